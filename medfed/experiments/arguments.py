@@ -23,7 +23,7 @@ BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "
 
 
 def _path(expected: str, optional: bool = False) -> AfterValidator:
-    """Return a check that a value is a text that can be a path; ValueError with what is expected."""
+    """Return a check that a value can be a path, a text that is neither empty nor has a NUL."""
 
     def check(value: object) -> object:
         if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
@@ -54,14 +54,7 @@ class _Arguments:
 
 
 def check_arguments(**values: object) -> None:
-    """Check the types and ranges of arguments of the Python interface.
-
-    Args:
-        **values: the arguments by name, each a field of `_Arguments`. Paths may be text or path objects.
-
-    Raises:
-        UserError: with one sentence for each wrong argument. The sentence begins with the name of the argument.
-    """
+    """Check types and ranges of arguments by name; UserErrors has one sentence for each wrong argument."""
     paths = {name: os.fspath(value) for name, value in values.items() if isinstance(value, os.PathLike)}
     _, mistakes = bounds.validate(_Arguments, {**values, **paths})
     if mistakes:
@@ -69,18 +62,7 @@ def check_arguments(**values: object) -> None:
 
 
 def as_plain(value: object, key: str) -> Any:
-    """Convert a value to the types that YAML has, and return the result.
-
-    Paths become text and tuples become lists. Numbers and arrays of NumPy become numbers and lists of Python. The keys
-    of dictionaries become text.
-
-    Args:
-        value: the value of a setting, or a dictionary of settings.
-        key: dotted key of the setting, for error messages.
-
-    Raises:
-        UserError: for a value that a config cannot hold.
-    """
+    """Convert a value to the types of YAML, such as paths to text and arrays to lists; `key` is for the UserError."""
     if isinstance(value, Mapping):
         return {str(name): as_plain(entry, f"{key}.{name}") for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -97,18 +79,7 @@ def as_plain(value: object, key: str) -> Any:
 
 
 def as_block(config: Config, key: str, value: object) -> object:
-    """Convert the value of a config's block to a dictionary of settings. The value may be a name, a class or an object.
-
-    Args:
-        config: the config whose block changes.
-        key: name of the block, such as "method".
-        value: the new value of the block. For every block, this can be a dictionary, which is returned unchanged, or an
-            object such as `FedProx(mu=0.3)`, whose settings are all returned. For the blocks `data`, `network` and
-            `method`, it can also be a name such as "fedprox" or a class such as `FedProx`.
-
-    Raises:
-        UserError: if the value is none of these.
-    """
+    """Return a block's settings; `value` is a name or class (data, network, method only), an object or a dict."""
     if isinstance(value, Mapping):
         return value
     current = getattr(config, key)
@@ -124,19 +95,8 @@ def as_block(config: Config, key: str, value: object) -> object:
 
 
 def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Convert nested dictionaries of settings to one dictionary with dotted keys, such as "training.batch_size".
-
-    A name, a class or an object that stands for a block is converted, too (`as_block`). An empty dictionary adds no
-    key.
-
-    Args:
-        config: the config that the settings change.
-        settings: values by key. A value can be a dictionary that also holds values by key.
-        prefix: the dotted key of `settings` with a dot at its end; "" for a whole config.
-
-    Raises:
-        UserError: if a block of the config is given as something else than settings.
-    """
+    """Convert nested settings to dotted keys such as "training.batch_size"; blocks may be names, classes or objects.
+    `prefix` is the dotted key of `settings` with a dot at its end; "" for a whole config. An empty dict adds no key."""
     flat: dict[str, object] = {}
     for name, value in settings.items():
         key = f"{prefix}{name}"
@@ -146,14 +106,7 @@ def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") ->
 
 
 def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
-    """Convert the argument `vary` of a comparison to one list of overrides for each varied setting.
-
-    An override is a dotted key of a setting with a new value.
-
-    Args:
-        vary: the list of values of each setting, by dotted key, such as {"method.alpha": [0.01, 0.1]}. The values have
-            types that YAML has.
-    """
+    """Convert the argument `vary`, such as {"method.alpha": [0.01, 0.1]}, to one list of overrides for each setting."""
     return [
         [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "vary") for value in values]
         for key, values in vary.items()
@@ -161,18 +114,14 @@ def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
 
 
 def as_text(value: object) -> str:
-    """Return a value as a user writes it after `=` in `--vary` and `--methods`. The text labels a row of a table.
-
-    Args:
-        value: a number, text, boolean, list, dictionary or None.
-    """
+    """Return a value as a user writes it after `=` in `--vary` and `--methods`; it labels a row of a table."""
     if isinstance(value, float):
         return json.dumps(value).replace("e+", "e")  # a plus joins methods
     return value if isinstance(value, str) and _is_plain_text(value) else json.dumps(value, ensure_ascii=False)
 
 
 def _is_plain_text(text: str) -> bool:
-    """Return whether a program reads a text without quotes as this text."""
+    """Return whether YAML reads the text, without quotes, as this text."""
     try:
         is_text = strict_yaml.parse(text, "") == text
     except UserError:

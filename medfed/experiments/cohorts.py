@@ -21,30 +21,9 @@ def assign_patients(
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
     """Decide for every patient at which site or client, and in which part, the images are used.
 
-    The parts are training, validation and test. The cases of the unseen site are kept for the final test. A client
-    is a simulated participant that holds patients of one or more sites.
-
-    Args:
-        dataset: the images of all sites.
-        federation: the `federation` section of the config, with the names of the unseen site and the validation site,
-            and with the settings that divide patients among clients.
-        seed: decides the split of each site, the clients, and which sites take part.
-        file: the path of the config file, for error messages.
-
     Returns:
-        Three dicts:
-
-        - Dictionary from the name of a site that trains to its training, validation and test patients. The last entry
-          is the validation site, if there is one; all its patients are for validation.
-        - Dictionary from the name of a client to its training and validation patients. The dictionary is empty if each
-          site is one client.
-        - Dictionary from the name of the unseen site to its cases (images with their masks or classes), or to some of
-          them if `federation.unseen_ratio` is below 1. The dictionary is empty if there is no unseen site.
-
-    Raises:
-        UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if
-            the patients cannot be divided among the clients, if an image occurs twice and the config does not allow
-            it, or if a mask of the unseen site has another size than its image.
+        The split of each site that trains, then that of the validation site, which has validation patients only; the
+        split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name.
     """
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
@@ -66,7 +45,7 @@ def assign_patients(
 
 
 def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the sites that train, of the validation site and of the unseen site (both may be empty)."""
+    """Return the names of the sites that train, of the validation site and of the unseen site (or empty lists)."""
     names = dataset.site_names()
     try:
         site_names.check(names)
@@ -102,23 +81,8 @@ def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tu
 
 
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
-    """Choose at random which sites train. The setting `federation.participating` says how many.
-
-    A site's place in the random order depends only on the seed and the site's name. With the same seed, the two sites
-    that are chosen for `wanted` = 2 are therefore also chosen for `wanted` = 3.
-
-    Args:
-        source: names of the sites that are neither the unseen site nor the validation site.
-        wanted: number of sites that train; None takes all.
-        seed: decides which sites train.
-        file: the path of the config file, for error messages.
-
-    Returns:
-        The names of the chosen sites, in the order of `source`.
-
-    Raises:
-        UserError: if `wanted` is larger than the number of names in `source`.
-    """
+    """Choose `wanted` sites at random (None takes all), in the order of `source`. With the same seed, the sites that
+    are chosen for 2 are also chosen for 3."""
     if wanted is None:
         return source
     if wanted > len(source):
@@ -132,7 +96,7 @@ def participating_sites(source: list[str], wanted: int | None, seed: int, file: 
 
 
 def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: str) -> dict[str, Split]:
-    """Return the split of each client, by its name; empty if each site is one client."""
+    """Return the split of each simulated client, by its name; empty if each site is one client."""
     if not federation.clients:
         return {}
     try:

@@ -32,32 +32,14 @@ TEXT_WIDTH = 110  # of the conclusions in a terminal
 
 @dataclass(frozen=True)
 class ComparisonTables:
-    """The tables of a comparison of methods.
-
-    Args:
-        unseen: scores at the unseen sites.
-        validation: scores at the validation sites; None where one site is left out.
-        costs: the mean cost (time and bytes) of each row's runs, by the row's label.
-        published: Markdown with the numbers that papers published on the same data; "" without any.
-        joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
-    """
-
     unseen: Table
-    validation: Table | None
-    costs: Mapping[str, Cost]
-    published: str
-    joining: Joining | None = None
+    validation: Table | None  # None where one site is left out
+    costs: Mapping[str, Cost]  # mean over the runs of a row, by its label
+    published: str  # Markdown with the numbers that papers published on the same data; "" without any
+    joining: Joining | None = None  # differences between the federated rows and `local` and `pooled`
 
     def to_text(self, bold: bool = False) -> str:
-        """Return the tables as text with aligned columns: the scores at the unseen sites, and the cost of each method.
-
-        If each run has a validation site, the table of its scores follows that of the unseen sites. The last lines are
-        the conclusions about the unseen sites, because a terminal shows the end of a long text: about the effort of the
-        methods, about joining and pooling, and about the methods.
-
-        Args:
-            bold: whether to mark the best values with the control characters of a terminal.
-        """
+        """Return aligned text; the conclusions come last, because a terminal shows the end of a long text."""
         text = to_text(self.unseen, isatty=bold)
         if self.validation:
             text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(self.validation, isatty=bold)}"
@@ -75,15 +57,7 @@ class ComparisonTables:
         return "\n\n".join([text, *joining, costs, *conclusions])
 
     def write(self, out: Path) -> None:
-        """Write the tables to files: `table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv` and `cost.json`.
-
-        If each run has a validation site, the scores there are also written to `validation.csv` and `validation.json`,
-        and with a row `local` or `pooled` the differences to `joining.csv` and `joining.json`. Existing files are
-        replaced.
-
-        Args:
-            out: the folder, which must exist.
-        """
+        """Write the tables as Markdown, CSV, JSON and LaTeX into an existing folder; existing files are replaced."""
         markdown = to_markdown(self.unseen)
         write_atomically(out / "table.csv", to_csv(self.unseen))
         write_atomically(out / "table.json", to_json(self.unseen))
@@ -118,14 +92,7 @@ def _as_markdown(rows: list[list[str]]) -> str:
 
 
 def build_tables(plan: ComparisonPlan) -> ComparisonTables:
-    """Build the tables of a comparison from those of its runs that are finished.
-
-    Args:
-        plan: the runs of the comparison; at least one must be finished.
-
-    Returns:
-        The tables of scores and costs, and published numbers on the same data.
-    """
+    """Build the tables of the finished runs; at least one run must be finished."""
     finished = _complete_folds(plan.folds)
     runs = [_read(fold) for fold in finished]
     unseen = _table(runs, "unseen", plan)
@@ -142,7 +109,7 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
 
 
 def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
-    """Return the finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
+    """Return the finished runs, those of `local` only if all of the same unseen site and seed are finished."""
     incomplete = incomplete_local_runs(fold.planned for fold in folds)
     return [fold for fold in folds if fold.folder.is_finished() and fold.planned.key("unseen") not in incomplete]
 

@@ -27,30 +27,15 @@ from medfed.tasks.task import Match, Task
 def evaluate(
     experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool, match: Match | None = None
 ) -> EvaluationResult:
-    """Predict and score all test patients with the trained weights.
+    """Predict and score all test patients: those of the source sites, of the unseen site and of the validation site.
 
-    The test patients are all patients of the unseen site and of the validation site, and some patients of each site
-    that trained. The latter patients were not used in the training. A row of scores contains the role of its site:
-    "seen" (the site trained), "unseen" or "validation".
+    If sites keep entries of the network (such as BatchNorm), a site that trained is scored with its own entries. Other
+    sites, and all sites if simulated clients trained, are scored with the average, or by the method's `unseen_bn`.
 
     Args:
-        experiment: the sites, the network and the task. The weights of the network are overwritten.
-        weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
-            BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
-            of these entries, or as the method's setting `unseen_bn` says. If clients trained, each with the images of a
-            part of the sites' patients, all sites are scored in the latter way, because no client is a whole site.
-        quiet: True draws no progress bar.
-        match: changes the images of sites that did not train before they are predicted
-            (`medfed.experiments.matching.match_of`); None changes no images.
-
-    Returns:
-        An object with four attributes:
-
-        * `rows`: one dict of scores for each image, or for each structure of each case.
-        * `ratios`: for each patient, the ratio of the vertical diameters of two structures; empty if the dataset
-          defines no such ratio.
-        * `masks`: for segmentation, the predicted masks of the unseen site.
-        * `unadapted`: the rows of the unseen site without `match` and without Tent, if one of them is used.
+        experiment: the weights of its network are overwritten.
+        weights: the global weights, as a state dict.
+        match: changes the images of sites that did not train before the prediction; None changes none.
     """
     task, dataset, validation_site = experiment.task, experiment.dataset, experiment.validation_site
     others = {"unseen": experiment.unseen}
@@ -85,7 +70,7 @@ def evaluate(
 def _network_without_training(
     experiment: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]
 ) -> nn.Module:
-    """Return the network for the cases of a site that keeps no entries of its own, with the rule `unseen_bn`."""
+    """Return the network for a site that keeps no entries of its own, by the rule `unseen_bn`."""
     task, network, source_sites = experiment.task, experiment.network, experiment.sites
     unseen_bn = unseen_bn_of(source_sites)
     if unseen_bn == "nearest":
@@ -98,19 +83,8 @@ def _network_without_training(
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict for scoring a site that did not train.
-
-    Some methods keep entries of the network, such as BatchNorm, at each site. The state dict contains the average of
-    these entries over the sites that trained, weighted by the number of training images. The author of the method FedBN
-    advises this for external sites. In a real federation, the sites must agree to send these entries once.
-
-    Args:
-        source_sites: the sites that trained.
-        weights: the global weights, as a state dict; not changed.
-
-    Returns:
-        A new dict with all entries of the network. If no entries stay at the sites, it equals `weights`.
-    """
+    """Return the state dict for a site that did not train: entries that stay at the sites are averaged, as the author
+    of FedBN advises. In a real federation, the sites must agree to send these entries once."""
     sites = [site for site in source_sites if site.local_entries()]
     if not sites:
         return dict(weights)
@@ -119,21 +93,8 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
 
 
 def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """Compute, for each site that did not train, how well the features separate structures from the background.
-
-    The boundary distance is the mean cosine distance, in [0, 2], between the features on the boundary of a structure
-    and the features in a ring of background around the structure (Figure 7 of ELCFS). Sites that train report their
-    boundary distances together with their validation scores.
-
-    Args:
-        experiment: the sites, the network and the task. The weights of the network may be overwritten.
-        weights: the global weights, as a state dict.
-
-    Returns:
-        Dictionary from the name of a site that did not train to its boundary distance. The dict is empty if the setting
-        `evaluation.boundary_distance` is false. A site is missing if none of its images shows the boundary of a
-        structure.
-    """
+    """Return, for each site that did not train, the mean cosine distance, in [0, 2], between features on a structure's
+    boundary and in a ring of background around it (Figure 7 of ELCFS). Without a boundary, a site is missing."""
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:
         return {}
@@ -146,11 +107,7 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
 
 
 def unseen_samples(experiment: Experiment) -> dict[str, Any]:
-    """Read the images of the unseen site, prepared as for training, by name of the site. Call it after training only.
-
-    Args:
-        experiment: the dataset, the task, and the cases of the unseen site.
-    """
+    """Read the images of the unseen site, prepared as for training, by its name. Call it after training only."""
     load, dataset = experiment.task.load, experiment.dataset
     cases_by_site = {site: cases for site, cases in experiment.unseen.items() if cases}
     return {

@@ -44,18 +44,7 @@ MAX_SITES = 8  # in the figures of styles; of more clients the first, and no his
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that the figures of a run are drawn from.
-
-    Args:
-        task, dataset, network: the task, the dataset and the network of the run.
-        source_sites: the sites that trained.
-        unseen: cases of the unseen site.
-        method: the federated method.
-        state: the coordinator's state after the round whose weights are the result of the run.
-        result: scores of the test cases, and the predicted masks that were scored.
-        folder: folder of the figures.
-        label: "real data" or "synthetic phantom data", part of every title.
-    """
+    """What the figures of a run are drawn from."""
 
     task: Task
     dataset: Dataset
@@ -63,10 +52,10 @@ class Results:
     source_sites: Sequence[Site]
     unseen: Sequence[Case]
     method: Method
-    state: State
+    state: State  # after the round whose weights are the result of the run
     result: EvaluationResult
     folder: Path
-    label: str
+    label: str  # "real data" or "synthetic phantom data", part of every title
 
 
 def draw_all(
@@ -77,18 +66,7 @@ def draw_all(
     folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Draw all figures of a run, and save them as PNG files in the subfolder `figures` of the run's folder.
-
-    Args:
-        experiment: task, dataset, network and sites of the run.
-        method: the federated method.
-        state: the coordinator's state after the round whose weights are the result of the run.
-        result: scores of the test cases, and the predicted masks that were scored.
-        folder: the run's folder.
-        boundary_distances: dictionary from the name of a site that did not train to the mean cosine distance, in [0,
-            2], between the features on the boundary of a structure and the features in a ring of background around the
-            structure. The dict is empty if the distance was not measured.
-    """
+    """Draw all figures of a run as PNG files; `boundary_distances` is empty if the distance was not measured."""
     where = folder.path / FIGURES
     where.mkdir(exist_ok=True)
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
@@ -135,17 +113,7 @@ def _draw_overlays(run: Results) -> None:
 def draw_best_median_worst(
     result: EvaluationResult, dataset: Dataset, cases: Sequence[Case], path: Path, label: str
 ) -> None:
-    """Draw the reference and the predicted masks of the best, the median and the worst case of a site.
-
-    Nothing is drawn if no case has a Dice.
-
-    Args:
-        result: the scores of the site's cases (role "unseen"), and the predicted masks that were scored.
-        dataset: reads the cases.
-        cases: the cases of the site.
-        path: the PNG file to write.
-        label: "real data" or "synthetic phantom data", part of the title.
-    """
+    """Draw the reference and predicted masks of the best, median and worst case; nothing if no case has a Dice."""
     dice = case_selection.mean_dice_by_image(result.rows)
     telling = case_selection.select_best_median_worst(result.rows)
     by_name = _scored(result, dataset, cases, telling.values())
@@ -215,7 +183,7 @@ def _with_images(run: Results, rows: list[dict]) -> list[dict]:
 
 
 def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
-    """Draw the attention maps of these unseen images, for methods that have attention."""
+    """Draw attention maps of these unseen images, and of a uniform image, if the method has attention."""
     network = run.network.eval()
     network.load_state_dict(unseen_weights(run.source_sites, run.state.weights))
     device = next(network.parameters()).device
@@ -274,7 +242,7 @@ def _draw_styles(run: Results) -> None:
 
 
 def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site) -> None:
-    """Draw the maps of styles if scikit-learn is installed; that of the sites needs two, the other the first site."""
+    """Draw the map of the sites' styles (of two or more sites) and that of interpolations; both need scikit-learn."""
     if find_spec("sklearn") is None:
         warnings.warn(
             f"{FIGURES}/tsne.png is not drawn, because it needs scikit-learn; install it with "

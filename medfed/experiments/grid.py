@@ -36,14 +36,7 @@ Varied = tuple[Override, ...]
 
 @dataclass(frozen=True)
 class Fold:
-    """One run of a comparison: one method, one unseen site and one seed.
-
-    Args:
-        row: the row of the table: a method with one value of each varied setting.
-        site: name of the unseen site.
-        config: the config of the run.
-        folder: the folder of the run.
-    """
+    """One run of a comparison: one row of the table, one unseen site and one seed."""
 
     row: ComparisonRow
     site: str
@@ -52,24 +45,18 @@ class Fold:
 
     @property
     def planned(self) -> PlannedRun:
-        """The run as an entry of the comparison's plan."""
+        """The run as an entry of `comparison.json`."""
         validation_site = self.config.federation.validation_site or ""
         return PlannedRun(self.folder.path, self.row, self.site, validation_site, self.config.seed)
 
 
 @dataclass(frozen=True)
 class EqualEffort:
-    """The rows of FedAvg with which rows of more effort are compared.
+    """The rows of FedAvg with which rows of more effort are compared."""
 
-    Args:
-        references: label of the row with equal effort, by the label of each row that takes more than FedAvg.
-        added: the methods that these rows add to those of the user, such as "fedavg@steps=ccst".
-        refused: the reason for each row in `references` that cannot be run, by its label.
-    """
-
-    references: Mapping[str, str] = field(default_factory=dict)
-    added: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)  # label of the reference, by the row's label
+    added: tuple[str, ...] = ()  # methods added to those of the user, such as "fedavg@steps=ccst"
+    refused: Mapping[str, str] = field(default_factory=dict)  # why a reference cannot be run, by its label
 
     @property
     def runnable(self) -> set[str]:
@@ -79,28 +66,12 @@ class EqualEffort:
 
 @dataclass(frozen=True)
 class Grid:
-    """Plan the runs of a comparison as changes of one base config.
-
-    Args:
-        base: the config that all runs share, apart from the method, the unseen site, the seed and varied settings.
-    """
+    """Plans the runs of a comparison as changes of one base config."""
 
     base: Config
 
     def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-        """Return the methods that work on a dataset's task with their default settings, FedAvg first.
-
-        Args:
-            dataset: the dataset. It decides whether the task is segmentation or classification, and the size of the
-                images.
-
-        Returns:
-            Two values: a list with the names of these methods; and a dict with, for each other method, the sentence
-            that says why it does not work. Stacks of several methods are not tried.
-
-        Raises:
-            UserError: if the settings that all methods share are wrong, so that not even FedAvg could train.
-        """
+        """Return the methods that work on a dataset with default settings, and why each other one does not."""
         refused: dict[str, str] = {}
         site = next((name for name in dataset.site_names() if name != self.base.federation.validation_site), "")
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
@@ -124,30 +95,14 @@ class Grid:
         varied: Sequence[Sequence[Override]] = (),
         equal: EqualEffort | None = None,
     ) -> list[Fold]:
-        """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
-
-        The unseen site of a run does not train and is tested at the end. The runs are sorted by seed first, so that a
-        table with all methods and sites exists as early as possible. The row `local` has one run for each source site.
+        """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible.
 
         Args:
-            out: folder of the comparison.
-            methods: the methods.
-            n_seeds: number of seeds: the seed of the base config, and the numbers after it.
-            names: names of all sites of the dataset; at least two.
+            names: names of all sites of the dataset.
             sites: names of the sites that are the unseen site in turn; None takes all.
-            validates: the validation site (a second site that does not train) for each unseen site, by the name of the
-                unseen site; empty if only one site is left out.
-            varied: for each varied setting, a list of its values. Every method is run with each combination of the
-                values, and each combination is a row of the table. If a method does not have one of the settings, this
-                setting is left out for the method.
-            equal: the rows of equal effort, from `equal_effort`; of the methods that it added, only these are run.
-
-        Returns:
-            The runs. None of their folders is created.
-
-        Raises:
-            UserError: if a site, a method or a setting is unknown, if there are fewer than two sites, if two rows would
-                share a folder, or if fewer sites are left to train than the setting `federation.participating` needs.
+            validates: name of the validation site, by the name of the unseen site; empty if only one site is left out.
+            varied: for each varied setting, a list of its values; each combination is a row for methods that have them.
+            equal: from `equal_effort`; of the methods that it added, only the runnable rows are run.
         """
         for site in sites or []:
             if site not in names:
@@ -187,17 +142,9 @@ class Grid:
         validation: str | None = None,
         varied: Sequence[Sequence[Override]] = (),
     ) -> EqualEffort:
-        """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg.
-
-        Rows with the same effort share one such row. A row of `methods` that already has the effort is taken.
-
-        Args:
-            methods: the methods.
-            names: names of all sites of the dataset.
-            site: name of an unseen site, which decides how many sites train.
-            validation: name of the validation site of its runs; None for none.
-            varied: as in `plan`.
-        """
+        """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg. Rows with
+        the same effort share one such row. A row of `methods` that already has the effort is taken. `site` is any
+        unseen site; it and `validation` decide how many sites train."""
         rows = sorted(self._rows(methods, varied), key=lambda entry: entry[1].effort_of is None)  # given ones first
         can_share = all(values[0].path[0] == "method" for values in varied)
         efforts: dict[str, Effort] = {}
@@ -234,18 +181,7 @@ class Grid:
     def config_of(
         self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
     ) -> Config:
-        """Return the base config with another method, another unseen site and another seed.
-
-        Args:
-            method: the method.
-            site: name of the unseen site, which does not train and is tested; "" for none.
-            seed: the seed.
-            validation: name of the validation site; None keeps that of the base config.
-            varied: one new value for each setting that is varied.
-
-        Raises:
-            UserError: if the method or a setting is unknown, or a value is wrong.
-        """
+        """Return the base config with these changes; `validation` None keeps the validation site of the base config."""
         changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
         changes |= {"federation.validation_site": validation} if validation else {}
         source = argument("methods", method.label)
@@ -256,7 +192,7 @@ class Grid:
         return config if len(method.parts) == 1 else self._with_notices_of_parts(config, method)
 
     def _with_notices_of_parts(self, config: Config, method: MethodChoice) -> Config:
-        """Return the config of a stack with the notices that its parts give as the only method of a row."""
+        """Return the config of a stack with the notices that each part gives if it is the only method."""
         notices = dict.fromkeys(config.notices)
         for name, settings in method.parts:
             if name == self.base.method_name and "preset" in settings:
@@ -268,11 +204,9 @@ class Grid:
     def _rows(
         self, methods: Sequence[MethodChoice], varied: Sequence[Sequence[Override]]
     ) -> list[tuple[ComparisonRow, MethodChoice, Varied]]:
-        """Return the rows of the table with their methods and their varied values.
-
-        A setting `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg keeps one row
-        and CCST has two. UserError if no method has the setting, or if two rows are the same.
-        """
+        """Return the rows of the table with their methods and their varied values. A setting `method.x` is varied only
+        for methods that have it: with `--vary method.k=1,2`, FedAvg keeps one row and CCST has two. UserError if no
+        method has the setting, or if two rows are the same."""
         known = [self._settings_of(method) for method in methods]
         for first, *_ in varied:
             if not any(_takes(first, settings) for settings in known):
@@ -310,17 +244,7 @@ class Grid:
 
 
 def check_rows(folds: Sequence[Fold]) -> None:
-    """Check that the method and the network of each row of a comparison table can be used with the dataset.
-
-    Nothing is trained. Without this check, a wrong row would end the comparison only when its first run starts, hours
-    later.
-
-    Args:
-        folds: the runs of the comparison. For each row of the table, only its first run is checked.
-
-    Raises:
-        UserError: if a row could not train.
-    """
+    """Check that each row can train on its dataset; otherwise a wrong row would end the comparison hours later."""
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
             check_readable(fold.config)
@@ -343,14 +267,7 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
 
 
 def check_varied(varied: Sequence[Sequence[Override]]) -> None:
-    """Check that a comparison can vary these settings.
-
-    Args:
-        varied: for each varied setting, a list of its values.
-
-    Raises:
-        UserError: if a setting cannot be varied, if two lists have the same setting, or if a value comes twice.
-    """
+    """Raise UserError if a setting cannot be varied, is varied twice, or has a value twice."""
     keys = [values[0].key for values in varied]
     for values, key in zip(varied, keys, strict=True):
         source = argument("vary", key)
@@ -365,20 +282,7 @@ def check_varied(varied: Sequence[Sequence[Override]]) -> None:
 
 
 def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], root: str) -> dict[str, str]:
-    """Choose, for each unseen site, the validation site: a second site that does not train and only scores.
-
-    Args:
-        names: names of the sites, sorted.
-        pairs: (unseen site, validation site) of each run, by name. If empty, each site is the unseen site once, and the
-            next site in `names` is its validation site. The first site follows the last one.
-        root: folder of the dataset, for error messages.
-
-    Returns:
-        Dictionary from the name of an unseen site to the name of its validation site.
-
-    Raises:
-        UserError: if there are fewer than three sites, or a pair is wrong.
-    """
+    """Return the validation site of each unseen site; without `pairs`, it is the next site in `names`, in a circle."""
     if len(names) < 3:
         raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")
     if not pairs:
@@ -399,7 +303,6 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
 
 
 def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
-    """Return the names of the sites that train in a run."""
     federation = config.federation
     source = [name for name in names if name not in (federation.unseen_site, federation.validation_site)]
     return participating_sites(source, federation.participating, config.seed, config.source)
@@ -413,10 +316,9 @@ def _runs_of_row(row: ComparisonRow, config: Config, source: Sequence[str]) -> l
 
 
 def _takes(override: Override, settings: set[str]) -> bool:
-    """Return whether a method with these settings is varied by this override."""
+    """Return whether this override varies a method with these settings."""
     return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings
 
 
 def _folder_of_sites(site: str, validation: str | None) -> str:
-    """Return the name of the folder for runs that leave these sites out."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")

@@ -12,26 +12,11 @@ from medfed.federation.image_moments import constants_of
 
 
 def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, object]:
-    """Compare the model with predictions that ignore the image and with the weights before training.
+    """Return the entry `learning` of `summary.json`: is the model better than trivial predictions and initial weights?
 
-    All are scored by `Task.validate` on the validation images of each site that trains, and averaged over these sites
-    with equal weights, as `validation_score` in `history.csv` is. The unseen site and the validation site are never
-    used. Each site scores the trivial predictions with its own images and its own mean mask (`Task.trivial_scores`): no
-    mask and no statistic leaves a site, only scores. They are computed in the evaluation of a simulation, as the scores
-    of test cases are, and are not part of the messages of the federation.
-
-    Args:
-        experiment: the sites, the task and the initial weights. The weights of the network are overwritten.
-        weights: the global weights that are the result of the run, as a state dict.
-
-    Returns:
-        The entry `learning` of `summary.json`, as JSON values:
-
-        * "learned": whether the model is better than the best trivial prediction and than the initial weights.
-        * "images": "validation"; "training" if no site has validation images. Training images flatter the model.
-        * "score", "start" and "trivial": the scores of the model, of the initial weights, and of the best trivial
-          prediction, in [0, 1]. Dice for segmentation, accuracy for classification.
-        * "trivial_prediction": what the best trivial prediction does, such as "every pixel is foreground".
+    All are scored by `Task.validate` on the validation images of each site that trains, or on its training images if no
+    site has validation images, and averaged over the sites with equal weights. Each site scores trivial predictions
+    with its own mean mask (`Task.trivial_scores`), so only scores leave a site. The network's weights are overwritten.
     """
     task, network = experiment.task, experiment.network
     has_validation = any(site.validation is not None for site in experiment.sites)
@@ -62,16 +47,9 @@ def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> di
 
 
 def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
-    """Score a prediction that ignores the image on the test cases of the sites that did not train.
-
-    Args:
-        experiment: the sites, the task and the test cases.
-        prediction: the prediction that is the best at the sites that train: "trivial_prediction" of `assess_learning`.
-
-    Returns:
-        The entry `trivial` of `summary.json`, as JSON values: "prediction" as given, and for the roles "unseen" and
-        "validation" the scores {SITE: {STRUCTURE: {COLUMN: mean}}}, as stored; None where a score is not defined.
-    """
+    """Return the entry `trivial` of `summary.json`: mean scores of a prediction that ignores the image, at sites
+    without training. `prediction` is "trivial_prediction" of `assess_learning`. The scores are {ROLE: {SITE:
+    {STRUCTURE: {COLUMN: mean}}}} as stored; None where a score is not defined."""
     task, validation_site = experiment.task, experiment.validation_site
     training = [site.training for site in experiment.sites]
     cases = {"unseen": {site: cases for site, cases in experiment.unseen.items() if cases}}

@@ -19,27 +19,17 @@ from medfed.outputs.tables.comparison_row import BASELINE, is_federated
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """The runs of a comparison, before any of them is trained.
-
-    Args:
-        out: folder of the tables and of all runs.
-        folds: the runs, one per method (and combination of varied settings), unseen site and seed.
-        leaves_two_out: whether each run also has a validation site that never trains.
-        incompatible: each method that does not work on the task (for `methods="all"`), and each FedAvg with the effort
-            of another method that cannot be run, with the reason.
-        baseline: the method with which all other methods are compared.
-        added: the methods that were added for equal effort, such as "fedavg@steps=ccst".
-    """
+    """The runs of a comparison, before any of them is trained."""
 
     out: Path
     folds: list[Fold]
-    leaves_two_out: bool = False
-    incompatible: Mapping[str, str] = field(default_factory=dict)
-    baseline: str = BASELINE
-    added: tuple[str, ...] = ()
+    leaves_two_out: bool = False  # whether each run also has a validation site that never trains
+    incompatible: Mapping[str, str] = field(default_factory=dict)  # why a method or a row of equal effort is left out
+    baseline: str = BASELINE  # the method with which all other methods are compared
+    added: tuple[str, ...] = ()  # for equal effort, such as "fedavg@steps=ccst"
 
     def effort_note(self) -> str:
-        """Return what the rows of equal effort cost, for example before the first run; "" without such rows."""
+        """Return what the rows of equal effort cost, to show before the first run; "" without such rows."""
         methods_of: dict[str, list[str]] = {}
         for row in dict.fromkeys(fold.row for fold in self.folds if fold.row.equal_effort):
             methods_of.setdefault(row.equal_effort, []).append(row.label)
@@ -62,7 +52,7 @@ class ComparisonPlan:
         )
 
     def write(self) -> None:
-        """Write the plan as `comparison.json`, so that the report shows the same runs as the tables."""
+        """Write `comparison.json`, from which the report knows the runs of the tables."""
         write_comparison(self.out, [fold.planned for fold in self.folds], self.baseline)
 
 
@@ -80,34 +70,18 @@ def plan_comparison(
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> ComparisonPlan:
-    """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
-
-    The unseen site of a run does not train and is tested at the end. Nothing is trained by this function. Anything that
-    could not be trained is refused here, before the first run starts.
+    """Plan all runs of a comparison, and refuse before the first training what could not be trained.
 
     Args:
-        config: the base config; each run changes its method, its unseen site and its seed.
-        out: folder of the tables and of all runs.
-        methods: the methods. One with the label "all" stands for every method that works on the task.
-        n_seeds: number of runs for each method and unseen site, at least 1. They have the config's seed, seed + 1, ...
+        methods: one with the label "all" stands for every method that works on the task.
+        n_seeds: the runs have the config's seed, seed + 1, ...
         sites: names of the sites that are the unseen site in turn; None takes every site.
-        varied: for each setting that is varied, a list of its values. Every method that has the setting is run with
-            each of the values.
-        leave_two_out: whether each run also has a validation site, a second site that does not train.
-        pairs: (unseen site, validation site) of each run, by name, only with `leave_two_out`. With None, the validation
+        varied: for each setting that is varied, a list of its values.
+        pairs: (unseen site, validation site) of each run, only with `leave_two_out`. With None, the validation
             site of a run is the site that follows the unseen site in the list of sites.
         resume: whether to continue runs that exist in `out`. If false, they are refused.
-        quiet: True draws no progress bar while a synthetic dataset is generated.
-        baseline: the method with which all other methods are compared, written as in `methods`.
         equal_effort: whether to add FedAvg with as many steps and images as each method that takes more, and to compare
-            this method with it. It is not added without FedAvg, or with another baseline.
-
-    Returns:
-        The runs, and the methods that were left out for "all", with the reasons.
-
-    Raises:
-        UserError: if a method, site, pair or varied setting is unknown or cannot be used, if `out` contains files and
-            `resume` is false, or if `cache.folder` lies in `out`.
+            this method with it; has no effect without FedAvg, or with another baseline.
     """
     if pairs and (sites or not leave_two_out):
         raise UserError(

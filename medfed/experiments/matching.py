@@ -22,14 +22,7 @@ SHARED = {"window": "low-frequency windows of its images", "style": "styles of i
 
 
 def check_match(config: Config) -> None:
-    """Check before training that the method shares what `evaluation.match` needs, and that there is an unseen site.
-
-    Args:
-        config: the config of the run.
-
-    Raises:
-        UserError: if the setting cannot be used.
-    """
+    """Raise UserError if `evaluation.match` has no unseen site, or a method that does not share what it needs."""
     kind, source = config.evaluation.match, config.source
     if kind == "none":
         return
@@ -49,17 +42,8 @@ def check_match(config: Config) -> None:
 
 
 def match_of(config: Config, state: State) -> Match | None:
-    """Return the function that changes the images of sites that did not train, as `evaluation.match` says.
-
-    Args:
-        config: the config of the run; `check_match` has accepted it.
-        state: the coordinator's state after the round that is the result, with the statistics that the sites shared.
-
-    Returns:
-        A function from images (B, C, H, W) in [0, 1] to images of the same shape and range, on the same device. Blank
-        images stay as they are, because their appearance says nothing about the site. None if images are not matched,
-        or, with a warning, if no site shared statistics.
-    """
+    """Return a function that matches images (B, C, H, W) in [0, 1], except blank ones, as `evaluation.match` says. None
+    if images are not matched, or, with a warning, if no site shared statistics."""
     kind = config.evaluation.match
     if kind == "none":
         return None

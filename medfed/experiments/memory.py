@@ -14,19 +14,7 @@ from medfed.tasks.task import Task
 
 
 def check_network_memory(config: Config, task: Task, image_size: int) -> MemoryNeeds | None:
-    """Check that the network, and a training step with one image, fit into the free memory.
-
-    Args:
-        config: the config of the run.
-        task: decides the numbers of input and output channels.
-        image_size: side of the images in pixels.
-
-    Returns:
-        The memory that is needed at least; None if it is not known.
-
-    Raises:
-        UserError: if the network or the step needs more memory than is free.
-    """
+    """Return the memory that the network and a step need at least, None if unknown; UserError if it is not free."""
     needs = estimate_memory(
         lambda: config.method.wrap_network(config.network.build(task.channels, task.out_channels), config.network),
         task.channels,
@@ -51,16 +39,7 @@ def check_network_memory(config: Config, task: Task, image_size: int) -> MemoryN
 
 
 def check_step_memory(config: Config, needs: MemoryNeeds | None, n_images: Iterable[int]) -> None:
-    """Check that the largest training step fits into the free memory.
-
-    Args:
-        config: the config of the run.
-        needs: from `check_network_memory`.
-        n_images: the number of training images of each site.
-
-    Raises:
-        UserError: if the step needs more memory than is free.
-    """
+    """Raise UserError if the largest training step does not fit into the free memory; `n_images` is by site."""
     free = available_memory_bytes()
     if needs is None or free is None or not needs.per_image:
         return

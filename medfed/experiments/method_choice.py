@@ -23,34 +23,17 @@ _STEPS = re.compile(r"([\w.]*)@(.*)", re.DOTALL)  # a row with the effort of ano
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """A row of a comparison: a method, several methods that are applied together, or training without a federation.
+    """A row of a comparison: one method, several that are applied together, or training without a federation."""
 
-    Args:
-        label: name in the tables, in the form of the flag `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
-        parts: for each method, a pair: its name, and a dictionary from the dotted key of a setting to its new value.
-        arrangement: "federated"; "pooled", which trains on the images of all sites in one place; or "local", which
-            trains at each site alone.
-        effort_of: a method whose optimiser steps and images this row takes; None keeps those of the config.
-    """
-
-    label: str
-    parts: tuple[Part, ...]
-    arrangement: str = "federated"
-    effort_of: MethodChoice | None = None
+    label: str  # in the tables, as `--methods` of `medfed.evaluate` takes it, such as `ccst:k=1`
+    parts: tuple[Part, ...]  # name and changed settings of each method that is applied
+    arrangement: str = "federated"  # or "pooled" (images of all sites in one place) or "local" (each site alone)
+    effort_of: MethodChoice | None = None  # the row takes as many optimiser steps and images as this method
 
     @classmethod
     def parse(cls, text: str) -> MethodChoice:
-        """Return the row that a text describes, such as `fedavg`, `ccst:k=1`, `ccst+elcfs` or `pooled`.
-
-        Args:
-            text: `name`, or `name:key=value,...` for a method with changed settings, or several of these joined by `+`.
-                The values are written in YAML. A value that contains a comma or a plus must be in quotes or brackets.
-                `pooled` and `local` train without a federation. `fedavg@steps=METHOD` has as many optimiser steps and
-                images as METHOD, and so have `pooled@steps=METHOD` and `local@steps=METHOD`.
-
-        Raises:
-            UserError: if the text does not have this form.
-        """
+        """Return the row that a text describes, such as `fedavg`, `ccst:k=1`, `ccst+elcfs`, `pooled` or
+        `fedavg@steps=ccst`. Values are YAML; one with a comma or a plus must be in quotes or brackets."""
         effort_of, name = None, text
         if match := _STEPS.fullmatch(text):
             name, setting = match.groups()
@@ -72,18 +55,9 @@ class MethodChoice:
 
     @classmethod
     def of(cls, method: MethodLike, base: Config) -> MethodChoice:
-        """Return the method that a user describes in Python by a text, a dictionary, a class or an object.
-
-        Args:
-            method: a text such as "ccst:k=1" (see `parse`); a dictionary with the key "name" and the settings to
-                change; a class that inherits from `Method`; or an object of such a class, whose settings are all used.
-            base: the base config of the comparison. It is used only if `method` is an object, to keep the label in
-                tables short: the label lists only the changed settings. If the config uses the same method, changed
-                means different from the config. Otherwise it means different from the method's defaults.
-
-        Raises:
-            UserError: if `method` has none of these forms.
-        """
+        """Return the method that a text, a dictionary with the key "name", a class or an object describes. All settings
+        of an object are used. Its label lists those that differ from `base` if `base` has the same method, and
+        otherwise from the method's defaults."""
         if isinstance(method, str):
             return cls.parse(method)
         if isinstance(method, Method):
@@ -106,15 +80,9 @@ class MethodChoice:
         return cls(f"{name}:{written}" if written else str(name), ((name, settings),))
 
     def changes(self, base: Config) -> dict[str, object]:
-        """Return the changes that make a config use this method, as a dictionary from dotted keys to new values.
-
-        The attribute `parts` lists the method, or several methods that are applied together, with the settings that the
-        user gave. A setting that the user did not give keeps its value in `base` if `base` uses the same method.
-        Otherwise it has the method's default, or the value of the preset that the user gave.
-
-        Args:
-            base: the base config of the comparison.
-        """
+        """Return the new values, by dotted key, that make a config use this method. A setting that the user did not
+        give keeps its value in `base` if `base` uses the same method. Otherwise it has the method's default, or the
+        value of the preset that the user gave."""
         if len(self.parts) > 1:
             own = resolved(base)["method"]
             preset = own.pop("preset")
@@ -129,7 +97,7 @@ class MethodChoice:
 
 
 def _parse_part(part: str, text: str) -> Part:
-    """Return the name and the settings of one method in a text; UserError if it has another form."""
+    """Return the name and the settings of one method in `text`, such as `ccst:k=1`."""
     name, _, written = part.partition(":")
     if name in SENT:
         raise UserError(

@@ -16,20 +16,9 @@ from medfed.outputs.run_folder import RunFolder
 
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterator[list[str]]:
-    """Context manager that prints and collects the warnings of medfed, and PyTorch's warnings about determinism.
-
-    Each warning is printed as a note of one line, and each text only once. As soon as the run's folder contains a
-    `config.yaml`, the notes are also saved in the folder's file `notices.json`. A resumed run starts with the saved
-    notes.
-
-    Args:
-        folder: the run's folder.
-        quiet: True prints nothing; the notes are still collected.
-        expected: the end of a note that is collected but not printed; "" prints all notes.
-
-    Yields:
-        The list of the notes. New notes are added to this list while the context is active.
-    """
+    """Print each warning of medfed, and PyTorch's about determinism, once as a note; yield the growing list of notes.
+    Once the folder has a `config.yaml`, they are saved in `notices.json`, with which a resumed run starts. A note that
+    ends with `expected` is collected, but not printed."""
     has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
     shown: set[str] = set()
@@ -57,14 +46,7 @@ def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterat
 
 @contextmanager
 def name_folder_of_full_disk(folder: RunFolder) -> Iterator[None]:
-    """Context manager that adds the path of the run's folder to the error that a full disk causes.
-
-    The operating system's error may not name a file. Only an OSError for a full disk or an exceeded quota is changed,
-    and only if the error names no file. Every error is raised again.
-
-    Args:
-        folder: the run's folder.
-    """
+    """Add the run's folder to the OSError of a full disk or an exceeded quota if the system names no file."""
     try:
         yield
     except OSError as error:

@@ -30,21 +30,11 @@ _UNUSED = (
 
 
 def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients: int) -> Config:
-    """Return a config that takes as many optimiser steps and images as another method takes with this config.
+    """Return a config of FedAvg that takes as many optimiser steps and images as another method, by its `effort`.
 
-    FedAvg takes them with more local epochs, and with larger batches if the other method adds copies to its batches.
-    `pooled` also multiplies the size of its batches by the number of clients: with `pooled@steps=fedavg`, the one
-    model takes as many steps as each client of FedAvg takes on average, and all of them together see as many images.
-    Numbers of steps are equal up to the rounding of the last batch of an epoch.
-
-    Args:
-        config: the config of the row, with FedAvg as its method.
-        choice: the row, such as `fedavg@steps=ccst`.
-        effort: the steps and images of the other method, in multiples of FedAvg's.
-        n_clients: number of clients of the federation that the row is compared with.
-
-    Raises:
-        UserError: if whole epochs and whole batches cannot give these numbers.
+    More local epochs give the images, and larger batches if the other method adds copies to its batches. `pooled` also
+    multiplies its batches by the number of clients: it takes the steps of one client, and sees the images of all. Steps
+    are equal up to the rounding of an epoch's last batch. UserError if whole epochs and batches cannot give the effort.
     """
     epochs = config.federation.local_epochs * effort.images
     images_per_step = config.training.batch_size * effort.images / effort.steps
@@ -61,16 +51,9 @@ def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients:
 
 
 def without_federation(config: Config, arrangement: str, site: str = "") -> Config:
-    """Return a config that trains without any exchange between sites.
-
-    Nothing leaves a site, so the settings about messages have their defaults: no noise, no checks of updates, and no
-    smallest number of patients for the constants of `data.standardise: dataset`.
-
-    Args:
-        config: the config of the row, with FedAvg as its method.
-        arrangement: "pooled", for one client that holds the training patients of all source sites, or "local".
-        site: for "local", the name of the only site that trains.
-    """
+    """Return a config of FedAvg for `pooled`, or for `local` at one site. Nothing leaves a site, so the settings about
+    messages have their defaults: no noise, no checks of updates, and no smallest number of patients for the constants
+    of `data.standardise: dataset`."""
     federation = config.federation
     defaults = {field.name: field.default for field in fields(Federation)}
     changes: dict[str, object] = {f"federation.{name}": defaults[name] for name in _UNUSED}

@@ -56,15 +56,7 @@ BEGINNINGS = (
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
-    """Check that the results of a new run or comparison do not mix with other files.
-
-    Args:
-        path: folder for the results; it may be missing.
-        own: names of files that the folder may contain. It may also contain hidden files.
-
-    Raises:
-        UserError: if the folder contains other files.
-    """
+    """Raise UserError if the folder has files other than `own` and hidden ones, which results would mix with."""
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     if other := [name for name in names if name not in own and not name.startswith(".")]:
         raise UserError(
@@ -74,15 +66,7 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
 
 
 def check_outside_data(path: Path, dataset: Dataset) -> None:
-    """Check that results, which contain figures of patients' images, are not written among the images of a dataset.
-
-    Args:
-        path: folder for the results; it may be missing.
-        dataset: the dataset. A phantom has no images of patients, so results may lie in its folder.
-
-    Raises:
-        UserError: if the folder lies in the dataset's folder.
-    """
+    """Raise UserError if results, which show patients' images, would lie in the folder of a real dataset."""
     if _lies_in_data(path, dataset):
         raise UserError(
             f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
@@ -91,17 +75,7 @@ def check_outside_data(path: Path, dataset: Dataset) -> None:
 
 
 def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: str) -> None:
-    """Check that restyled images of patients are stored neither among the results nor among the images of a dataset.
-
-    Args:
-        cache: where the restyled images are stored.
-        dataset: the dataset. The restyled images of a phantom may lie in its folder.
-        results: the folder with the results of a run, or of a comparison of several runs.
-        source: the path of the config file, for the error message.
-
-    Raises:
-        UserError: if the setting `cache.folder` lies in one of these folders.
-    """
+    """Raise UserError if `cache.folder` lies among the results or among the images of a real dataset."""
     cache.check_outside(results, source)
     if cache.folder and _lies_in_data(Path(cache.folder), dataset):
         raise UserError(
@@ -111,26 +85,14 @@ def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: st
 
 
 def _lies_in_data(path: Path, dataset: Dataset) -> bool:
-    """Return whether a path lies in the folder of a dataset that is no phantom."""
     root = Path(dataset.root)
     return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
 
 
 def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False) -> None:
-    """Check that a new run may start in a folder, or that the run in the folder may be continued.
-
-    Args:
-        folder: the run's folder.
-        settings: all values of the config, as nested dicts (`medfed.config.schema.resolved`).
-        resume: true to continue the run in the folder, false to start a new run.
-        accept_change: whether to continue although settings have changed. Only the settings in MAY_CHANGE, such as the
-            number of rounds, may change.
-
-    Raises:
-        UserError: if there is no run to continue, if a file of the run is damaged, if a new run would overwrite an
-            existing run, or if the config differs from the config of the existing run and the difference is not
-            accepted.
-    """
+    """Raise UserError unless a new run may start in a folder, or with `resume` the run in the folder may be continued.
+    Continuing with other `settings` (`medfed.config.schema.resolved`) needs `accept_change`, and only those in
+    MAY_CHANGE may differ."""
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
         raise UserError(
@@ -176,30 +138,13 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """List the settings of a new config that differ from the config of the run in a folder.
-
-    Args:
-        folder: the run's folder, which has a `config.yaml`.
-        settings: all values of the new config, as nested dicts (`medfed.config.schema.resolved`).
-
-    Returns:
-        One text for each changed setting, such as `seed: 1 -> 2` (old and new value).
-    """
+    """List how new settings differ from the folder's `config.yaml`, such as `seed: 1 -> 2` (old and new value)."""
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
 
 
 def load_resume_state(folder: RunFolder, start: State) -> State:
-    """Return the coordinator's state after the last saved round of a run.
-
-    Args:
-        folder: the run's folder.
-        start: the state before the first round. It is returned if the folder has no saved round.
-
-    Raises:
-        UserError: if the saved weights and the weights of `start` differ in name, shape or dtype, or if others of
-            them are parameters.
-    """
+    """Return the state after the last saved round, or `start` without one; UserError if it does not fit `start`."""
     rounds = folder.rounds()
     if not rounds:
         return start
@@ -221,21 +166,10 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Check that a run is continued with the files with which it was started; at the first start, record these files.
+    """Record the files of a run in `data.json` at the first start; later, raise UserError if any of them changed.
 
-    The record is the file `data.json` in the run's folder. The file holds the SHA-256 of every image and mask of the
-    sites that train and of the validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds
-    the sizes of the images and masks instead, because hashing all files at every start would take too long.
-
-    Args:
-        folder: the run's folder.
-        dataset: the dataset of the run.
-        splits: dictionary from the name of each site that trains, and of the validation site, to its patients.
-        codecs: names or paths of the style codecs (pretrained encoders and decoders) that the method uses.
-
-    Raises:
-        UserError: if files changed, appeared or disappeared since the run was started; or if the run was started on
-            synthetic images and the dataset is now real, or the reverse.
+    Recorded are the SHA-256 of every image and mask of `splits` and of each codec file. For more than MAX_HASHED_CASES
+    cases, the sizes of images and masks are recorded instead, because hashing at every start would take too long.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
     hashed = len(cases) <= MAX_HASHED_CASES

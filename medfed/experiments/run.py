@@ -42,15 +42,7 @@ from medfed.outputs.run_folder import UNADAPTED, RunFolder
 
 
 def default_folder(config: Config) -> Path:
-    """Return the folder of a run whose folder the user does not set with `--out`.
-
-    The folder is `runs/CONFIG-METHOD-unseen_SITE-seedN`. CONFIG is the name of the config file without its ending, SITE
-    is the name of the unseen site ("none" without an unseen site), and N is the seed. If there is a validation site,
-    `-validation_NAME` comes before `-seedN`.
-
-    Args:
-        config: the config of the run.
-    """
+    """Return `runs/CONFIG-METHOD-unseen_SITE-seedN`, with `-validation_SITE` if there is a validation site."""
     unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
     sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
@@ -64,26 +56,12 @@ def start_or_resume(
     quiet: bool = False,
     jobs: int | None = None,
 ) -> dict[str, object]:
-    """Train and evaluate one federation in a folder, or continue the run that is in the folder.
-
-    The folder is locked, so that no other process can use it at the same time.
+    """Train and evaluate one federation in a locked folder, or continue its run, and return its `summary.json`.
 
     Args:
-        config: the config of the run.
-        folder: the folder to which the results are written.
         resume: whether to continue the run in the folder. If false, a folder that holds a run is refused.
-        accept_config_change: whether to continue although settings have changed. Only some settings, such as the number
-            of rounds, may change.
-        quiet: True draws no progress bars and prints no notes.
-        jobs: how many sites work at the same time. None starts worker processes if they are expected to save
-            time. The result does not depend on `jobs`.
-
-    Returns:
-        The content of `summary.json`, with the scores of the run.
-
-    Raises:
-        UserError: if the config or the data have a mistake, or the folder does not allow to start or continue the run.
-        KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
+        accept_config_change: whether to continue although settings have changed, such as the number of rounds.
+        jobs: how many sites work at the same time; None decides by the expected time. Results do not depend on it.
     """
     check_readable(config)
     if not resume:
@@ -111,27 +89,9 @@ def run(
     on_training: OnTraining | None = None,
     expected: str = "",
 ) -> dict[str, object]:
-    """Do the remaining steps of a run: train, score, draw figures and write the summary.
-
-    The caller must have locked the folder and called `check_run_folder`. If the run is complete and its config is
-    unchanged, nothing is computed, and the stored summary is returned.
-
-    Args:
-        config: the config of the run.
-        folder: the folder to which the results are written.
-        quiet: True draws no progress bars and prints no notes.
-        jobs: how many sites work at the same time. None starts worker processes if they are expected to save
-            time.
-        on_training: function that is called after each training of a site with (number of trainings done, number of
-            trainings of the run); None calls nothing.
-        expected: the end of a note that is saved but not printed, because it is expected; "" prints all notes.
-
-    Returns:
-        The content of `summary.json`, which is the last file that a run writes.
-
-    Raises:
-        UserError: if the config or the data have a mistake, or the saved rounds do not fit the config or the data.
-    """
+    """Do the remaining steps of a run in a locked folder that `check_run_folder` has accepted; return its
+    `summary.json`. Nothing is computed if the run is complete and its config is unchanged. A note that ends with
+    `expected` is saved, but not printed. `jobs` is as in `start_or_resume`."""
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")

@@ -42,38 +42,19 @@ MAX_SHOWN = 3  # runs whose progress is shown
 
 @dataclass
 class Unfinished:
-    """The runs of a comparison that are still unfinished after all runs were tried.
-
-    Attributes:
-        locked: the runs whose folder is in use by another process.
-        failed: the reason why each failed run could not be finished, by the name of the run, such as "elcfs, unseen
-            UCL, seed 3".
-    """
+    """The runs that were skipped because another process locks their folder, and why others failed, by `name_of`."""
 
     locked: list[Fold] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinished:
-    """Train and score all runs of a comparison that are not finished.
-
-    A run that fails does not stop the others, whatever the error: a mistake in the config, a full disk, too little
-    memory, or a bug, whose traceback is printed.
+    """Train and score all runs of a comparison that are not finished; a run that fails does not stop the others.
 
     Args:
-        folds: the runs. Runs that were started before are continued.
-        jobs: how many runs work at the same time. With 1, all runs work in this process, one after another. With more,
-            each run has a worker process, and its notes and its progress are written to the file `run.log` in its
-            folder. If there are more jobs than runs, the sites of a run are divided among several processes. None
+        jobs: how many runs work at the same time. With 1, all work in this process. With more, each run has a worker
+            process that writes to `run.log` in the run's folder; more jobs than runs divide the sites of a run. None
             starts worker processes after the first run if they are expected to save time, but not on a GPU.
-        quiet: True draws no progress bars and prints no notes.
-
-    Returns:
-        The runs that were skipped because another process uses their folder, and the runs that failed.
-
-    Raises:
-        UserError: if the run in a folder cannot be continued with its config. In this case, no run is started.
-        KeyboardInterrupt: if the user interrupts the runs; the message says how to continue.
     """
     for fold in folds:
         check_run_folder(fold.folder, resolved(fold.config), resume=_was_started(fold.folder))
@@ -102,11 +83,7 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinishe
 
 
 def name_of(fold: Fold) -> str:
-    """Return the name of a run in the progress bar and in messages, such as "elcfs, unseen UCL, seed 3".
-
-    Args:
-        fold: the run.
-    """
+    """Return the name of a run for the progress bar and messages, such as "elcfs, unseen UCL, seed 3"."""
     return f"{fold.row.run_label}, unseen {fold.site}, seed {fold.config.seed}"
 
 
@@ -118,22 +95,7 @@ def do_run(
     quiet: bool,
     on_training: OnTraining | None = None,
 ) -> None:
-    """Train and score one run of a comparison, or continue it.
-
-    Args:
-        row: the row of the table to which the run belongs.
-        config: the config of the run.
-        folder: the folder of the run.
-        jobs: how many sites of the run work at the same time. None starts worker processes if they are expected to save
-            time.
-        quiet: True draws no progress bars and prints no notes.
-        on_training: function that is called after each training of a site with (number of trainings done, number of
-            trainings of the run); None calls nothing.
-
-    Raises:
-        RunFolderLockedError: if another process uses the folder.
-        UserError: if the run cannot be done.
-    """
+    """Train and score one run of a comparison, or continue it; `jobs` counts the sites that work at the same time."""
     with folder.locked():
         check_run_folder(folder, resolved(config), resume=_was_started(folder))
         row.write(folder)
@@ -141,7 +103,6 @@ def do_run(
 
 
 def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) -> None:
-    """Do a run in this process."""
     try:
         do_run(fold.row, fold.config, fold.folder, jobs, quiet)
     except RunFolderLockedError:
@@ -153,7 +114,7 @@ def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) 
 
 
 def _reason(error: Exception) -> str:
-    """Return why a run failed, in one sentence. The traceback of a bug is printed."""
+    """Return why a run failed, in one sentence, and print the traceback if it is a bug."""
     if isinstance(error, UserError | WorkerBug):
         return str(error)
     if sentence := machine_sentence(error):
@@ -176,14 +137,7 @@ def _max_jobs(folds: Sequence[Fold]) -> int:
 
 
 def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfinished: Unfinished) -> None:
-    """Do runs in worker processes; each does one run after another.
-
-    Args:
-        folds: the runs.
-        n_jobs: how many processes work at the same time. If there are more than runs, each run gets several.
-        progress: the progress display.
-        unfinished: the locked and failed runs, to which more are added.
-    """
+    """Do runs in worker processes, each one run after another; add locked and failed runs to `unfinished`."""
     for fold in folds:
         check_can_be_imported(to_yaml(fold.config), n_jobs)
     n_workers = min(n_jobs, len(folds))
@@ -226,7 +180,7 @@ def _do_in_worker(
     unfinished: Unfinished,
     stopped: Callable[[], bool],
 ) -> None:
-    """Let a worker process do a run. If the process has ended, another one is started."""
+    """Let a worker process do a run; a process that has ended is started again."""
     header = {
         "row": asdict(fold.row),
         "config": to_yaml(fold.config),
@@ -246,23 +200,8 @@ def _do_in_worker(
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
-    """Do one run of a comparison in this process, which is a worker process.
-
-    From then on, everything that the process prints is appended to the file `run.log` in the run's folder.
-
-    Args:
-        header: the request, with six entries: `row` (a `ComparisonRow` as a dict), `config` (the config as YAML text),
-            `source` (the name of the config in error messages), `notices` (the notices of the config), `folder` (the
-            path of the run's folder) and `jobs` (how many sites of the run work at the same time).
-        on_training: function that is called after each training of a site with (number of trainings done, number of
-            trainings of the run).
-
-    Returns:
-        b"done" if the run is done; b"locked" if another process uses the run's folder.
-
-    Raises:
-        UserError: if the run cannot be done. The traceback of a bug is then in `run.log`.
-    """
+    """Do one run in this worker process, and append all that it prints from now on to `run.log` in the run's folder.
+    The reply is DONE or LOCKED. UserError if the run failed; the traceback of a bug is then in `run.log`."""
     folder = RunFolder(Path(header["folder"]))
     folder.path.mkdir(parents=True, exist_ok=True)
     with open(folder.path / LOG, "ab") as log:
@@ -283,14 +222,7 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
 
 
 class _Progress(AbstractContextManager):
-    """Draw one progress bar that counts the runs, with the names of those that are running.
-
-    Args:
-        n_runs: number of all runs.
-        n_done: number of runs that are already finished.
-        quiet: whether to draw nothing.
-        position: line of the bar, from 0.
-    """
+    """A progress bar that counts runs and names the running ones; `position` is its line in the terminal, from 0."""
 
     def __init__(self, n_runs: int, n_done: int, quiet: bool, position: int) -> None:
         self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
@@ -306,7 +238,7 @@ class _Progress(AbstractContextManager):
 
     @contextmanager
     def running(self, fold: Fold) -> Iterator[None]:
-        """Context manager of a run; it counts as done afterwards."""
+        """Show a run while the context is active; it counts as done afterwards."""
         self.advance(fold, 0.0)
         yield
         with self._lock:
@@ -315,12 +247,7 @@ class _Progress(AbstractContextManager):
             self._show()
 
     def advance(self, fold: Fold, share: float) -> None:
-        """Show how much of a run is done.
-
-        Args:
-            fold: the run.
-            share: the part of its trainings that are done, from 0 to 1.
-        """
+        """Show which share of a run's trainings is done, in [0, 1]."""
         with self._lock:
             self._shares[name_of(fold)] = share
             self._show()
@@ -333,5 +260,4 @@ class _Progress(AbstractContextManager):
         self._bar.update(self._n_done + sum(self._shares.values()) - self._bar.n)
 
     def __exit__(self, *exception: object) -> None:
-        """Close the bar."""
         self._bar.close()

@@ -45,53 +45,27 @@ OTHER_NETWORK = {  # by whether the network segments: what it does, what the dat
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a run needs. Images of the unseen site are not read yet.
-
-    Args:
-        dataset: where the images are and how they are read.
-        task: segmentation or classification.
-        network: the network, which all sites of this process share.
-        engine: delivers messages to the sites.
-        sites: the sites that train.
-        validation_site: the site that only computes validation scores; None if there is none.
-        start: the coordinator's state before the first round.
-        splits: dictionary from the name of a source site to its training, validation and test patients. The last entry
-            is the validation site, if there is one; it has validation patients only.
-        unseen: dictionary from the name of the unseen site to its cases; only the evaluation reads them.
-        clients: training and validation cases of each client; empty if each site is one client.
-    """
+    """What a run needs. Images of the unseen site are not read yet."""
 
     dataset: Dataset
     task: Task
-    network: nn.Module
+    network: nn.Module  # shared by all sites of this process
     engine: Engine
-    sites: list[Site]
+    sites: list[Site]  # the sites, or simulated clients, that train
     validation_site: ValidationSite | None
-    start: State
-    splits: dict[str, Split]
-    unseen: dict[str, list[Case]]
-    clients: dict[str, Split]
+    start: State  # before the first round
+    splits: dict[str, Split]  # of the source sites, then of the validation site, which has validation patients only
+    unseen: dict[str, list[Case]]  # of the unseen site, by its name; only the evaluation reads them
+    clients: dict[str, Split]  # empty if each site is one client
 
 
 def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, jobs: int | None = 1) -> Experiment:
-    """Prepare a simulated run: read the images of the sites that train; build the network, the sites and the engine.
-
-    Images of the unseen site are not read.
+    """Read the images of the sites that train, and build the network, the sites and the engine of a simulated run.
 
     Args:
-        config: the config of the run.
-        sites_folder: folder in which the sites store their replies and the tensors that they keep between rounds; None
-            stores nothing.
-        quiet: True draws no progress bars.
+        sites_folder: where sites store their replies and the tensors that they keep between rounds; None stores none.
         jobs: how many sites work at the same time. None leaves the choice to the engine: `InProcess` starts worker
             processes if they are expected to save time, and `Processes` uses all CPU cores.
-
-    Returns:
-        An object with everything that the run needs.
-
-    Raises:
-        UserError: if an image file of the sites that train cannot be used, if files of the unseen site are missing or
-            have wrong names, or if settings do not fit the data.
     """
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -134,20 +108,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
 
 def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], ValidationSite | None]:
     """Build some of a config's sites or clients exactly as a simulation does, without reading images of other sites.
-
-    The sites share one network, so they can work only one after another.
-
-    Args:
-        config: the config of the federation.
-        names: names of sites, or of clients (simulated participants that hold patients of one or more sites).
-
-    Returns:
-        Two values: the sites that train; and the validation site, which only scores weights. The second value is None
-        if `names` does not contain the validation site.
-
-    Raises:
-        UserError: if a name belongs to no site or client, if files of a site cannot be used, or if the settings do not
-            fit the data.
+    They share one network, so only one can work at a time. The validation site is None if `names` does not contain it.
     """
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -180,10 +141,8 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
 
 
 def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], float]:
-    """Return the patients of each site or client that trains, and its share of what one site may store on the disk.
-
-    All clients together store no more than the sites would, so the share of a client is at most 1.
-    """
+    """Return the patients of each site or client that trains, and its share of what one site may store on the disk. All
+    clients together store no more than the sites would, so the share of a client is at most 1."""
     training = {site: patients for site, patients in splits.items() if patients.train}
     patients_of = clients or training
     n_sites = len(training)
@@ -191,19 +150,12 @@ def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> t
 
 
 def _n_cases(patients: Iterable[Split | None]) -> int:
-    """Return the number of training and validation cases of some sites or clients; None counts as 0."""
+    """Return the number of training and validation cases of some sites or clients."""
     return sum(len(split.train) + len(split.validation) for split in patients if split)
 
 
 def prepare_device(config: Config) -> torch.device:
-    """Return the device of a run, and let a GPU use non-deterministic algorithms if `deterministic` is false.
-
-    Args:
-        config: the config of the run, with `device` and `deterministic`.
-
-    Raises:
-        UserError: if the device is "cuda" and no CUDA device is available.
-    """
+    """Return the device of a run, and let a GPU use non-deterministic algorithms if `deterministic` is false."""
     device = pick_device(config.device)
     if not config.deterministic and device.type != "cpu":
         allow_faster_algorithms()
@@ -211,16 +163,7 @@ def prepare_device(config: Config) -> torch.device:
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:
-    """Return the task of a dataset: segmentation of its structures, or classification into its classes.
-
-    Args:
-        config: the config of the run. The network in this config must be made for the task of the dataset. The
-            `evaluation` section says how the task is evaluated.
-        dataset: the dataset, which decides which of the two tasks is returned.
-
-    Raises:
-        UserError: if the network is made for the other of the two tasks.
-    """
+    """Return the task of a dataset; UserError if the config's network is made for the other task."""
     task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
     if task.uses_decoder != draws_masks:
         name, (does, has, other) = registry.name_of("networks", type(config.network)), OTHER_NETWORK[draws_masks]
@@ -232,18 +175,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 
 
 def build_network(settings: NetworkSettings, method: Method, task: Task, seed: int) -> nn.Module:
-    """Build the network with its first weights, and with the layers that the method adds to it.
-
-    Args:
-        settings: the settings of the network, such as the file of pretrained weights.
-        method: the federated method.
-        task: decides the numbers of input and output channels, and whether the network standardises its input
-            (`data.standardise: dataset`).
-        seed: the seed of the run, from which random first weights are drawn.
-
-    Returns:
-        The network, on the CPU.
-    """
+    """Build the network on the CPU with its first weights, and with the layers that the method and the task add."""
     with seeded_layers(seed, "initial weights"):
         network = settings.build(task.channels, task.out_channels)
         settings.load_pretrained(network)
@@ -254,30 +186,14 @@ def build_network(settings: NetworkSettings, method: Method, task: Task, seed: i
 
 
 def local_entries(config: Config, network: nn.Module) -> frozenset[str]:
-    """Return the names of the network's entries that stay at each site and are never sent, such as BatchNorm in FedBN.
-
-    Args:
-        config: the config of the run: its method, and the setting `federation.batch_norm`.
-        network: the network with the method's layers.
-    """
+    """Return the names of the network's entries that are never sent, such as BatchNorm in FedBN."""
     of_method = config.method.local_keys(network)
     return of_method | batch_norm_entries(network) if config.federation.batch_norm == "local" else of_method
 
 
 def check_earlier_rounds(config: Config, network: nn.Module) -> None:
-    """Check the settings that use the weights of earlier rounds: `federation.selection`, `evaluation.unseen_every`.
-
-    If entries of the network stay at each site, such as BatchNorm in the method FedBN, those of earlier rounds are not
-    saved. Then the weights of the last round must be the result of the run, and `evaluation.unseen_every` must be 0.
-    With any method, `evaluation.unseen_every` needs an unseen site, and may be at most the number of rounds.
-
-    Args:
-        config: the config of the run.
-        network: the network with the method's layers.
-
-    Raises:
-        UserError: if `federation.selection` or `evaluation.unseen_every` does not fit.
-    """
+    """Check `federation.selection` and `evaluation.unseen_every`: both cannot use an earlier round if entries of the
+    network stay at the sites, because these entries are saved for the last round only."""
     federation, source, every = config.federation, config.source, config.evaluation.unseen_every
     if config.method.local_keys(network) and federation.selection != "last":
         name = registry.name_of("methods", type(config.method))
@@ -304,28 +220,14 @@ def check_earlier_rounds(config: Config, network: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class SiteBuilder:
-    """Builds the sites of one federation.
-
-    Args:
-        config: the config of the federation.
-        task: the task, segmentation or classification.
-        network: the network. All sites share one network, because each site loads its weights before it computes.
-    """
+    """Builds the sites of one federation; all share one network, because each loads its weights before it computes."""
 
     config: Config
     task: Task
     network: nn.Module
 
     def site(self, name: str, patients: Split, images: SiteImages, share: float) -> Site:
-        """Read the images of the given patients, and build a site or simulated client that trains with these images.
-
-        Args:
-            name: name of the site or client.
-            patients: the training and validation patients of the site or client.
-            images: the object with which the images are read.
-            share: the fraction of the setting `cache.max_gb` that this site or client may use to store images that the
-                method computes: 1 for a site, at most 1 for a client.
-        """
+        """Read the images of a site or client that trains; `share` is its fraction of `cache.max_gb`, at most 1."""
         config, federation = self.config, self.config.federation
         training, validation = images.samples(patients.train), images.samples(patients.validation)
         return Site(
@@ -348,24 +250,10 @@ class SiteBuilder:
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
-        """Build a site that never trains and only computes validation scores. The images of the site are read.
-
-        Args:
-            name: name of the site.
-            patients: the training, validation and test patients of the site. Only the validation patients are used.
-            images: the object with which the images are read.
-        """
         return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
 
     def warn_of_small_batches(self, sites: list[Site]) -> None:
-        """Warn if a site has fewer training images than `training.batch_size`, the number of images per training step.
-
-        If the sites are simulated clients, there is one warning for all clients together. Otherwise, there is one
-        warning for each site with too few images.
-
-        Args:
-            sites: the sites that train.
-        """
+        """Warn of each site with fewer images than `training.batch_size`; of simulated clients once for all."""
         size = self.config.training.batch_size
         small = [site for site in sites if len(site.training) < size]
         if small and self.config.federation.clients:
@@ -415,12 +303,5 @@ def _read_sites(
 
 
 def progress_bar(text: str) -> Progress:
-    """Return a function that shows a progress bar while a program iterates over some items.
-
-    Args:
-        text: the text before the bar.
-
-    Returns:
-        A function that takes an iterable and returns an iterable with the same items.
-    """
+    """Return a function that iterates over items and shows a progress bar after `text`."""
     return lambda items: ProgressBar(items, desc=text, leave=False)

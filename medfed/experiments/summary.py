@@ -25,19 +25,7 @@ from medfed.tasks.task import Task
 def summarise(
     config: Config, experiment: Experiment, final: State, result: EvaluationResult, notices: list[str]
 ) -> dict[str, object]:
-    """Return the content of `summary.json`: the scores of a run, and what a reader of the scores should know.
-
-    Args:
-        config: the config of the run.
-        experiment: the sites, clients and task of the run.
-        final: the coordinator's state after the round whose weights are the result of the run.
-        result: scores of the test cases.
-        notices: the notes that were printed during the run.
-
-    Returns:
-        JSON values by name: the scores with confidence intervals, the numbers of patients, the names of the sites, the
-        versions of the software, the notes, and other information about the run.
-    """
+    """Return the content of `summary.json`; `final` is the state after the round whose weights are the result."""
     federation, scoring = config.federation, experiment.task.scoring
     adaptation = _adaptation(config.evaluation, result)
     unseen_bn = unseen_bn_of(experiment.sites)
@@ -101,21 +89,9 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
 
 
 def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
-    """Return what the export of the trained model (as a MONAI bundle) must know about the images.
-
-    With this information in `summary.json`, the export needs no image.
-
-    Args:
-        task: segmentation or classification.
-        dataset: the dataset of the run.
-        first: any case (an image with its mask or class) of the dataset; only the name of its image file is used.
-
-    Returns:
-        JSON values by name: `channels` (number of image channels), `structures` and `classes` (names),
-        `intensity_range` (the two stored intensities that become 0 and 1 for the network; None if percentiles of each
-        volume become 0 and 1, as for MRI), `standardised` (the setting `data.standardise`: how images are
-        standardised), and `pictures` (whether the images are 2-D image files such as PNG).
-    """
+    """Return what the export of the model must know about the images, so that it needs no image. Of `first`, any case,
+    only the name of its image file is used. `intensity_range` has the two stored intensities that become 0 and 1 for
+    the network; None if percentiles of each volume become 0 and 1, as for MRI."""
     intensity_range = dataset.intensity_range
     return {
         "channels": task.channels,

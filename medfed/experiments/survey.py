@@ -37,26 +37,17 @@ SURVEY_TABLE, SURVEY_FILE = "survey.csv", "survey.json"
 
 @dataclass(frozen=True)
 class Survey:
-    """The replies of sites that described their images.
+    """The replies of sites that described their images."""
 
-    Attributes:
-        facts: the facts of each site that described its images, by the name of the site.
-        too_few: names of the sites with fewer patients than their minimum.
-        rejected: why the other sites have no valid reply.
-        labels: names of the structures or classes, in the order of their numbers in the facts.
-        mismatches: the differences between the sites, the severe ones first.
-        ledger: the rows of `ledger.csv`.
-    """
-
-    facts: Mapping[str, Facts]
-    too_few: Sequence[str]
+    facts: Mapping[str, Facts]  # of the sites with a valid reply and enough patients
+    too_few: Sequence[str]  # names of the sites with fewer patients than their minimum
     rejected: Sequence[Rejection]
-    labels: Sequence[str]
-    mismatches: Sequence[Mismatch]
+    labels: Sequence[str]  # names of the structures or classes, in the order of their numbers in the facts
+    mismatches: Sequence[Mismatch]  # the severe ones first
     ledger: Sequence[Row]
 
     def to_text(self) -> str:
-        """Return the table with one row for each site, for the terminal."""
+        """Return the table for the terminal, with one row for each site."""
         head = ["site", "patients", "images", "size", "voxel (mm)", "intensities", "orientation", *self.labels]
         lines = [head]
         for site, facts in self.facts.items():
@@ -98,14 +89,7 @@ class Survey:
 
 
 def survey_sites(engine: Engine, task: Task) -> Survey:
-    """Ask all sites that train for a description of their images, check the replies, and compare the sites.
-
-    A site that does not agree, fails, or sends an impossible reply is left out of the comparison. It may still train.
-
-    Args:
-        engine: carries the requests to the sites and the replies back.
-        task: the task, with the names of the structures or classes.
-    """
+    """Ask all sites that train to describe their images, and compare the sites with a valid reply."""
     requests = dict.fromkeys(engine.sites(), survey_request())
     replies = engine.exchange(SURVEY, requests)
     ledger = [*message_rows(1, "down", requests), *message_rows(1, "up", replies)]
@@ -124,21 +108,7 @@ def survey_sites(engine: Engine, task: Task) -> Survey:
 
 
 def survey_before_training(engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool) -> Sequence[Row]:
-    """Survey the sites, print the table, write `survey.csv` and `survey.json`, and warn of every mismatch.
-
-    Args:
-        engine: carries the requests to the sites and the replies back.
-        task: the task, with the names of the structures or classes.
-        folder: the run's folder.
-        stops: whether a severe mismatch stops the run (`federation.survey: stop`).
-        quiet: True prints no table.
-
-    Returns:
-        The rows of the ledger.
-
-    Raises:
-        UserErrors: if `stops` is True and there is a severe mismatch.
-    """
+    """Survey the sites, write the table, and return the ledger's rows. UserErrors for severe mismatches if `stops`."""
     survey = survey_sites(engine, task)
     folder.write_text(SURVEY_TABLE, survey.to_csv())
     folder.write_json(

@@ -31,25 +31,13 @@ def train(
     finish: Callable[[State], None] = lambda last: None,
     on_training: OnTraining | None = None,
 ) -> State:
-    """Run the remaining rounds of a federation, and save each round in the run's folder.
+    """Run the rounds after `state.round`, save each in the run's folder, and return the last state.
 
     Args:
-        config: the config of the run.
-        engine: delivers messages to the sites; it is closed at the end.
-        folder: the run's folder. Rows of its tables that belong to rounds after `state.round` are removed first.
-        state: the coordinator's state from which training continues.
-        task: the task, with the names that the table of the survey shows (`federation.survey`).
-        quiet: True draws no progress bar.
-        finish: function that is called with the state after the last round, while the engine is still open.
-        on_training: function that is called after each training of a site with (number of trainings done, number of
-            trainings of the run); None calls nothing.
-
-    Returns:
-        The coordinator's state after the last round.
-
-    Raises:
-        UserError: if the survey before round 1 finds a severe mismatch and `federation.survey` is "stop".
-        KeyboardInterrupt: if the user interrupts the training; the message says how to continue.
+        engine: it is closed at the end.
+        folder: rows of its tables that belong to rounds after `state.round` are removed first.
+        finish: called with the state after the last round, while the engine is still open.
+        on_training: called after each training of a site with the numbers of trainings done and of the run.
     """
     surveyed = _survey(config.federation, engine, task, folder, quiet) if state.round == 0 else []
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
@@ -82,7 +70,7 @@ def train(
 
 
 def _survey(settings: Federation, engine: Engine, task: Task, folder: RunFolder, quiet: bool) -> Sequence[Row]:
-    """Return the rows of the ledger of the survey before round 1; none if `federation.survey` is "none"."""
+    """Return the ledger's rows of the survey before round 1; none if `federation.survey` is "none"."""
     if not settings.surveys:
         return []
     try:
@@ -93,15 +81,8 @@ def _survey(settings: Federation, engine: Engine, task: Task, folder: RunFolder,
 
 
 def selected_state(folder: RunFolder, last: State, rule: str, method: Method) -> State:
-    """Return the coordinator's state after the round that is the result of the run, with the weights that are scored.
-
-    Args:
-        folder: the run's folder, which has the validation scores of all rounds and the saved states.
-        last: the state after the last round.
-        rule: how the round is chosen, a value of the setting `federation.selection`: "last", "source_validation" or
-            "validation_site".
-        method: the method, which may choose other weights than the global weights of this round (`result_weights`).
-    """
+    """Return the state after the round that `rule` (`federation.selection`) selects, with the weights that are scored.
+    The method may choose other weights than the global weights of this round (`result_weights`)."""
     chosen = RULES[rule](folder.history())
     state = last if chosen == last.round else folder.load_state(chosen)
     return replace(state, weights=method.result_weights(state))

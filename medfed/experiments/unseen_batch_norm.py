@@ -22,18 +22,7 @@ from medfed.tasks.task import Task
 
 
 def unseen_bn_of(source_sites: Sequence[Site]) -> str:
-    """Return the rule for the BatchNorm entries of a site without training (for methods such as FedBN).
-
-    The rule is needed if each site that trains keeps its own BatchNorm entries.
-
-    Args:
-        source_sites: the sites that trained; at least one.
-
-    Returns:
-        The value of the method's `unseen_bn`; "" if no entries of the network stay at the sites. "average": the mean of
-        the entries of the sites that trained. "batch_stats": this mean, but each batch of test images is normalised by
-        the statistics of the batch. "nearest": the entries of the most similar site that trained.
-    """
+    """Return the method's `unseen_bn`, the rule for sites that did not train; "" if no entries stay at the sites."""
     return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
 
 
@@ -45,24 +34,11 @@ def weights_of_nearest_site(
     name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
-    """Return the weights for a site that did not train, with the BatchNorm entries of the most similar source site.
+    """Return `weights` with the BatchNorm entries of the source site most similar to a site without training.
 
-    The images of the site that did not train pass through the network up to the first BatchNorm layer. The mean and
-    variance of the features that enter this layer are compared with the layer's running statistics at each source site
-    (`gaussian_distance`). The source site with the smallest distance is chosen; among equal distances, the first one in
-    alphabetical order. Labels are not used. A warning names the chosen site.
-
-    Args:
-        source_sites: the sites that trained; at least one must have entries of the network that it never sends.
-        network: a network to compute with; its weights are overwritten.
-        task: standardises the images.
-        weights: the global weights, as a state dict.
-        name: name of the site that did not train, for the warning.
-        images: batches of the images of this site, each (B, C, S, S) with the image size S, in [0, 1], not
-            standardised.
-
-    Returns:
-        A new state dict: `weights`, together with the entries of the network that the chosen site never sends.
+    The features of its images (B, C, S, S) in [0, 1] that enter the first BatchNorm layer are compared with the layer's
+    running statistics at each source site (`gaussian_distance`). Among equal distances, the first site in alphabetical
+    order is chosen. The weights of `network` are overwritten.
     """
     sites = {site.name: site.local_entries() for site in source_sites if site.local_entries()}
     any_site = next(iter(sites.values()))
@@ -97,22 +73,8 @@ class _NormReached(Exception):
 
 @torch.no_grad()
 def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str, Tensor, Tensor]:
-    """Compute the mean and variance of the features that enter a network's first BatchNorm layer.
-
-    The first layer is the one that runs first. Networks that differ only in BatchNorm entries compute the same features
-    up to this layer.
-
-    Args:
-        network: a network with a BatchNorm layer, in evaluation mode.
-        batches: one or more batches (B, C, H, W) of images, standardised as the network expects them.
-
-    Returns:
-        Three values: the dotted path of the layer, such as `encoder.norm1`; and for each of the D channels that enter
-        the layer, the mean (D,) and the variance (D,) over all images and pixels, float64, on the CPU.
-
-    Raises:
-        ValueError: if the network has no BatchNorm layer or there is no batch.
-    """
+    """Return the path of the BatchNorm layer that runs first, and mean and variance (D,) of its D input channels over
+    images and pixels, float64. The network is in evaluation mode; the batches (B, C, H, W) are standardised."""
     path, count = "", 0
     total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     with ExitStack() as hooks:
@@ -138,33 +100,16 @@ def _stop_at(path: str) -> Callable[[nn.Module, tuple], None]:
 
 
 def gaussian_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> float:
-    """Return the squared 2-Wasserstein distance of two Gaussians, relative to the second one, averaged over channels.
-
-    For a channel in which the Gaussians have the means m and m' and the standard deviations s and s', the distance is
-    ((m - m')^2 + (s - s')^2) / s'^2. If s' is 0, the distance is 0 for two equal Gaussians, and infinite otherwise.
-
-    Args:
-        mean: (C,), the mean m of the first Gaussian in each channel.
-        variance: (C,), the variance s^2 of the first Gaussian, at least 0.
-        other_mean: (C,), the mean m' of the second Gaussian.
-        other_variance: (C,), the variance s'^2 of the second Gaussian, at least 0.
-
-    Returns:
-        The distance, at least 0.
-    """
+    """Return the squared 2-Wasserstein distance of two Gaussians, relative to the second variance, averaged over
+    channels. It is ((m - m')^2 + (s - s')^2) / s'^2 for means m, m' and standard deviations s, s', all (C,). If s' is
+    0, it is 0 for two equal Gaussians, and infinite otherwise."""
     gap = (mean - other_mean).square() + (variance.sqrt() - other_variance.sqrt()).square()
     return float(torch.where(gap == 0, 0.0, gap / other_variance).mean())
 
 
 def with_batch_statistics(network: nn.Module) -> nn.Module:
-    """Return a copy of a network in which every BatchNorm layer normalises with the statistics of the present batch.
-
-    The copy is in evaluation mode and its parameters require no gradient. The prediction of the copy for an image
-    depends on the other images of the batch.
-
-    Args:
-        network: the network; it is not changed.
-    """
+    """Return a copy in evaluation mode in which every BatchNorm layer normalises with the statistics of the present
+    batch. The prediction for an image depends on the other images of its batch. The parameters require no gradient."""
     adapted = copy.deepcopy(network).requires_grad_(False).eval()
     for module in batch_norm_layers(adapted).values():
         norm = cast(_BatchNorm, module)

@@ -1,12 +1,7 @@
 """Scores of the unseen site by round, measured after training, for a curve as in Figure 7 (a) of ELCFS.
 
-This is a look at the target. The setting `evaluation.unseen_every` keeps the weights of every n-th round, and they are
-scored when the result of the run is already chosen. Nobody may choose a round, a setting or a method by these scores,
-because the unseen site would then no longer be unseen. medfed writes them to a file and a figure, and uses them for
-nothing else.
-
-ELCFS: Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
-Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
+This is a look at the target. Nobody may choose a round, a setting or a method by these scores, because the unseen site
+would then no longer be unseen. medfed writes them to a file and a figure, and uses them for nothing else.
 """
 
 from __future__ import annotations
@@ -22,16 +17,7 @@ NOTE = (
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:
-    """Score the unseen site with the weights of every n-th round, and write the scores to `unseen_rounds.json`.
-
-    Call this function after training, when the result of the run is chosen. The scores must not choose anything.
-
-    Args:
-        experiment: the sites, the network and the task. The weights of the network are overwritten.
-        folder: the run's folder, with the checkpoints that were kept. A round without a checkpoint is left out.
-        every: the setting `evaluation.unseen_every`. The file has a note, and for each kept round and unseen site the
-            scores of `Task.validate`: "score", and "boundary_distance" if `evaluation.boundary_distance` is true.
-    """
+    """Score the unseen site with every n-th round's weights (`evaluation.unseen_every`), and write the scores."""
     samples, network = unseen_samples(experiment), experiment.network
     levels, rows = experiment.sites[0].architecture.decoder_levels, []
     for number in (number for number in folder.rounds() if number and number % every == 0):
