@@ -130,13 +130,13 @@ def _joining(runs: Sequence[_FinishedRun], table: Table) -> Joining | None:
 
 
 def _published_key(run: _FinishedRun) -> CompletedRun:
-    """Return the method and settings of a finished fold, with which published rows are compared, and its scores."""
+    """Return what decides which published numbers are comparable (method and settings), with the run's scores."""
     config = run.fold.config
     return CompletedRun(config.method_name, run.fold.row.changes, resolved(config)["method"], run.summary["unseen"])
 
 
 def _table(runs: Sequence[_FinishedRun], role: str, plan: ComparisonPlan) -> Table:
-    """Return the table over the sites of a role ("unseen" or "validation"), from the cases of finished folds."""
+    """Return the table over the sites of a role ("unseen" or "validation")."""
     results: list[dict] = []
     structures: dict[str, None] = {}
     for fold, summary, scoring, cases in runs:
