@@ -18,12 +18,7 @@ COPY_BATCH_SIZE = 64  # images
 
 @dataclass(frozen=True)
 class DeviceSamples:
-    """Samples (images with labels) that are all on one device. The class has the interface `Samples`.
-
-    Args:
-        all: all samples as one batch, on the device.
-        n_patients: number of different patients that the images show.
-    """
+    """Samples that are all in one batch, `all`, on one device; it has the interface `Samples`."""
 
     all: Batch
     n_patients: int
@@ -32,38 +27,19 @@ class DeviceSamples:
         return len(self.all.image)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given indices as one batch on the device.
-
-        Args:
-            indices: indices from 0 to len(self) - 1. The samples of the batch have the order of the indices.
-        """
+        """Return the samples with the given indices, in this order, as one batch on the device."""
         chosen = to_device(torch.as_tensor(indices), self.all.image.device)
         moments = None if self.all.moments is None else self.all.moments[chosen]
         return replace(self.all.transform(lambda part: part[chosen], self.all.label[chosen]), moments=moments)
 
 
 def max_device_bytes(device: torch.device) -> int:
-    """Return how many bytes of images may be copied to a device: a quarter of the GPU's memory that is free now.
-
-    The result is 0 for a device that is not a CUDA GPU.
-
-    Args:
-        device: the device of the network.
-    """
+    """Return how many bytes of images may be copied: a quarter of a GPU's free memory, 0 for another device."""
     return int(MAX_FREE_FRACTION * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
 
 
 def on_device(samples: Samples, device: torch.device, max_bytes: int) -> Samples:
-    """Copy samples to a device if the copy has at most `max_bytes` bytes; otherwise return the given samples.
-
-    Args:
-        samples: the samples, at least one. Their batches are on the CPU.
-        device: the device of the network.
-        max_bytes: largest size of the copy in bytes.
-
-    Returns:
-        The copy, a `DeviceSamples`, or `samples` itself.
-    """
+    """Return a copy on the device if it has at most `max_bytes` bytes; otherwise the given samples, at least one."""
     first = samples.batch([0])
     if len(samples) * sum(map(n_bytes, (first.image, first.label, *first.views.values()))) > max_bytes:
         return samples

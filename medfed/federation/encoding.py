@@ -1,9 +1,9 @@
 """Named tensors and plain JSON values as bytes: one encoder and one strict decoder for messages and checkpoints.
 
 The bytes are in the safetensors format and never pickle, so that reading them cannot run code. They may come from
-another machine. The decoder therefore checks everything before it returns anything: sizes, names, dtypes, shapes and
-JSON values. Whatever is wrong, it raises `InvalidMessage`. The encoder raises the same error for content that the
-decoder would refuse, so that a mistake is found where it is made.
+another machine, so the decoder checks everything before it returns anything, and raises `InvalidMessage` whatever is
+wrong. The encoder raises the same error for content that the decoder would refuse, so that a mistake is found where it
+is made.
 """
 
 from __future__ import annotations
@@ -44,22 +44,17 @@ DTYPES = {  # the dtypes of real numbers, by their names in the safetensors form
 
 
 class InvalidMessage(ValueError):
-    """Error of bytes that are not a valid message or checkpoint, and of content that cannot be sent as one."""
+    """Bytes are not a valid message or checkpoint, or content cannot be sent as one."""
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
-    """Convert several groups of named tensors, and a header, to bytes in the safetensors format.
+    """Convert groups of named tensors, and a header of JSON values, to bytes; equal content gives equal bytes.
 
-    Equal content gives equal bytes. The tensors may be on any device and of any shape.
-
-    Args:
-        groups: for each name of a group, its tensors by name, such as {"weights": {"conv.bias": tensor}}. The name of a
-            group must not contain "/".
-        header: JSON values by name.
+    The name of a group must not contain "/"; `groups` is, for example, {"weights": {"conv.bias": tensor}}.
 
     Raises:
-        InvalidMessage: if a tensor is sparse or its dtype is not one of `DTYPES`, if a name is not valid
-            (`check_name`), or if a value of the header is NaN, infinite or not a JSON value.
+        InvalidMessage: if a tensor is sparse or its dtype is not one of `DTYPES`, a name is not valid (`check_name`),
+            or a value of the header is NaN, infinite or not a JSON value.
     """
     named: dict[str, Tensor] = {}
     for group, tensors in groups.items():
@@ -87,21 +82,13 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) 
 
 
 def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Convert the bytes that `pack` returned back to groups of tensors and a header.
+    """Convert the bytes that `pack` returned back to groups of tensors (on the CPU, in their order) and a header.
 
-    The memory that this function uses is about the size of `data`.
-
-    Args:
-        data: the bytes, in the safetensors format.
-        groups: the names of the groups that `data` may contain.
-
-    Returns:
-        Two dicts. The first has, for each name of a group, its tensors by name, on the CPU and in the order in which
-        they were packed; a group without tensors is missing. The second is the header: JSON values by name.
+    `groups` are the allowed groups; a group without tensors is missing in the result. The memory used is about the size
+    of `data`.
 
     Raises:
-        InvalidMessage: if `data` was not written by `pack`, has another group, or was written by a version of medfed
-            with another format.
+        InvalidMessage: if `data` was not written by `pack`, has another group, or another format.
     """
     try:
         views = dict(safetensors.deserialize(data))
@@ -132,24 +119,12 @@ def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Te
 
 
 def header_of(data: bytes) -> memoryview:
-    """Return the header of bytes in the safetensors format: JSON text with names, dtypes and shapes.
-
-    Args:
-        data: the bytes: 8 bytes with the length of the header, the header, and the tensors.
-    """
+    """Return the JSON header of bytes in the safetensors format, which follows 8 bytes with its length."""
     return memoryview(data)[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 def check_header_size(header: bytes | memoryview) -> None:
-    """Check, before the header of a message is parsed, that the parsed header does not need much memory.
-
-    Args:
-        header: JSON text.
-
-    Raises:
-        InvalidMessage: if the text is longer than `MAX_HEADER_BYTES`, or contains more than `MAX_CONTAINERS` lists and
-            dicts.
-    """
+    """Raise InvalidMessage if the parsed header would need much memory: too many characters, lists or dicts."""
     if len(header) > MAX_HEADER_BYTES:
         raise not_a_message(f"its header has {len(header):,} bytes, but at most {MAX_HEADER_BYTES:,} are allowed")
     text = bytes(header)
@@ -158,15 +133,7 @@ def check_header_size(header: bytes | memoryview) -> None:
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """Parse JSON text that is an object, without numbers that are NaN or infinite.
-
-    Args:
-        text: the text.
-
-    Raises:
-        InvalidMessage: if the text is not valid JSON, is too deeply nested, is not an object, or has a number that is
-            not finite.
-    """
+    """Parse a JSON object; raise InvalidMessage for anything else, deep nesting, or a number that is not finite."""
     try:
         parsed = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -177,31 +144,14 @@ def parse_json(text: str) -> dict[str, Any]:
 
 
 def entry(header: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a header with this name.
-
-    Args:
-        header: JSON values by name.
-        name: the name.
-
-    Raises:
-        InvalidMessage: if there is no such value.
-    """
+    """Return a value of the header; InvalidMessage if it is missing."""
     if name not in header:
         raise not_a_message(f"'{name}' is missing")
     return header[name]
 
 
 def check_format(name: str, version: object, expected: int) -> None:
-    """Check that data were written in the format that this version of medfed reads.
-
-    Args:
-        name: what is versioned, for the error.
-        version: the version in the data.
-        expected: the version that this medfed reads.
-
-    Raises:
-        InvalidMessage: if the versions differ.
-    """
+    """Raise InvalidMessage if the data have another version; `name` is what is versioned."""
     if type(version) is not int or version != expected:
         raise InvalidMessage(
             f"the data have {name} version {reprlib.repr(version)}, but the installed medfed reads {name} version "
@@ -210,14 +160,7 @@ def check_format(name: str, version: object, expected: int) -> None:
 
 
 def check_name(name: object) -> None:
-    """Check the name of a tensor or a fact, which is printed and written to tables.
-
-    Args:
-        name: the name: text of at most `MAX_NAME_LENGTH` printable characters.
-
-    Raises:
-        InvalidMessage: if the name is anything else, for example if it contains a line break or half a character.
-    """
+    """Raise InvalidMessage unless this is text of at most `MAX_NAME_LENGTH` printable characters."""
     if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise not_a_message(
             f"{reprlib.repr(name)} is used as a name; expected at most {MAX_NAME_LENGTH} printable characters"
@@ -225,15 +168,9 @@ def check_name(name: object) -> None:
 
 
 def check_value(name: str, value: object, depth: int = 0) -> None:
-    """Check that a named value can be written as JSON and read back. NaN and infinity are not looked for.
+    """Raise InvalidMessage unless a named value can be written as JSON and read back; NaN and infinity pass.
 
-    Args:
-        name: the name, for the error.
-        value: a number, text, a boolean or None, or lists and dicts of these, at most `MAX_DEPTH` within each other.
-        depth: how many lists and dicts contain the value.
-
-    Raises:
-        InvalidMessage: if the value is anything else, has a whole number beyond 64 bits, or text with half a character.
+    Whole numbers have at most 64 bits. `depth` is how many lists and dicts contain the value, at most `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
         raise not_a_message(f"'{name}' has more than {MAX_DEPTH} lists within each other")
@@ -252,25 +189,13 @@ def check_value(name: str, value: object, depth: int = 0) -> None:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Check that a value is a whole number of at least 0, such as the number of a round.
-
-    Args:
-        name: the name of the value, for the error.
-        value: the value.
-
-    Raises:
-        InvalidMessage: if the value is anything else.
-    """
+    """Raise InvalidMessage unless the value is a whole number of at least 0."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise not_a_message(f"'{name}' is {reprlib.repr(value)}, but a whole number from 0 is expected")
 
 
 def not_a_message(reason: object) -> InvalidMessage:
-    """Return the error for bytes or values that are not a valid message or checkpoint.
-
-    Args:
-        reason: what is wrong, as a clause.
-    """
+    """Return the error with its reason, a clause."""
     return InvalidMessage(f"this is not a medfed message or checkpoint ({reason})")
 
 

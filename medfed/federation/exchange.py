@@ -1,9 +1,7 @@
 """One exchange of a round: send requests to the sites, receive and record the replies, check them, apply the quorum.
 
-The round loop (`medfed.federation.rounds`) calls `Exchange.ask` for each kind of request and `Exchange.apply` for each
-computation of the method at the coordinator. Only replies that pass every check enter a computation, and only if at
-least `federation.quorum` of them are left. Every message is recorded in the ledger, also a reply that is rejected,
-because it has left its site.
+Only replies that pass every check enter a computation, and only if at least `federation.quorum` of them are left. The
+ledger records every message, also a reply that is rejected, because it has left its site.
 """
 
 from __future__ import annotations
@@ -39,14 +37,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Replies:
-    """The accepted replies to one kind of request.
-
-    Attributes:
-        kind: the kind of the requests.
-        round: the round of the requests.
-        n_asked: how many sites were asked.
-        by_site: the accepted replies, sorted by the names of the sites.
-    """
+    """The accepted replies to one kind of request in one round."""
 
     kind: str
     round: int
@@ -55,14 +46,7 @@ class Replies:
 
 
 def is_validated(number: int, settings: Federation) -> bool:
-    """Return whether the sites compute validation scores of the global weights after a round.
-
-    They do so every `validate_every` rounds, and after the last round.
-
-    Args:
-        number: the number of the round, from 1.
-        settings: the `federation` section of the config, with `validate_every` and the number of rounds.
-    """
+    """Whether round `number` is validated: every `validate_every`-th round and the last one are."""
     return number % settings.validate_every == 0 or number == settings.rounds
 
 
@@ -70,21 +54,16 @@ class Exchange:
     """Sends the coordinator's requests through an engine and returns the replies that may be used.
 
     Args:
-        engine: carries the messages.
-        settings: the `federation` section of the config, with the checks of replies and the quorum (how many accepted
-            replies a round needs).
         ranges: the lowest and the highest possible number of tensors in replies (`Method.statistic_ranges`).
         row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
         batch_size: images per training step; 0 if it is not known, or if the method trains on other images than the
             site's own.
 
     Attributes:
-        ledger: rows for `ledger.csv` since the last call of `take_records`: one row for each tensor or single value
-            that was sent.
-        seconds: the measured seconds since the last call of `take_records`, by the kind of request ("share", "train",
-            "validate"), and under "aggregate" the seconds of the computation at the coordinator. The seconds of
-            requests are summed over the sites if the engine measures them (`Engine.work_s`).
-        n_clients: how many sites were asked to train since the last call of `take_records`.
+        ledger: rows for `ledger.csv` (`ledger.message_rows`) since the last call of `take_records`.
+        seconds: the measured seconds since then, by the kind of request and, for the coordinator, under "aggregate".
+            The seconds of requests are summed over the sites if the engine measures them (`Engine.work_s`).
+        n_clients: how many sites were asked to train since then.
     """
 
     def __init__(
@@ -107,22 +86,12 @@ class Exchange:
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
 
-        The weights are left out of a request to a site that was sent the same weights before (`WeightsSender`). For
-        each rejected reply, a warning names the site.
-
-        Args:
-            messages: dictionary from the name of a site to its request. All requests are of one kind and round; at
-                least one.
-            state: the coordinator's state. The checks compare the weights in the replies with the global weights in the
-                state.
-
-        Returns:
-            An object with the accepted replies (a dictionary from the name of a site to its reply), and the kind and
-            round of the requests.
+        All requests are of one kind and round. A request to a site that was sent the same weights before leaves them
+        out (`WeightsSender`). A warning names the site of each rejected reply.
 
         Raises:
-            UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer
-                replies than the setting `federation.quorum` are accepted.
+            UserError: if a reply fails a check and `federation.on_bad_update` is "stop", or if fewer replies than
+                `federation.quorum` are accepted.
         """
         first = next(iter(messages.values()))
         kind, number = first.kind, first.facts["round"]
@@ -161,25 +130,15 @@ class Exchange:
     def apply(
         self, step: Callable[[dict[str, Message]], Result], replies: Replies
     ) -> tuple[Result, dict[str, Message]]:
-        """Compute a result from the sites' replies; leave out each site whose reply makes the computation fail.
+        """Return the result of `step(replies)`, and the replies from which it was computed.
 
         A reply can pass every check and still lack something that the method needs. If `step` fails with an error that
-        is not a `UserError`, `step` is called with the reply of one site at a time. The sites with which `step` fails
-        are rejected, and `step` is called again with the other sites. If `step` fails with every site, the error is in
-        the method, and the first error is raised.
-
-        Args:
-            step: the computation. The argument of `step` is a dictionary from the name of a site to its reply, which
-                `step` must not change. The result of `step` may have any type.
-            replies: the accepted replies, as `ask` returns them.
-
-        Returns:
-            The result of `step`, and a dictionary from the name of a site to its reply. The dictionary contains only
-            the replies from which the result was computed.
+        is not a `UserError`, `find_failing_sites` finds the sites that make it fail; they are rejected, and `step` is
+        called again without them. If it fails with every site, the method is wrong, and the first error is raised.
+        `step` must not change the replies.
 
         Raises:
-            UserError: if `step` raises a UserError, if a site is rejected and the setting `federation.on_bad_update` is
-                "stop", or if fewer replies than the setting `federation.quorum` are left.
+            UserError: if `step` raises it, and in the cases of `ask`.
         """
         used = replies.by_site
         with self._timing("aggregate"):
@@ -200,38 +159,21 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """Return what was recorded since the last call of this method, and clear the records.
-
-        Returns:
-            Three values. The first is a list of rows for `ledger.csv`, one for each tensor or single value that was
-            sent or received. The second is a dict of measured seconds: by the kind of request ("share", "train",
-            "validate"), and under "aggregate" the seconds of the computation at the coordinator. The third is the
-            number of sites that were asked to train.
-        """
+        """Return `ledger`, `seconds` and `n_clients`, and clear them."""
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records
 
     def assume_sent(self, state: State) -> None:
-        """Assume, for a run that is resumed, that the sites already have the weights that they validated last.
+        """Assume, in a resumed run, that the sites have the weights that they validated in the last finished round.
 
-        The next request then leaves these weights out, as it does in a run that was not stopped. Nothing is assumed if
-        the last finished round was not validated.
-
-        Args:
-            state: the coordinator's state after the last finished round. Its `plan` contains the names of the sites. If
-                no round is finished, nothing happens.
+        The next request then leaves these weights out, as it does in a run that was not stopped.
         """
         if state.round and is_validated(state.round, self.settings):
             self._sender.assume_sent(state.weights, state.plan.sites)
 
     def check_settings(self) -> None:
-        """Check, before the first round, that enough sites exist for the settings.
-
-        Raises:
-            UserError: if `federation.quorum` (how many replies a round needs) is larger than the number of sites in a
-                round.
-        """
+        """Raise UserError if `federation.quorum` is larger than the number of sites in a round."""
         n_sites = len(self.engine.sites())
         n_asked = min(self.settings.clients_per_round or n_sites, n_sites)
         if self.settings.quorum > n_asked:

@@ -1,10 +1,8 @@
 """The constants of `data.standardise: dataset`: mean and standard deviation per channel over all sites that train.
 
-Before round 1, the coordinator asks each site that trains for the mean and the variance of each channel over all pixels
-of its training images (a "share" request with the fact `moments`). The pooled constants become entries of the network
-(`medfed.networks.input_scale`), so they are sent, saved and restored with the weights, and no round changes them. The
-unseen site and the validation site are not asked. A site with fewer training patients than `data.min_patients` shares
-no moments, and its network has the constants of the other sites.
+Before round 1, each site that trains sends the mean and the variance of each channel over all pixels of its training
+images. The pooled constants become entries of the network (`medfed.networks.input_scale`), so they are sent, saved and
+restored with the weights, and no round changes them.
 """
 
 from __future__ import annotations
@@ -31,31 +29,20 @@ MAX_BATCH = 64  # images in memory at the same time
 
 
 def has_constants(entries: Mapping[str, Tensor]) -> bool:
-    """Return whether a network standardises its input by constants that the sites agree on before round 1.
-
-    Args:
-        entries: the state dict of the network.
-    """
+    """Return whether a network's state dict contains constants that standardise its input."""
     return INPUT_MEAN in entries
 
 
 def moments_request() -> Message:
-    """Return the request, before round 1, for the moments of a site's training images."""
     return Message("share", facts={"round": 1, "last": 0, ASKED: 1})
 
 
 def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
-    """Return a site's reply to `moments_request`: the moments of all its training images, without augmentation.
+    """Return the moments of all training images, without augmentation; empty, with a warning, for too few patients.
 
-    Args:
-        site: name of the site, for the warning.
-        samples: the site's training samples, at least one.
-        min_patients: smallest number of patients whose moments may leave the site (`data.min_patients`).
-
-    Returns:
-        A message of kind "share". Its tensor `image_moments`, (2, C) float64 for C channels, has the mean and the
-        variance of each channel over all pixels of all images, for intensities in [0, 1]. Its fact `pixels` is the
-        number of pixels per channel. The message is empty, with a warning, if the site has too few patients.
+    The tensor `image_moments`, (2, C) float64, has the mean and the variance of each channel for intensities in [0, 1],
+    and the fact `pixels` the number of pixels per channel. A site that shares none uses the constants of the other
+    sites.
     """
     if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
         return Message("share")
@@ -69,17 +56,11 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
 
 
 def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
-    """Compute the constants of all images from the moments of the sites. Each pixel of each site has the same weight.
+    """Compute the network's entries `input_scale.mean` and `input_scale.std`, (C,) float32, of all pixels of all sites.
 
-    Args:
-        replies: dictionary from the name of a site to its reply. The sites are merged in the order of their names, so
-            that the result does not depend on the order of the replies. Replies without tensors are left out, because
-            these sites have too few patients.
-
-    Returns:
-        The network's entries `input_scale.mean` and `input_scale.std`, (C,) float32 each. If noise makes a variance
-        negative, or all pixels of a channel are equal, its standard deviation is 1. Empty if no site shared
-        its moments.
+    The sites are merged in the order of their names, so that the result does not depend on the order of the replies;
+    replies without tensors are left out. If noise makes a variance negative, or all pixels of a channel are equal, the
+    standard deviation is 1. Empty if no site shared its moments.
 
     Raises:
         ValueError: if a number of pixels is not a whole number above 0.
@@ -99,20 +80,9 @@ def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
 
 
 def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -> State:
-    """Ask the sites that train for the moments of their images, and write the pooled constants into the network.
+    """Ask the sites for their moments; return a state whose weights contain the pooled constants.
 
-    Args:
-        exchange: sends the requests and checks the replies.
-        state: the coordinator's state before round 1, of a network with constants; it is not changed.
-        sites: the names of the sites that train.
-
-    Returns:
-        A new state, whose weights contain the constants; they stay 0 and 1 if no site shares its moments. A site that
-        shares none, or whose reply was rejected, still trains.
-
-    Raises:
-        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
-            than the setting `federation.quorum` are accepted.
+    The constants stay 0 and 1 if no site shares its moments. Raises UserError like `Exchange.ask`.
     """
     constants, _ = exchange.apply(pool, exchange.ask(dict.fromkeys(sites, moments_request()), state))
     if not constants:
@@ -125,11 +95,7 @@ def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -
 
 
 def constants_of(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the entries of a network that standardise its input; empty if it has none.
-
-    Args:
-        entries: the state dict of the network.
-    """
+    """Return the entries of a state dict that standardise the input; empty if there are none."""
     return {name: entries[name] for name in (INPUT_MEAN, INPUT_STD) if name in entries}
 
 

@@ -16,22 +16,17 @@ WEIGHT, STATISTIC, FACT = CONTENTS = ("weight", "statistic", "fact")  # the valu
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
-    """Return the rows of the ledger for some messages. The ledger is the table of everything that was sent.
+    """Return the rows of messages by site, with the keys of `COLUMNS`, sorted by site.
 
-    A message contains weights (entries of the network), statistics (all other tensors) and facts (named values without
-    a shape, such as a loss or a number of images). Each tensor and each fact has one row.
+    A reply that cannot be read is listed as a failed reply. The checksum of the weights in a request is listed like a
+    fact.
 
     Args:
-        round_number: the round that the messages belong to.
         direction: "up" for messages from the sites, "down" for messages to the sites.
-        messages: dictionary from the name of a site to its message. Replies that are rejected later are included,
-            because they have left their site. A reply that cannot be read is listed as a failed reply.
 
     Returns:
-        One dict for each row, with the keys of `COLUMNS`, sorted by site. `content` is "weight", "statistic" or "fact".
-        For a tensor, `shape` is a text such as "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and
-        `bytes` the size of its elements. For a fact, `shape` is "1", `dtype` is "fact", and `bytes` is the size of its
-        JSON text. The checksum of the weights in a request is listed like a fact, with the name `weights_digest`.
+        For a tensor, `shape` is a text such as "16x3x3" ("1" for a scalar) and `bytes` the size of its elements; for a
+        fact, `shape` is "1", `dtype` is "fact", and `bytes` is the size of its JSON text.
     """
     rows = []
     for site in sorted(messages):
@@ -60,27 +55,14 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
 
 
 def content_of(name: str, dtype: str, entries: Collection[str]) -> str:
-    """Return the `content` of a row that was written without this column: "weight", "statistic" or "fact".
-
-    Args:
-        name: the name in the row.
-        dtype: the dtype in the row.
-        entries: the names in the network's state dict. A statistic with such a name is taken for a weight.
-    """
+    """Return the `content` of a row that was written without this column: "weight", "statistic" or "fact"."""
     if dtype == "fact":
         return FACT
     return WEIGHT if name in entries else STATISTIC
 
 
 def sum_bytes(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how many bytes of each content were sent in each direction.
-
-    Args:
-        rows: rows of the ledger; `bytes` may be a number or a text.
-
-    Returns:
-        {"up": {"weight": N, "statistic": N, "fact": N}, "down": {...}}, where "up" means from the sites.
-    """
+    """Return the bytes sent, {"up": {"weight": N, "statistic": N, "fact": N}, "down": ...}; "up" is from the sites."""
     sums = {direction: dict.fromkeys(CONTENTS, 0) for direction in ("up", "down")}
     for row in rows:
         sums[row["direction"]][row["content"]] += int(row["bytes"])
@@ -88,10 +70,6 @@ def sum_bytes(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def format_sums(by_content: Mapping[str, float]) -> str:
-    """Return sizes as text, such as "12,345 bytes (weights 12,000, statistics 300, facts 45)".
-
-    Args:
-        by_content: numbers of bytes by content, one of the dictionaries that `sum_bytes` returns.
-    """
+    """Return numbers of bytes by content as text: "12,345 bytes (weights 12,000, statistics 300, facts 45)"."""
     parts = ", ".join(f"{content}s {by_content[content]:,}" for content in CONTENTS)
     return f"{sum(by_content.values()):,} bytes ({parts})"

@@ -23,8 +23,8 @@ class Output:
 
     Args:
         image: images (B, C, H, W) in [0, 1], as they were in the batch, before standardising.
-        label: labels of the images: class indices (B,) int64, or masks (B, S, H, W) of S structures.
-        logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
+        label: class indices (B,) int64, or masks (B, S, H, W) of S structures.
+        logits: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
         features: outputs of the submodules whose features were requested, by the name of the submodule.
         moments: the moments of the images' volumes, as in the batch (`Batch.moments`).
     """
@@ -47,15 +47,10 @@ class Samples(Protocol):
     def n_patients(self) -> int:
         """Number of different patients that the images show."""
 
-    def __len__(self) -> int:
-        """Return the number of images."""
+    def __len__(self) -> int: ...
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given indices as one batch on the CPU.
-
-        Args:
-            indices: indices from 0 to len(self) - 1. The samples of the batch have the same order.
-        """
+        """Return the samples with the given indices, in this order, as one batch on the CPU."""
 
 
 class Task(Protocol):
@@ -65,41 +60,28 @@ class Task(Protocol):
         """Return the mean loss of a batch, a scalar.
 
         Args:
-            logits: output of the network, (B, K) for K classes, or (B, S, H, W) for masks of S structures.
+            logits: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
             label: class indices (B,) int64, or masks (B, S, H, W) of 0 and 1.
         """
 
     def standardise(self, image: Tensor, moments: Tensor | None = None) -> Tensor:
-        """Return images in the form that the network receives, as `data.standardise` says.
+        """Return images (B, C, H, W) in [0, 1] as the network receives them (`data.standardise`).
 
-        Args:
-            image: (B, C, H, W), in [0, 1].
-            moments: the moments of the images' volumes, from their batch (`Batch.moments`).
-
-        Returns:
-            (B, C, H, W).
+        `moments` are the moments of the images' volumes, from their batch (`Batch.moments`).
         """
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Return a copy of the batch after random rotation, scaling and flipping.
 
-        An image, its mask and its views (other versions of the image, such as restyled ones) are transformed in the
-        same way. Class labels stay as they are.
-
-        Args:
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
-            rng: CPU generator from which the angle, the scale and the flip are drawn, whatever the device of the batch.
+        An image, its mask and its views (such as restyled versions) are transformed in the same way; class labels do
+        not change. `rng` is a CPU generator, whatever the device of the batch.
         """
 
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Return the validation scores of a network by name. The main score has the name "score" and lies in
-        [0, 1]; higher is better.
+        """Return validation scores by name; the main one, "score", lies in [0, 1], and higher is better.
 
-        Args:
-            network: the network to score.
-            samples: the validation samples.
-            decoder_levels: names of the decoder's submodules, from full resolution to the coarsest. Some scores use the
-                features of these submodules. If the sequence is empty, such scores are left out.
+        Some scores use the features of `decoder_levels`, the names of the decoder's submodules from full resolution to
+        the coarsest; without names these scores are left out.
         """
 
 
@@ -111,26 +93,23 @@ class Architecture(Protocol):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Names of the submodules that output the decoder's levels, from full resolution to the coarsest.
-
-        The tuple is empty for classification.
-        """
+        """Submodules that output the decoder's levels, from full resolution down; empty for classification."""
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Names of the submodules that output the encoder's stages, from the first to the deepest."""
+        """Submodules that output the encoder's stages, from the first to the deepest."""
 
     @property
     def last_features(self) -> str:
-        """Name of the submodule that outputs the last feature map (B, C, h, w), before pooling or the last layer."""
+        """Submodule that outputs the last feature map (B, C, h, w), before pooling or the last layer."""
 
     @property
     def embedding(self) -> str:
-        """Name of the submodule whose flattened output (B, D) enters the last layer; "" for segmentation."""
+        """Submodule whose flattened output (B, D) enters the last layer; "" for segmentation."""
 
     @property
     def head(self) -> str:
-        """Name of the head: the last layer, which computes the logits."""
+        """The last layer, which computes the logits."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +124,7 @@ class SiteData:
         rng: CPU generator, seeded for this site, this round and this purpose.
         validation: samples of the site's validation patients, who are not in `samples`; None if it has none.
         n_patients: for each tensor that the method shares, by name, from how many patients each of its numbers is
-            computed; if the numbers differ, the smallest one. `Method.share` writes it. It never leaves the site.
+            computed, at least. `Method.share` writes it. It never leaves the site.
     """
 
     name: str
@@ -167,8 +146,8 @@ class LocalRound:
         network: the network that is being trained, on `device`.
         architecture: names of the network's submodules that methods use.
         task: the task, for standardising images and computing losses.
-        message: the coordinator's request: the global `weights`, the `tensors` of `Method.broadcast`, and `facts`
-            (JSON values by name, such as the number of the round).
+        message: the coordinator's request: the global `weights`, the `tensors` of `Method.broadcast`, and `facts` (JSON
+            values by name, such as the number of the round).
         memory: tensors that stay at this site between rounds, by name. A method may add, change and remove its own
             entries; they are on the CPU at the start of a round and must be so again after `on_round_end`.
         rng: CPU generator, seeded for this site and round. Draw on the CPU, then move the result to `device`.
@@ -184,11 +163,11 @@ class LocalRound:
         n_steps: number of training steps in this round; 0 before `on_round_start`.
         rounds: number of communication rounds of the whole training.
         cache: where a method stores the images that it computes, such as restyled ones, and how many bytes it may use.
-        facts: numbers that the method reports with the site's update of this round, by name, such as a count over all
-            steps; empty at the start of a round. A value may be a tensor with one element on `device`. The numbers are
-            sent as facts of the message and become columns of `history.csv`. `Method.fact_names` lists their names.
+        facts: numbers that the method reports with the site's update of this round, by name (`Method.fact_names`), such
+            as a count over all steps; empty at the start of a round. A value may be a tensor with one element on
+            `device`. The numbers are sent as facts of the message and become columns of `history.csv`.
         n_patients: for each tensor that the method sends with the update, by name, from how many patients each of its
-            numbers is computed (see `SiteData`). `Method.on_round_end` writes it. It never leaves the site.
+            numbers is computed, at least. `Method.on_round_end` writes it. It never leaves the site.
     """
 
     site: str
@@ -220,17 +199,14 @@ class LocalRound:
         return trainable_parameters(self.network)
 
     def sent_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trainable parameters that the site sends to the coordinator, by state-dict name, not copied.
-
-        These are the parameters that `trainable` returns, without the entries that stay at the site (`local_keys`).
-        """
+        """Return the trainable parameters that the site sends (`trainable` without `local_keys`), not copied."""
         return {name: entry for name, entry in self.trainable().items() if name not in self.local_keys}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return all parameters of the network, trained and frozen, by state-dict name, not copied.
 
-        The result is meant for the argument `fast_weights` of `forward`. A forward pass with these parameters gives the
-        same logits as a forward pass with None, but does not update BatchNorm's running statistics in training mode.
+        As `fast_weights` of `forward` they give the same logits as None, but BatchNorm's running statistics are not
+        updated in training mode.
         """
         return dict(self.network.named_parameters())
 
@@ -247,19 +223,15 @@ class LocalRound:
     ) -> Output:
         """Standardise the images of a batch and run the network on them.
 
+        With `training.precision: bf16`, the network computes in bfloat16 where PyTorch's autocast allows it; logits and
+        features are float32 again, so that losses and statistics are computed in float32.
+
         Args:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on `device`.
-            taps: names of submodules whose outputs are returned as well; empty for none.
-            fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running statistics
-                then stay unchanged. None uses the network's own parameters; in training mode, such a pass updates
-                BatchNorm's running statistics. For further passes, such as on a changed copy of the batch, pass the
-                network's own parameters (`parameters()`) here.
-
-        Returns:
-            An object with the images and labels of the batch, the logits, and in `features` the outputs of the
-            submodules in `taps`, by the name of the submodule.
-            With `training.precision: bf16`, the network computes in bfloat16 where PyTorch's autocast allows it; logits
-            and features are float32 again, so that losses and statistics are computed in float32.
+            taps: names of submodules whose outputs are returned in `Output.features`.
+            fast_weights: parameters by name that replace the network's own in this pass; BatchNorm's running statistics
+                then stay unchanged. With None, a pass in training mode updates these statistics. For further passes,
+                such as on a changed copy of the batch, pass the network's own parameters (`parameters()`).
         """
         image = self.task.standardise(batch.image, batch.moments)
         uses_bf16 = self.settings.precision == "bf16"
@@ -277,44 +249,25 @@ class LocalRound:
 
 
 def count_patients(samples: Samples, indices: Tensor) -> int:
-    """Return how many different patients some images show.
+    """Return how many different patients the images `indices`, (n,) int64, of the samples show.
 
-    Args:
-        samples: the samples.
-        indices: (n,) int64, the indices of the images in `samples`.
-
-    Returns:
-        The number of patients; 0 without images. If the samples do not say which patient an image shows (they have no
-        attribute `patient`), images count as those of one patient.
+    Without the attribute `patient`, all images count as those of one patient.
     """
     patient = getattr(samples, "patient", None)
     return min(len(indices), 1) if patient is None else len(patient[indices].unique())
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:
-    """Yield samples in batches of at most `size` images, on the CPU.
-
-    Args:
-        samples: the samples.
-        size: largest number of images in a batch, at least 1. The last batch may be smaller.
-        order: (n,) int64, indices of the samples to yield, in this order. None yields all samples.
-    """
+    """Yield batches of at most `size` images on the CPU, of all samples or of the indices `order`, (n,) int64."""
     for part in (torch.arange(len(samples)) if order is None else order).split(size):
         yield samples.batch(part.tolist())
 
 
 @torch.no_grad()
 def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) -> Tensor:
-    """Return the task's mean loss over all images, with the network in evaluation mode and without gradients.
+    """Return the task's mean loss over all images, (1,) float32 on the CPU, with the network in evaluation mode.
 
-    Args:
-        network: the network. Afterwards it is in the same mode (training or evaluation) as before.
-        task: standardises the images and computes the loss.
-        samples: the images and labels, at least one.
-        size: largest number of images in one forward pass.
-
-    Returns:
-        (1,) float32, on the CPU.
+    The network is in its former mode afterwards. `size` is the largest number of images in one forward pass.
     """
     device, total = next(network.parameters()).device, 0.0
     with evaluation_mode(network):

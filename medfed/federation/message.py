@@ -1,9 +1,8 @@
-"""Messages between coordinator and sites, and the coordinator's state, both as named tensors and plain JSON values.
+"""Messages between coordinator and sites, and the coordinator's state: named tensors and plain JSON values.
 
-The coordinator sends a request (`Message`) to each site and receives a reply (`Message`) from it; engines carry both as
-the bytes of `Message.to_bytes`. `State` is everything that the coordinator remembers between rounds: a checkpoint is a
-stored `State`. `medfed.federation.encoding` defines the bytes. Equal content always gives equal bytes; that makes it
-possible to compare runs, and to recognise a request that was sent again.
+Engines carry requests and replies as the bytes of `Message.to_bytes`; a checkpoint is a stored `State`. Equal content
+always gives equal bytes (`medfed.federation.encoding`), so that runs can be compared and a repeated request is
+recognised.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class Message:
 
     Attributes:
         kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
-            (score the weights), "survey" (describe the images) or "end" (the run is over). A reply has the kind of
-            its request, except in two cases: "failed" (the site gives the reason), and "weights_needed" (the request
-            has only the checksum of weights that the site does not have).
+            (score the weights), "survey" (describe the images) or "end" (the run is over). A reply has the kind of its
+            request, except for "failed" (the site gives the reason) and "weights_needed" (the request has only the
+            checksum of weights that the site does not have).
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.
@@ -63,14 +62,12 @@ class Message:
     weights_digest: str = ""
 
     def check(self) -> None:
-        """Check the types of all fields: names, and facts that can be written as JSON; no number is looked at.
-
-        Whoever receives a message checks it before anything of it is used: `from_bytes` does, and so does the
-        coordinator with every reply of an engine.
+        """Check the types of all fields; the receiver must do so before it uses anything of the message.
 
         Raises:
-            InvalidMessage: if a field is invalid, if the fact `round` or `last` is not a whole number, or if a reply of
-                kind "failed" does not give its reason as text.
+            InvalidMessage: if a name or fact is invalid, a value is not a tensor, the fact `round` or `last` is not a
+                whole number, or a reply of kind "failed" does not give its reason, `why`, as text. Numbers are not
+                checked.
         """
         for name in (self.kind, self.weights_digest):
             check_name(name)
@@ -90,13 +87,11 @@ class Message:
             raise not_a_message("a failed reply without its reason, 'why'")
 
     def to_bytes(self) -> bytes:
-        """Return the message as bytes in the safetensors format; equal messages give equal bytes.
-
-        A fact is a named value of the message without a shape, such as the number of the round.
+        """Return the message in the safetensors format; equal messages give equal bytes.
 
         Raises:
-            InvalidMessage: if `from_bytes` would refuse the bytes: if `check` fails, a fact is NaN or infinite, or a
-                tensor is not a dense tensor of real numbers.
+            InvalidMessage: if `check` fails, a fact is NaN or infinite, or a tensor is not a dense tensor of real
+                numbers.
         """
         self.check()
         header: dict[str, Any] = {"kind": self.kind, "facts": self.facts}
@@ -108,14 +103,10 @@ class Message:
 
     @staticmethod
     def from_bytes(data: bytes) -> Message:
-        """Return the message that `to_bytes` converted to bytes.
-
-        Args:
-            data: the bytes of one message, in the safetensors format.
+        """Read and check a message that `to_bytes` wrote.
 
         Raises:
-            InvalidMessage: if `data` is not a message, or was written by a version of medfed with another message
-                format. No other exception is raised, whatever the bytes are.
+            InvalidMessage: whatever is wrong with the bytes, for example if another version of medfed wrote them.
         """
         check_header_size(header_of(data))
         groups, header = unpack(data, ("weights", "tensors"))
@@ -126,21 +117,12 @@ class Message:
 
 
 def failed_reply(why: str) -> Message:
-    """Return a reply of kind "failed", which says that a site did not do what was requested.
-
-    Args:
-        why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s". What cannot be sent
-            as text, or is longer than `MAX_REASON_LENGTH` characters, is left out.
-    """
+    """Return a reply of kind "failed" with a reason whose subject is the site, such as "did not reply within 60 s"."""
     return Message(FAILED, facts={"why": why[:MAX_REASON_LENGTH].encode(errors="replace").decode()})
 
 
 def readable(reply: Message) -> Message:
-    """Return the reply, or a failed reply with the reason if the reply cannot be read (`Message.check`).
-
-    Args:
-        reply: a reply of a site, with fields of any type.
-    """
+    """Return a reply with fields of any type, or a failed reply with the reason if `Message.check` rejects it."""
     try:
         reply.check()
         return reply
@@ -149,13 +131,10 @@ def readable(reply: Message) -> Message:
 
 
 def failed_reply_to_error(error: Exception) -> Message:
-    """Return a reply of kind "failed" for an error of a site, without the names of its files.
+    """Return a failed reply for an error of a site, without the names of its files.
 
-    The names of files and folders may contain names of patients, and the run folder stores the reasons of all failed
-    replies. If the text of the error contains a path, the reply only says so, and the text is printed on stderr.
-
-    Args:
-        error: an error that a user can correct.
+    These may contain names of patients. If the text of the error contains a path, the reply only says so, and the text
+    is printed on stderr.
     """
     why = str(error)
     if "/" in why or os.sep in why:
@@ -172,8 +151,8 @@ class State:
         round: number of finished rounds; 0 before the first round.
         weights: the global weights, as a state dict on the CPU.
         memory: the tensors that the method keeps at the coordinator, by name.
-        took_part: dictionary from the name of a site to the number of the last round in which its update was accepted.
-            0 means that the site failed to share before round 1 and therefore never trains.
+        took_part: by name of the site, the last round in which its update was accepted. 0 means that the site failed to
+            share before round 1 and therefore never trains.
         parameters: the entries of `weights` that are parameters of the network. The others are buffers: running
             statistics and counters of BatchNorm.
         plan: sites, rounds and optimiser of this federation. `federate` sets it; it is not stored in a checkpoint.
@@ -191,10 +170,10 @@ class State:
 
     @staticmethod
     def of(network: nn.Module, local_keys: frozenset[str] | None = None) -> State:
-        """Return the state before the first round of training.
+        """Return the state before the first round, with a copy of the network's weights on the CPU.
 
         Args:
-            network: the network with its initial weights. The weights are copied to the CPU.
+            network: the network with its initial weights.
             local_keys: names of the entries that stay at the sites; None if they are not known.
         """
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
@@ -202,13 +181,9 @@ class State:
         return State(0, weights, parameters=frozenset(parameters) & weights.keys(), local_keys=local_keys)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes in the safetensors format; equal states give equal bytes.
+        """Return the checkpoint in the safetensors format, without `plan` and `local_keys`.
 
-        All fields except `plan` (the sites, the number of rounds and the training settings) and `local_keys` are
-        included.
-
-        Raises:
-            InvalidMessage: if `from_bytes` would refuse the bytes.
+        Equal states give equal bytes. Raises InvalidMessage if `from_bytes` would refuse the bytes.
         """
         self._check()
         header = {
@@ -221,17 +196,10 @@ class State:
 
     @staticmethod
     def from_bytes(data: bytes) -> State:
-        """Return the state that `to_bytes` converted to bytes.
-
-        The fields `plan` (the sites, the number of rounds and the training settings) and `local_keys` are not stored
-        and have their default values.
-
-        Args:
-            data: the bytes of one checkpoint, in the safetensors format.
+        """Read and check a checkpoint that `to_bytes` wrote; `plan` and `local_keys` get their default values.
 
         Raises:
-            InvalidMessage: if `data` is not a checkpoint, or was written by a version of medfed with another checkpoint
-                format. No other exception is raised, whatever the bytes are.
+            InvalidMessage: whatever is wrong with the bytes, for example if another version of medfed wrote them.
         """
         groups, header = unpack(data, ("weights", "memory"))
         check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
@@ -260,11 +228,7 @@ class State:
 
 
 def digest(*parts: bytes) -> str:
-    """Return the SHA-256 checksum of bytes, as 64 hexadecimal characters.
-
-    Args:
-        parts: the bytes, in any number of parts. Only their concatenation counts, not where one part ends.
-    """
+    """Return the SHA-256 checksum of the concatenated parts, as 64 hexadecimal characters."""
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
@@ -272,19 +236,10 @@ def digest(*parts: bytes) -> str:
 
 
 def n_bytes(tensor: Tensor) -> int:
-    """Return how many bytes the elements of a tensor need when it is sent.
-
-    Args:
-        tensor: a tensor of any shape and dtype. If it is expanded (a view that repeats elements), all repeated elements
-            are counted, because all of them are sent.
-    """
+    """Return how many bytes a tensor needs when it is sent; repeated elements of an expanded tensor all count."""
     return tensor.numel() * tensor.element_size()
 
 
 def fact_bytes(fact: object) -> int:
-    """Return how many bytes a fact needs when it is sent: the size of its JSON text.
-
-    Args:
-        fact: a JSON value, such as a loss or the number of a round.
-    """
+    """Return the size of a fact's JSON text."""
     return len(json.dumps(fact).encode())

@@ -20,7 +20,7 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  aggregate                      coordinator; sees the new memory and the old weights
     afterwards   result_weights                 coordinator; the weights that are scored, saved and sent to the sites
                  matcher                        for the test images of sites that did not train (`evaluation.match`)
-                 facts, styles, interpolations, score_maps      for the summary and the figures of a run
+                 summarise, styles, interpolations, score_maps  for the summary and the figures of a run
 
 Sharing takes place never, once before the first round, or before every round (`shares`).
 """
@@ -51,12 +51,12 @@ STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
 
 
 class Effort(NamedTuple):
-    """How many optimiser steps and images a site takes in a round, in multiples of what FedAvg takes.
+    """Optimiser steps and training images of a site in a round, in multiples of FedAvg's.
 
     Args:
         steps: multiple of the optimiser steps, above 0.
-        images: multiple of the images that the network is trained with. Restyled and added copies count; a second
-            forward pass of the same images does not. If the number is random, this is the largest one.
+        images: multiple of the training images. Restyled and added copies count; a second forward pass of the same
+            images does not. If the number is random, this is the largest possible one.
     """
 
     steps: float = 1
@@ -71,9 +71,9 @@ class Method:
     and leaves it as a return value. The same object therefore works in one process, in several processes, on the
     machines of several hospitals, and after a restart from a checkpoint.
 
-    A subclass is a frozen dataclass. Its fields are the settings of the `method` block of a config. The allowed range
-    of a field stands in its annotation (`medfed.core.bounds`), and its meaning in the `Args` section of the class
-    docstring. `__post_init__` checks the ranges; a subclass that overrides it calls `super().__post_init__()`.
+    A subclass is a frozen dataclass. Its fields are the settings of the `method` block of a config: the annotation of a
+    field states the allowed range (`medfed.core.bounds`), and the `Args` section of the class docstring its meaning.
+    `__post_init__` checks the ranges; a subclass that overrides it calls `super().__post_init__()`.
 
     Rules for all hooks:
 
@@ -81,12 +81,11 @@ class Method:
       and `aggregate` are on the CPU. So are tensors in `local.memory` outside of a round. During a round a site works
       on `local.device`.
     * Random numbers come from the generator that the hook receives (`rng`, `site.rng`, `local.rng`), a CPU generator
-      that is seeded for this site, round and purpose. Draw on the CPU, then move the result to the device. Results are
+      that is seeded for this site, round and purpose. Draw on the CPU, then move the result to the device: results are
       then reproducible, and the same on every device up to rounding.
-    * Batches and tensors that a hook receives are not changed in place, except `local.memory`, `local.facts` and
-      `local.network`.
-    * Names of a method's own tensors must not begin with "optimizer/" or "local/" in `local.memory`: the site stores
-      the optimiser and its local network entries there.
+    * Only `local.memory`, `local.facts` and `local.network` may be changed in place.
+    * A method's own names in `local.memory` must not begin with "optimizer/" or "local/": the site stores the optimiser
+      and its local network entries there.
     * At the coordinator, `state.plan` holds the sites, the number of rounds and the training settings, and
       `state.parameters` the names of those entries of the weights that are parameters (the others are buffers).
 
@@ -101,9 +100,9 @@ class Method:
             feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
             method first.
-        patients_advice: what to change in a plan if a hospital refuses a shared statistic because too few patients are
-            behind one of its numbers (`SiteData.n_patients`): settings of the method, as a clause that begins with a
-            verb. "" if there is no such setting.
+        patients_advice: which settings of the method to change if a hospital refuses a shared statistic because too few
+            patients are behind one of its numbers (`SiteData.n_patients`), as a clause that begins with a verb; "" if
+            there is no such setting.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
@@ -144,8 +143,8 @@ class Method:
         """When the coordinator asks the sites for statistics (`share`): `NEVER`, `ONCE` or `EVERY_ROUND`.
 
         `ONCE` means before the first round, `EVERY_ROUND` before each round. Default: `ONCE` if the class overrides
-        `share`, else `NEVER`. If a method does not need the statistics with its present settings, it returns `NEVER`,
-        so that nothing leaves a site without need.
+        `share`, else `NEVER`. A method that does not need the statistics with its present settings returns `NEVER`, so
+        that nothing leaves a site without need.
         """
         return NEVER if type(self).share is Method.share else ONCE
 
@@ -153,8 +152,8 @@ class Method:
     def share_reads_network(self) -> bool:
         """Whether `share` reads the network's weights. Default: True.
 
-        If the value is False, the request to share does not contain the weights, and `share` receives a network with
-        arbitrary weights. `share` may then use only the device of this network.
+        If False, the request to share does not contain the weights; `share` receives a network with arbitrary weights
+        and may use only its device.
         """
         return True
 
@@ -163,8 +162,8 @@ class Method:
         """The lowest and the highest possible number in each tensor that sites send, by name. Default: none declared.
 
         A name that ends in "/" is the beginning of names. The coordinator rejects a reply with a number outside of its
-        range. Noise on shared statistics (`privacy.statistics_noise`) can move a number out of its range; the site then
-        sends the end of the range, which weakens no guarantee, because it depends only on the number with the noise.
+        range. If noise on shared statistics (`privacy.statistics_noise`) moves a number out of its range, the site
+        sends the end of the range; this weakens no guarantee, because it depends only on the number with the noise.
         """
         return {}
 
@@ -172,18 +171,15 @@ class Method:
     def row_tensors(self) -> frozenset[str]:
         """Names of the tensors that sites send with one row per image or style, so that the number of rows may differ.
 
-        The shape of every other tensor must be equal at all sites that send it. Default: none.
+        Every other tensor has the same shape at all sites that send it. Default: none.
         """
         return frozenset()
 
     def effort(self, n_sites: int) -> Effort:
-        """Return how many optimiser steps and images a site takes, in multiples of FedAvg's. Default: 1 and 1.
+        """Return how many optimiser steps and images each site takes, in multiples of FedAvg's. Default: 1 and 1.
 
-        A method whose `expand` returns more samples takes more steps, and a method that adds copies to a batch takes
-        more images. A comparison shows both numbers, and can run FedAvg with as many (`fedavg@steps=METHOD`).
-
-        Args:
-            n_sites: number of sites that train.
+        A method whose `expand` returns more samples takes more steps; a method that adds copies to a batch takes more
+        images. A comparison shows both numbers, and can run FedAvg with as many (`fedavg@steps=METHOD`).
         """
         return Effort()
 
@@ -199,8 +195,8 @@ class Method:
     def fact_names(self) -> frozenset[str]:
         """Names of the numbers that the method reports with an update (`LocalRound.facts`). Default: none.
 
-        A hospital sends no other facts than these and those of every method: the number of images, the number of steps
-        and the mean loss.
+        A hospital sends no facts other than these and those of every method: number of images, number of steps, mean
+        loss.
         """
         return frozenset()
 
@@ -208,31 +204,25 @@ class Method:
     def files(self) -> tuple[str, ...]:
         """Paths of the files that the method reads at the sites, from the method's settings. Default: none.
 
-        An example is the file of a style codec (an encoder and a decoder that redraw images). All sites need the same
-        files. In a real federation, the sites therefore receive copies of them.
+        An example is the file of a style codec (an encoder and a decoder that redraw images). In a real federation,
+        every site receives a copy of these files.
         """
         return ()
 
     def with_files(self, names: Mapping[str, str]) -> Method:
-        """Return a copy of the method that reads the same files from other paths.
+        """Return a copy of the method that reads the same files from other paths. Default: the method itself.
 
         Args:
-            names: dictionary from the present path of a file in `files` to the new path of this file. A file that is
-                missing in the dictionary keeps its path.
-
-        Returns:
-            The copy. The default, for a method without files, is the method itself.
+            names: the new path of each file, by its present path in `files`. A file that is missing here keeps its
+                path.
         """
         return self
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Check that the method can work on images of this size and number of channels. Default: accept all images.
-
-        This hook is called before a run writes any file.
+        """Check, before a run writes any file, that the method can work on such images. Default: accept all images.
 
         Args:
             image_size: height and width of the images in pixels.
-            channels: number of channels of the images.
             standardised: True if the network receives standardised images, False if it receives images in [0, 1].
 
         Raises:
@@ -240,15 +230,13 @@ class Method:
         """
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add the method's own layers to a new network. Called wherever a network is built. Default: add nothing.
+        """Add the method's own layers to a new network, in place or not. Default: add nothing.
 
-        Args:
-            network: the network, which may be changed in place.
-            architecture: names of the network's submodules that methods use, such as the stages of its encoder.
+        Called wherever a network is built.
 
         Returns:
-            The network with the added layers. Its state dict has all entries of the original network under their old
-            names, and may have more.
+            The network with the added layers. Its state dict has all entries of `network` under their old names, and
+            may have more.
 
         Raises:
             UserError: if the method cannot work on such a network.
@@ -256,20 +244,20 @@ class Method:
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the state-dict entries that never leave a site.
+        """Return the names of the state-dict entries that never leave a site. Default: none.
 
-        A site leaves these entries out of its updates and keeps them in its memory between rounds (FedBN: all entries
-        of BatchNorm). Default: none.
-
-        Args:
-            network: the network after `wrap_network`.
+        A site leaves these entries out of its updates and keeps them between rounds (FedBN: all entries of BatchNorm).
+        The network is the one after `wrap_network`.
         """
         return frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Compute the statistics of a site's images that the method shares. Default: none.
+        """Compute the statistics that a site shares, at the times given by `shares`. Default: none.
 
-        The hook is called at each site, at the times given by `shares`.
+        The hook also writes to `site.n_patients` from how many patients each number of a tensor is computed: all
+        patients of the site for a mean over all images, 1 for one row per image, the patients of the smallest class for
+        class means. A hospital refuses to send a statistic of fewer patients than it agreed to. A tensor that is
+        missing in `site.n_patients` counts as a statistic of one patient.
 
         Args:
             site: name, images and random generator of the site.
@@ -277,29 +265,22 @@ class Method:
                 `share_reads_network` is False, its weights are unspecified.
 
         Returns:
-            Tensors by name, on the CPU. All of them are sent to the coordinator and are listed in the ledger, the run's
-            table of everything that was sent. An empty dictionary shares nothing.
-
-        The hook also writes to `site.n_patients` from how many patients each number of a tensor is computed: the
-        patients of the site for a mean over all images, 1 for one row per image, the patients of the smallest class for
-        class means. A hospital refuses to send a statistic of fewer patients than it agreed to. A tensor that is
-        missing in `site.n_patients` counts as a statistic of one patient.
+            Tensors by name, on the CPU. All of them are sent to the coordinator and listed in the ledger, the run's
+            table of everything that was sent.
         """
         return {}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Compute the coordinator's new memory from the tensors that the sites shared. Called after each sharing.
 
-        The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
-
         Args:
-            state: the state before the round. Its weights and memory must not be changed in place.
-            shared: by name of the site, the dictionary that the site returned from `share`. This dictionary is empty
-                for a site that shared nothing. A site whose reply is missing or was rejected is not included.
-            rng: CPU random generator of this round.
+            state: the state before the round.
+            shared: by name of the site, what `share` returned there; an empty dictionary for a site that shared
+                nothing. A site whose reply is missing or was rejected is not included.
 
         Returns:
-            The new `state.memory`: tensors by name, on the CPU. Default: the old memory.
+            The new `state.memory`, which the method keeps between rounds: tensors by name, on the CPU. Default: the old
+            memory.
         """
         return state.memory
 
@@ -309,7 +290,6 @@ class Method:
         Args:
             state: the coordinator's state before the round. If the sites shared statistics, `state.memory` is the
                 result of `combine`.
-            site: name of the site that receives the tensors.
 
         Returns:
             Tensors by name, on the CPU. The site finds them in `local.message.tensors`. Default: none.
@@ -319,8 +299,7 @@ class Method:
     def expand_input(self, tensors: Tensors) -> Tensors:
         """Select the broadcast tensors that `expand` reads. The samples are expanded again only if they change.
 
-        A method overrides this hook if it has an `expand` and also broadcasts tensors that change in every round and
-        that `expand` does not need.
+        Override it if the method also broadcasts tensors that change in every round and that `expand` does not need.
 
         Args:
             tensors: the tensors that the site received (`broadcast`), by name.
@@ -343,19 +322,13 @@ class Method:
             samples: the site's own training samples.
             rng: CPU random generator of this site. It has the same seed in every call, so that a resumed run trains on
                 the same samples.
-
-        Returns:
-            The samples for this round and the following ones. Default: `samples`.
         """
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare a site's round. Called in each round before the first training step. Default: do nothing.
+        """Prepare `local.memory` and `local.network` for a site's round. Default: do nothing.
 
-        If `expand` selects the training samples in this round, `expand` is called first.
-
-        Args:
-            local: the site's round of training. The hook may change `local.memory` and `local.network` in place.
+        Called before the first training step, after `expand`.
         """
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
@@ -364,12 +337,8 @@ class Method:
         The hook is called before the gradients of the previous step are cleared.
 
         Args:
-            local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1] that are not standardised yet, and their labels, on the site's device.
-                The augmentation of `training.augment` is already applied. The batch must not be changed in place.
-
-        Returns:
-            The batch to train on, on the same device.
+                The augmentation of `training.augment` is already applied.
         """
         return batch
 
@@ -377,7 +346,6 @@ class Method:
         """Compute the training loss of one batch. Called once per step, after `augment`. Default: the task's loss.
 
         Args:
-            local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on the site's device.
 
         Returns:
@@ -387,50 +355,38 @@ class Method:
         return local.task.loss(output.logits, batch.label), output
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Compute a term that is added to the loss. Called once per step, after `loss`. Default: 0.
-
-        Args:
-            local: the site's round of training.
-            output: the network's output for the batch, as `loss` returned it.
-
-        Returns:
-            A scalar.
-        """
+        """Compute a scalar that is added to the loss. Called once per step, with the output of `loss`. Default: 0."""
         return output.logits.new_zeros(())
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the tensors that a site sends together with its weights. Called after the last training step.
+
+        The hook also writes to `local.n_patients` from how many patients each number of a tensor is computed, as
+        `share` does.
+
+        A tensor whose name is or ends in the name of a network entry, as in `change/ENTRY`, has the shape and dtype of
+        this entry and is checked like it: a running variance must not be negative. The difference of two running
+        variances needs another name.
 
         Args:
             local: the site's round of training. Its network holds the trained weights. After this hook, all tensors
                 that the method keeps in `local.memory` must be on the CPU.
 
         Returns:
-            Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`. These tensors are listed
-            in the ledger, the run's table of everything that was sent. Default: none.
-
-        A tensor whose name is or ends in the name of a network entry, as in `change/ENTRY`, has the shape and dtype of
-        this entry, and is checked like it: a running variance must not be negative. The difference of two running
-        variances needs another name.
-
-        The hook also writes to `local.n_patients` from how many patients each number of a tensor is computed, as
-        `share` does.
+            Tensors by name, on the CPU, which are listed in the ledger. The coordinator finds them in
+            `updates[site].tensors`. Default: none.
         """
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the coordinator's memory after a round. Called before `aggregate`. Default: the memory stays as it is.
 
-        The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
-
         Args:
-            state: the state before the round, with the old weights and the old memory, which must not be changed in
-                place.
+            state: the state before the round, with the old weights and the old memory.
             updates: the accepted updates by name of the site. An update has the `weights` after local training, the
                 `tensors` of `on_round_end`, and in `facts` the numbers "examples" (number of training images), "steps"
                 (number of training steps), "loss" (mean over the steps), and those that the method added to
                 `local.facts`.
-            rng: CPU random generator of this round.
 
         Returns:
             The new `state.memory`: tensors by name, on the CPU.
@@ -440,8 +396,8 @@ class Method:
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Compute the new global weights from the sites' weights. Default: their weighted average.
 
-        The hook is called after `remember`. The default is w = sum_k a_k w_k, where w_k are the weights of site k after
-        local training, and a_k is the weight of site k in the average (`averaging_weights`).
+        Called after `remember`. The default is w = sum_k a_k w_k, where w_k are the weights of site k after local
+        training, and a_k is the weight of site k in the average (`averaging_weights`).
 
         Args:
             state: the state with the old global weights. Its memory is already the result of `remember`.
@@ -454,31 +410,20 @@ class Method:
         return weight_maths.average(trained_weights, self.averaging_weights(updates))  # FedAvg, Alg. 1
 
     def averaging_weights(self, updates: Mapping[str, Message]) -> Tensor:
-        """Return the weight of each site in the average, as `site_weights` says.
-
-        Args:
-            updates: the K accepted updates by name of the site.
-
-        Returns:
-            (K,) float64 with sum 1, in the order of `updates`. For "examples", the weights are in proportion to the
-            sites' numbers of training images. For "uniform", each weight is 1 / K.
-        """
+        """Return the weight of each of the K sites in the average, (K,) float64 with sum 1, as `site_weights` says."""
         if self.site_weights == "uniform":
             return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         return examples / examples.sum()  # FedAvg, Alg. 1: n_k / n
 
     def result_weights(self, state: State) -> Tensors:
-        """Return the weights that are the result of the run. Default: the global weights.
+        """Return all entries of the weights that are the result of the run. Default: the global weights.
 
         The hook is called once, after the last round.
 
         Args:
             state: the state after the round that is the result, as `federation.selection` chooses it. Its plan is empty
                 if it was read from a checkpoint.
-
-        Returns:
-            All entries of `state.weights` by name, on the CPU.
         """
         return dict(state.weights)
 
@@ -486,7 +431,7 @@ class Method:
         """Return a function that changes images towards the mean appearance of the federation. Default: None.
 
         The function is applied to test images of sites that did not train, if the setting `evaluation.match` says so.
-        It uses only the statistics that the sites shared for training. Each site has the same weight in their mean.
+        It uses only the statistics that the sites shared for training; each site has the same weight in their mean.
 
         Args:
             state: the coordinator's state after the round that is the result.
@@ -494,8 +439,8 @@ class Method:
             ratio: weight of the federation's appearance, in [0, 1]. 0 keeps the image's own appearance.
 
         Returns:
-            A function from images (B, C, H, W) in [0, 1], not standardised, to the changed images, of the same shape
-            and range. Every image is changed on its own. None if no site shared statistics.
+            A function from images (B, C, H, W) in [0, 1], not standardised, to changed images of the same shape and
+            range. It changes every image on its own. None if no site shared statistics.
         """
         return None
 
@@ -506,18 +451,14 @@ class Method:
             state: the coordinator's state after the last round.
 
         Returns:
-            JSON values by name. They are written to the run's `summary.json` under `method_facts`.
+            JSON values by name, which `summary.json` lists under `method_facts`.
         """
         return {}
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Compute for each image a map of the positions that the network attends to. Default: None.
-
-        The maps are used for figures only, never for training.
+        """Compute for each image a map of the positions that the network attends to, for figures only. Default: None.
 
         Args:
-            network: the trained network.
-            architecture: names of the network's submodules that methods use.
             image: (B, C, H, W), standardised.
 
         Returns:
@@ -527,26 +468,22 @@ class Method:
         return None
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Redraw images in the style of each site, from the statistics that the sites shared. Default: no images.
-
-        The images are used for figures only, never for training.
+        """Redraw images in the style of each site, from the shared statistics, for figures only. Default: no images.
 
         Args:
             state: the coordinator's state after the last round.
             image: (B, C, H, W) in [0, 1], not standardised.
 
         Returns:
-            The redrawn images, (B, C, H, W) in [0, 1], by name of the site. The name is "all sites" if the method has
-            one common style.
+            The redrawn images, (B, C, H, W) in [0, 1], by name of the site; the name is "all sites" for one common
+            style.
         """
         return {}
 
     def interpolations(
         self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
     ) -> Tensors:
-        """Mix images of one site with the styles of random images of each other site. Default: no images.
-
-        The images are used for figures only, never for training.
+        """Mix images of one site with styles of random images of each other site, for figures only. Default: no images.
 
         Args:
             state: the coordinator's state after the last round.
@@ -565,17 +502,10 @@ class Method:
 def has_too_few_patients(
     site: str, samples: Samples, min_patients: int, content: str, key: str = "method.min_patients"
 ) -> bool:
-    """Return True, with a warning, if a site has fewer training patients than `min_patients`; else return False.
+    """Return whether a site has fewer training patients than `min_patients`, so that it must share no statistics.
 
-    Statistics of very few patients could be traced back to one of these patients. Such a site therefore takes part in
-    training, but shares no statistics.
-
-    Args:
-        site: name of the site, for the warning.
-        samples: the site's training samples.
-        min_patients: smallest number of patients whose statistics may leave a site.
-        content: what the site would share, as a plural or a mass noun for the warning, such as "frequency windows".
-        key: the setting from which `min_patients` comes, for the warning.
+    Statistics of very few patients could be traced back to one of them. The site still trains. A warning names
+    `content`, what the site would share (a plural or a mass noun), and `key`, the setting of `min_patients`.
     """
     if samples.n_patients >= min_patients:
         return False

@@ -1,17 +1,12 @@
 """Send the global weights to each site only once, although several requests of a round need the same weights.
 
-A request is a message from the coordinator to a site; a reply is the site's message back. "share", "train" and
-"validate" requests need the global weights. A checksum stands for the weights: equal weights have equal checksums, and
-different weights have different ones (`weights_digest`). The transfer has three steps:
-
 1. The coordinator (`WeightsSender`) sends a site the weights and their checksum in the first request that needs these
    weights. Later requests to the same site contain only the checksum, as long as the weights are the same.
-2. The site (`ReceivedWeights`) keeps the last weights in memory. Before a request is used, the site completes it: the
-   checksum is removed and, if the weights are not in the request, a copy of the kept weights is added.
-3. If a site no longer has the weights, for example because its process was restarted, it sends a reply of kind
-   "weights_needed", and the coordinator repeats the request with the weights and their checksum.
+2. The site (`ReceivedWeights`) keeps the last weights in memory, and completes each request with a copy of them.
+3. If a site no longer has the weights, for example because its process was restarted, it replies "weights_needed", and
+   the coordinator repeats the request with the weights and their checksum.
 
-A request therefore has one of four forms:
+A request has one of four forms:
 
     `weights`   `weights_digest`   meaning
     filled      checksum           the weights are sent, and the site keeps them (step 1)
@@ -35,22 +30,12 @@ Messages = dict[str, Message]  # from the name of a site to its message
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return a checksum of weights: 64 hexadecimal characters that depend on names, order, dtypes, shapes and values.
-
-    Args:
-        weights: entries of a network's state dict, by name.
-    """
+    """Return the SHA-256 checksum, in hexadecimal, of names, order, dtypes, shapes and values."""
     return digest(pack({"weights": weights}, {}))
 
 
 class WeightsSender:
-    """Sends requests through an engine, without the weights to sites to which the same weights were already sent.
-
-    Such a request contains the checksum of the weights in their place. The module's docstring describes the transfer.
-
-    Args:
-        engine: delivers the requests to the sites, and returns the replies.
-    """
+    """Sends requests through an engine, with a checksum in place of weights that a site was already sent."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,33 +44,15 @@ class WeightsSender:
         self._receivers: set[str] = set()  # the sites that were sent them
 
     def assume_sent(self, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Record that weights were already sent to some sites, by an earlier process of a run that is now resumed.
-
-        `exchange` then sends these sites only the checksum of the weights. A site that no longer has the weights
-        replies "weights_needed", and `exchange` sends the weights.
-
-        Args:
-            weights: the global weights: entries of the network's state dict, by name.
-            sites: the names of the sites to which the weights were sent.
-        """
+        """Record that an earlier process of a resumed run sent these weights to these sites."""
         self._use(weights)
         self._receivers.update(sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> tuple[Messages, list[tuple[str, Messages]]]:
-        """Send one request to each site; return the replies, and a record of all messages.
+        """Send one complete request to each site; return the replies, and a record of all messages.
 
-        If the weights of a request were already sent to a site, the site receives the checksum of the weights in their
-        place. If a site replies "weights_needed", it receives the request a second time, with the weights.
-
-        Args:
-            kind: the kind of all these requests: "share", "train", "validate" or "end".
-            messages: dictionary from the name of a site to its complete request: with weights, or without weights if it
-                needs none. Requests with weights all have the same weights.
-
-        Returns:
-            - Dictionary from the name of a site to its reply.
-            - Record of all messages as they were sent, in order. Each entry is a pair: the direction, "down" (to the
-              sites) or "up" (to the coordinator), and a dictionary from the name of a site to the message.
+        All requests that have weights have the same ones. The record lists the messages as they were sent, in order:
+        the direction, "down" (to the sites) or "up", and the messages by site.
         """
         sent = self._shortened(messages)
         replies = self._engine.exchange(kind, sent)
@@ -103,7 +70,7 @@ class WeightsSender:
         return replies, records
 
     def _shortened(self, messages: Mapping[str, Message]) -> Messages:
-        """Return the requests as they are sent. Sites with the same request object and form get the same new object."""
+        """Return the requests as they are sent; sites with the same request object and form get the same new object."""
         variants: dict[tuple[int, bool], Message] = {}
         sent: Messages = {}
         for site, message in messages.items():
@@ -126,10 +93,9 @@ class WeightsSender:
 
 @dataclass
 class ReceivedWeights:
-    """The global weights that the sites of one process received last, in memory, with their checksum.
+    """The global weights that the sites of one process received last, with their checksum.
 
-    All sites of a federation use the same global weights, so one copy serves all sites of a process. A site uses the
-    copy only if these weights were sent to this site. The module's docstring describes the transfer.
+    One copy serves all sites of a process, but a site uses it only if these weights were sent to this site.
     """
 
     _digest: str = ""
@@ -137,21 +103,13 @@ class ReceivedWeights:
     _sites: set[str] = field(default_factory=set)
 
     def complete(self, requests: Mapping[str, Message]) -> tuple[Messages, list[str]]:
-        """Replace the checksum in each request by the weights that have this checksum.
+        """Replace the checksum in each request, by site, by a copy of the weights that have this checksum.
 
-        If a request contains weights together with their checksum, the weights are kept in memory first. Later requests
-        that have only the checksum are completed with the kept weights.
-
-        Args:
-            requests: dictionary from the name of a site to its request (`Message`), as it was received; not changed.
-                All checksums in these requests are equal.
+        All checksums must be equal. If a request contains weights with their checksum, these weights are kept first.
 
         Returns:
-            - Dictionary from the name of a site to its complete request: with a copy of the weights, and without the
-              checksum. If two sites had the same request object, they get the same new object. A request without a
-              checksum is returned as it is.
-            - Names of the sites whose request has only a checksum, if the weights with this checksum were not sent to
-              the site earlier. These sites are missing in the dictionary.
+            - The complete requests by site. Sites with the same request object get the same new object.
+            - The names of the sites, missing in the dictionary, to which the weights with this checksum were not sent.
         """
         complete: dict[int, Message] = {}
         completed: Messages = {}
@@ -171,15 +129,7 @@ class ReceivedWeights:
         return completed, missing
 
     def keep(self, digest: str, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Store global weights in memory, and note that these sites have them.
-
-        Weights that were stored earlier under another checksum are removed, together with the notes about them.
-
-        Args:
-            digest: the checksum of the weights, as `weights_digest` returns it.
-            weights: entries of the network's state dict, by name; not copied.
-            sites: names of the sites that have these weights. `complete` uses the stored weights only for such sites.
-        """
+        """Keep weights (not copied) under their checksum for these sites, and drop those of another checksum."""
         if digest != self._digest:
             self._digest, self._weights, self._sites = digest, weights, set()
         self._sites.update(sites)

@@ -1,7 +1,8 @@
 """Comparisons between the replies of one round: numbers of images and steps, sizes of updates, shared statistics.
 
-`medfed.federation.update_checks` rejects the replies that these functions return. No site is the reference: each site
-is compared with the median of the sites, so that less than half of them cannot move what is expected.
+Each site is compared with the median of the sites, so that less than half of them cannot move what is expected.
+Functions that return a dict map the name of a site to the reason, a clause whose subject is its reply. The replies have
+passed the checks on their own, and with fewer than `MIN_SITES` updates there is no outlier.
 """
 
 from __future__ import annotations
@@ -31,17 +32,9 @@ ABSURD_RATIO = 100.0  # a shared statistic this many times as large as the media
 
 
 def count_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the replies whose number of images or steps is much larger than at the other sites.
+    """Find replies whose number of images or steps is more than `largest_count` times the median of the other sites.
 
-    A site with many images dominates every average that is weighted by numbers of images. The limit is
-    `expected.largest_count` times the median over the other sites. With one reply, there is nothing to compare.
-
-    Args:
-        replies: by name of the site, replies that passed the checks on their own.
-        expected: the kind of the request and the limit.
-
-    Returns:
-        Dictionary from the name of a site to the reason, a clause whose subject is the reply.
+    A site with many images dominates every average that is weighted by numbers of images.
     """
     reasons: dict[str, str] = {}
     for name, noun in (("examples", "training images"), ("steps", "training steps"), ("pixels", "pixels")):
@@ -58,19 +51,11 @@ def count_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]
 
 
 def step_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates with far more training steps than their number of images explains.
+    """Find updates with far more training steps than their number of images explains.
 
-    Every site goes over its images equally often. A site with at most as many images as the median site therefore
-    makes at most as many steps, and a site with k times as many images makes about k times as many steps. A factor of
+    Every site goes over its images equally often. A site with at most as many images as the median site therefore makes
+    at most as many steps, and a site with k times as many images makes about k times as many steps. A factor of
     `MAX_STEPS_PER_IMAGE` is allowed.
-
-    Args:
-        replies: by name of the site, the updates that passed the checks on their own. With fewer than three, none is an
-            outlier.
-        expected: the kind of the request.
-
-    Returns:
-        Dictionary from the name of a site to the reason, a clause whose subject is the reply.
     """
     if not _are_updates_of_enough_sites(replies, expected):
         return {}
@@ -88,16 +73,16 @@ def step_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
 
 
 def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates that change the weights, the buffers or a control much more than the updates of most sites.
+    """Find updates that change the weights, the buffers or a control much more than the updates of most sites.
 
     Two sizes of a change are compared: its L2 norm and its largest element. The limit is `expected.largest_change`
-    times the median over the sites. A site that makes k times as many steps as the median site may change the weights
-    k times as much, if it also has k times as many images; k counts at most `MAX_STEP_RATIO`. Buffers are the running
-    statistics of BatchNorm. A control is a tensor that is named after an entry of the network, such as `change/ENTRY`
-    of SCAFFOLD; it is the mean of few or of many gradients, so that its limit grows with the ratio of the steps in both
-    directions. A site that received large statistics of another site may change its buffers by their square
-    (`expected.received`), and all else by at most `MAX_RECEIVED`, so that it is not rejected for what the other site
-    shared.
+    (None: no limit) times the median over the sites. A site that makes k times as many steps as the median site may
+    change the weights k times as much, if it also has k times as many images; k counts at most `MAX_STEP_RATIO`.
+    Buffers are the running statistics of BatchNorm. A control is a tensor that is named after an entry of the network,
+    such as `change/ENTRY` of SCAFFOLD; it is the mean of few or of many gradients, so that its limit grows with the
+    ratio of the steps in both directions. A site that received large statistics of another site may change its buffers
+    by their square (`expected.received`), and all else by at most `MAX_RECEIVED`, so that it is not rejected for what
+    the other site shared.
 
     The influence of a site on an average is limited, too: its share of the images (at least 1 / number of sites) times
     the L2 norm of its change is at most `MAX_INFLUENCE` times `expected.largest_change` times the median, and k times
@@ -105,14 +90,6 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     network in which one site had 10, 20 and 90 times the images of three other sites, this product was at most 4, 10
     and 36 times the median; the limit is 40 and 60. With momentum m it was at most 8, 24 and 75: the first steps are
     small, so that the limit is divided by 1 - m.
-
-    Args:
-        replies: by name of the site, the updates that passed the checks on their own. With fewer than three, none is an
-            outlier.
-        expected: the kind of the request, the global weights and the limit; no update is an outlier if it is None.
-
-    Returns:
-        Dictionary from the name of a site to the reason, a clause whose subject is the update.
     """
     if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
@@ -149,25 +126,13 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
 
 
 def image_shares(replies: RepliesBySite) -> dict[str, float]:
-    """Return the share of each site in the training images of all sites, at least 1 / number of sites, by its name.
-
-    Args:
-        replies: by name of the site, the updates that passed the checks on their own; at least one.
-    """
+    """Return, by site, its share of the training images of all sites, but at least 1 / number of sites."""
     total = sum(reply.facts["examples"] for reply in replies.values())
     return {site: max(reply.facts["examples"] / total, 1 / len(replies)) for site, reply in replies.items()}
 
 
 def absurd_statistics(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the replies with a shared statistic that is at least `ABSURD_RATIO` times as large as the median.
-
-    Args:
-        replies: by name of the site, replies that passed the checks on their own.
-        expected: the global weights; tensors that are named after an entry are compared by `size_outliers`.
-
-    Returns:
-        Dictionary from the name of a site to the reason, a clause whose subject is the reply.
-    """
+    """Find replies with a shared statistic that is at least `ABSURD_RATIO` times as large as the median."""
     return {
         site: f"holds '{name}' {ratio:.3g} times as large as the median of the sites (root mean square), and at most "
         f"{ABSURD_RATIO:g} times is accepted"
@@ -177,16 +142,9 @@ def absurd_statistics(replies: RepliesBySite, expected: Expected) -> dict[str, s
 
 
 def unusual_statistics(replies: RepliesBySite, expected: Expected) -> list[tuple[str, str, float]]:
-    """Return the shared statistics that are far from those of most sites: `UNUSUAL_RATIO` times as large or as small.
+    """Return (site, name, ratio to the median) of statistics that are `UNUSUAL_RATIO` times as large or as small.
 
     They are not rejected: an unusual scanner is what the other sites should learn from.
-
-    Args:
-        replies: by name of the site, the accepted replies.
-        expected: the global weights; tensors that are named after an entry are not compared.
-
-    Returns:
-        The site, the name of the statistic, and its root mean square divided by the median over the sites.
     """
     return [
         (site, name, ratio)
@@ -196,15 +154,10 @@ def unusual_statistics(replies: RepliesBySite, expected: Expected) -> list[tuple
 
 
 def received_ratios(requests: Mapping[str, Message], expected: Expected) -> dict[str, float]:
-    """Return how much larger than usual the statistics are that each site receives from other sites.
+    """Return, by site, how much larger than usual the statistics are that it receives with its request; at least 1.
 
-    Args:
-        requests: by name of the site, the requests to train.
-        expected: the global weights; tensors that are named after an entry are not compared.
-
-    Returns:
-        By name of the site, the largest ratio over its tensors to the median of the sites that receive a tensor of this
-        name (of two values, the smaller one), of the root mean square or of the largest element; at least 1.
+    It is the largest ratio, over the tensors that are not named after a network entry, of the root mean square or of
+    the largest element to the median of the sites that receive a tensor of this name (of two values, the smaller one).
     """
     result = dict.fromkeys(requests, 1.0)
     for measure in (_root_mean_square, _largest):
@@ -216,13 +169,11 @@ def received_ratios(requests: Mapping[str, Message], expected: Expected) -> dict
 
 
 def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates whose running variances are, in one layer, far from the median of the sites.
+    """Find updates whose running variances are, in one layer, far from the median of the sites.
 
     A variance near 0 changes the sum over all layers little, but multiplies the activations. The geometric mean of the
     ratio of each variance to the median over the sites is compared with `expected.largest_change`, and with the ratio
     of the steps, because few steps leave a running variance near its start.
-
-    Args and result are those of `size_outliers`.
     """
     if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
@@ -254,14 +205,9 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
 
 
 def reported_count(reply: Message, name: str) -> int | None:
-    """Return how many images or steps a reply reports.
+    """Return the largest of the facts and tensors with this name ("examples", "steps" or "pixels"); None without any.
 
-    Args:
-        reply: a reply that passed the checks on its own.
-        name: "examples", "steps" or "pixels": the name of a fact, or the end of the names of tensors.
-
-    Returns:
-        The largest number; None if the reply reports no such number.
+    The name of a tensor may also end in "/examples", and so on.
     """
     tensors = [entry for key, entry in reply.tensors.items() if key.rpartition("/")[2] == name and entry.numel()]
     counts = [int(entry.max()) for entry in tensors] + ([reply.facts[name]] if name in reply.facts else [])
@@ -275,7 +221,7 @@ def _medians(replies: RepliesBySite) -> tuple[float, float]:
 
 
 def _step_ratios(replies: RepliesBySite, largest: float = MAX_STEP_RATIO) -> dict[str, float]:
-    """Return the ratio of each site's steps to the median, by the name of the site, from 1 / `largest` to `largest`.
+    """Return, by site, the ratio of its steps to the median, from 1 / `largest` to `largest`.
 
     A ratio that the number of images does not explain does not count: of the ratio of the steps and that of the images,
     the one that is closer to 1 is returned, and 1 if they are on different sides of 1.

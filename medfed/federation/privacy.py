@@ -1,10 +1,7 @@
 """Differential privacy at a site: clipping and Gaussian noise as the last step before a reply leaves.
 
-`Site.reply` applies `protect` to every reply after the method has finished, so that no method can send anything
-without the noise. What the noise is worth is computed in `medfed.federation.privacy_accounting`.
-
-Reference: C. Dwork, A. Roth: "The Algorithmic Foundations of Differential Privacy", Foundations and Trends in
-Theoretical Computer Science 9(3-4), 2014, https://doi.org/10.1561/0400000042.
+`Site.reply` applies `protect` to every reply after the method has finished, so that no method can send anything without
+the noise. `medfed.federation.privacy_accounting` computes what the noise is worth.
 """
 
 from __future__ import annotations
@@ -35,13 +32,13 @@ NO_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({})
 class Privacy:
     """The `privacy` block of a config: clipping and Gaussian noise on what a site sends.
 
-    This is the Gaussian mechanism (Dwork & Roth: "The Algorithmic Foundations of Differential Privacy", 2014, appendix
-    A, https://www.cis.upenn.edu/~aaroth/Papers/privacybook.pdf). A site clips what it sends to an L2 norm of C. With
-    other images the sent numbers could then differ by at most 2 * C, and noise with the standard deviation
-    2 * C * `noise` is added to each number. The guarantee therefore covers all data of a site together, which is more
-    than a guarantee for one patient. (epsilon, delta) over all rounds is written to `summary.json`, computed by
-    Google's accountant (`medfed.federation.privacy_accounting`). Weights and statistics are protected. The number of
-    images, the number of steps, the mean loss and the validation score are sent unchanged.
+    This is the Gaussian mechanism (C. Dwork, A. Roth: "The Algorithmic Foundations of Differential Privacy",
+    Foundations and Trends in Theoretical Computer Science 9(3-4), 2014, appendix A,
+    https://doi.org/10.1561/0400000042). A site clips what it sends to an L2 norm of C. With other images the sent
+    numbers could then differ by at most 2 * C, and noise with the standard deviation 2 * C * `noise` is added to each
+    number. The guarantee therefore covers all data of a site together, which is more than a guarantee for one patient.
+    `summary.json` has (epsilon, delta) over all rounds. Weights and statistics are protected. The number of images, the
+    number of steps, the mean loss and the validation score are sent unchanged.
 
     Args:
         clip: maximum L2 norm of the change of a site's weights in a round, over all floating-point entries. 0 neither
@@ -61,15 +58,9 @@ class Privacy:
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            ValueError: if a value is out of its range, or noise has no clip to be scaled by.
-        """
         bounds.check(self, self._conflicts)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each pair of values that do not fit together."""
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
                 yield noise, f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
@@ -82,29 +73,18 @@ def protect(
     key: bytes,
     ranges: Mapping[str, tuple[float, float]] = NO_RANGES,
 ) -> Message:
-    """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
+    """Return a reply whose weights and statistics are clipped and have Gaussian noise, as `Privacy` says.
 
-    The change of the weights since the request is scaled down to the L2 norm `privacy.clip` if its norm is larger. All
-    other tensors together are scaled down to the L2 norm `privacy.statistics_clip` if their norm is larger. Then noise
-    is added to every number. The standard deviation of the noise is 2 * `clip` * `noise` for weights and 2 *
-    `statistics_clip` * `statistics_noise` for the other tensors. Integer tensors and facts (named values without a
-    shape, such as the loss) are not changed.
+    Integer tensors and facts are not changed. The change of the weights is measured from `request`.
 
     Args:
-        reply: the site's reply. It is not changed in place.
-        request: the request, with the weights from which the site started.
-        privacy: the settings. The weights are not changed if `clip` is 0, and the other tensors are not changed if
-            `statistics_clip` is 0.
-        key: at least 32 bytes from which the noise is derived. In a real federation the key must be secret, because
-            whoever knows the key can remove the noise. Different replies need different keys, because the difference of
-            two replies with equal noise contains no noise.
+        key: at least 32 bytes from which the noise is derived. In a real federation it must be secret, because whoever
+            knows it can remove the noise. Different replies need different keys, because the difference of two replies
+            with equal noise contains no noise.
         ranges: the lowest and the highest possible number, by name, of running variances, such as `bn.running_var`, and
             of other tensors (`Method.statistic_ranges`). Numbers that are outside after the noise is added are set to
             the end of the range. Otherwise BatchNorm would use the square root of a negative variance, and a negative
             amplitude would turn the sign of an image's mean.
-
-    Returns:
-        The reply that may leave the site, with the same names, shapes and dtypes.
 
     Raises:
         UserError: if a number that must be clipped is NaN or infinite, because clipping cannot bound it.
@@ -127,23 +107,15 @@ def protect(
 
 
 def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
-    """Return a tensor with every number moved into the range of its name; unchanged if the name has no range."""
     limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
     return entry if limits is None else entry.clamp(*limits)
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:
-    """Return n samples of the standard normal distribution, derived from a secret key with the hash function SHAKE-256.
+    """Return n float64 samples of the standard normal distribution, derived from a secret key with SHAKE-256.
 
-    PyTorch's random generator is not used, because its CPU version has a seed of only 32 bits. An attacker could try
-    all seeds in a few hours and remove the noise.
-
-    Args:
-        key: the key, of any length; equal keys give equal samples.
-        n: the number of samples.
-
-    Returns:
-        (n,) float64.
+    The seed of PyTorch's CPU generator has only 32 bits: an attacker could try all seeds in a few hours and remove the
+    noise.
     """
     bits = np.frombuffer(hashlib.shake_256(key).digest(8 * n), dtype="<u8") >> np.uint64(11)
     return torch.special.ndtri(torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53))

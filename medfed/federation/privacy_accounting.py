@@ -41,17 +41,7 @@ class Releases:
 
 
 def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
-    """Count how many messages with weights, and how many with statistics, left each site.
-
-    A reply that was sent twice, for example because its first copy was lost, counts twice.
-
-    Args:
-        ledger: the rows of `ledger.csv`, which lists everything that was sent: one dict of texts for each tensor and
-            each single value, with the keys `medfed.federation.ledger.COLUMNS`.
-
-    Returns:
-        Dictionary from the name of a site that sent a tensor to its two numbers (`weights` and `statistics`).
-    """
+    """Count, by site, the messages that left it, from rows of `ledger.csv`; one that was sent again counts again."""
     rows: Counter[tuple[str, ...]] = Counter()
     for row in ledger:
         if row["direction"] == "up" and row["content"] != FACT:
@@ -68,33 +58,15 @@ def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
 
 
 def require_accountant(privacy: Privacy) -> None:
-    """Check, before training, that the package `dp-accounting` is installed if it will be needed.
-
-    The package computes epsilon, the number that says how strong the differential privacy of a run is, after the
-    training.
-
-    Args:
-        privacy: the `privacy` section of the config. Without noise, the package is not needed and the check passes.
-
-    Raises:
-        UserError: if the package is needed and not installed.
-    """
+    """Raise UserError, before training, if noise is planned but the package `dp-accounting` is not installed."""
     if (privacy.noise or privacy.statistics_noise) and importlib.util.find_spec("dp_accounting") is None:
         raise UserError(f"privacy: computing epsilon needs {EXTRA}")
 
 
 def epsilon(privacy: Privacy, released: Releases) -> float:
-    """Compute the epsilon of differential privacy for everything that one site sent in a run.
+    """Compute epsilon, at least 0, of everything that one site sent, for `privacy.delta`; infinite without noise.
 
-    Smaller values mean a stronger guarantee. Google's accountant for Renyi differential privacy computes the value.
-
-    Args:
-        privacy: the `privacy` section of the config, with the strength of the noise and with delta.
-        released: how many messages with weights, and how many with statistics, left the site.
-
-    Returns:
-        Epsilon for delta = `privacy.delta`, at least 0. It is infinite if any weights or statistics left the site
-        without noise.
+    Google's accountant for Renyi differential privacy computes it. A smaller epsilon is a stronger guarantee.
     """
     has_unprotected = (released.weights and not privacy.noise) or (released.statistics and not privacy.statistics_noise)
     if has_unprotected:
@@ -110,17 +82,10 @@ def epsilon(privacy: Privacy, released: Releases) -> float:
 
 
 def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
-    """Return the differential-privacy guarantee of a run, as it is written under `privacy` in `summary.json`.
+    """Return the guarantee of a run, as `summary.json` lists it under `privacy`; None for default `privacy` settings.
 
-    Args:
-        privacy: the `privacy` section of the config.
-        by_site: dictionary from the name of a site to the numbers of messages that left the site, as `count_releases`
-            returns it.
-
-    Returns:
-        A dict with four entries: `epsilon` (the largest of all sites, or the text "none" if it is infinite), `delta`,
-        `of` (a text that says what the guarantee covers) and `not_covered` (a text that says what it does not cover).
-        None if all settings of `privacy` have their default values, so that nothing is clipped and no noise is added.
+    `by_site` is the result of `count_releases`. The entries are `epsilon` (the largest of all sites, or "none" if it is
+    infinite), `delta`, `of` (what the guarantee covers) and `not_covered`.
     """
     if privacy == Privacy():
         return None

@@ -1,7 +1,4 @@
-"""Checks of one site's reply on its own: its kind, round, size, numbers and facts.
-
-`medfed.federation.update_checks` calls them for each reply before it compares the replies of different sites.
-"""
+"""Checks of one site's reply on its own, before it is compared with the replies of other sites."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ DIVERGED = (
 
 
 class InvalidReply(ValueError):
-    """Error of a reply that does not pass a check.
+    """A reply does not pass a check.
 
     Its arguments are the reason, as a clause whose subject is the reply, and optionally an advice to the user.
     """
@@ -54,24 +51,16 @@ class Expected:
     """What the replies to one request are compared with.
 
     Attributes:
-        kind: the kind of the request: "share", "train" or "validate".
-        round: the round of the request.
         weights: the global weights that were sent.
-        examples: dictionary from the name of a site to the number of images that the site reported in earlier rounds. A
-            site that is missing here is not compared.
-        parameters: the names of the entries of `weights` that are parameters. The others are buffers, such as running
-            statistics.
-        largest_change: the setting `federation.largest_change`: how large a site's change of the weights may be, as a
-            multiple of the median over the sites. None allows any change.
-        largest_count: the setting `federation.largest_count`: how many images or steps a site may report, as a
-            multiple of the median over the other sites.
+        examples: by name of the site, the number of images that it reported in earlier rounds. A site that is missing
+            here is not compared.
+        parameters: the names of the entries of `weights` that are parameters; the others are buffers.
+        largest_change, largest_count: the settings in `federation`.
         ranges: the lowest and the highest possible number of tensors, by name (`Method.statistic_ranges`).
         row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
         received: by name of the site, how many times as large the statistics are that the site received with its
             request, compared with those that the median site received; at least 1 (`outliers.received_ratios`).
-        local_keys: names of the entries of `weights` that stay at the sites, so that an update has all other entries.
-            None if this is not known; then an update has the entries that at least half of the sites sent.
-        local_epochs: how many times a site goes over its images in a round.
+        local_keys: names of the entries of `weights` that stay at the sites; None if they are not known.
         batch_size: images per training step, from which the number of steps follows. 0 if it is not known, or if the
             method trains on other images than the site's own.
         momentum: the momentum of the sites' SGD, in [0, 1); 0 with another optimiser.
@@ -94,51 +83,33 @@ class Expected:
 
 
 def range_of(name: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
-    """Return the declared range of a tensor, or None.
-
-    Args:
-        name: the name of the tensor.
-        ranges: ranges by name; a name that ends in "/" is the beginning of names (`Method.statistic_ranges`).
-    """
+    """Return the range of a tensor, or None; a name in `ranges` that ends in "/" is the beginning of names."""
     return ranges.get(name) or next(
         (limits for start, limits in ranges.items() if start.endswith("/") and name.startswith(start)), None
     )
 
 
 def entry_named(name: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the entry of the network that a tensor is named after: ENTRY for `control/ENTRY` or `0/control/ENTRY`.
-
-    Args:
-        name: the name of a tensor in a message.
-        weights: the network's entries by name.
-
-    Returns:
-        The name of the entry; "" if the tensor is not named after one.
-    """
+    """Return the network entry after which a tensor is named: ENTRY for `control/ENTRY` or `0/control/ENTRY`; or ""."""
     while name not in weights and "/" in name:
         name = name.partition("/")[2]
     return name if name in weights else ""
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
-    """Check one site's reply on its own, without the replies of other sites.
+    """Check one site's reply on its own.
 
-    Args:
-        site: the name of the site, under which `expected` holds its earlier number of images.
-        reply: the reply.
-        expected: the kind and round of the request, the global weights, and the earlier numbers of images.
+    A tensor that is named after an entry of the network, such as `domain/ENTRY`, has the limits of this entry. A reply
+    need not state its round; if it does, the round must be that of the request.
 
     Raises:
-        InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
-            NaN, infinity or an absolute value above 1e18, or 1e6 in a parameter; if a running variance is negative, a
-            tensor has a number outside of its range, or all numbers of a parameter became 0; or if the reply contains
-            weights or tensors that were not requested. A tensor that is named after an entry of the network, such as
-            `domain/ENTRY`, has the limits of this entry.
-            A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
-            number of images differs from the number that the site reported in an earlier round, if the number of steps
-            does not follow from it, or if the loss is above 1e6 in absolute value. A reply to "train" or "validate" is
-            also invalid if one of its facts is not a finite number, and one to "validate" if its score is not in
-            [0, 1]. A reply need not state its round; if it does, the round must be that of the request.
+        InvalidReply: if the reply has another kind or round than the request, is too large, or contains weights or
+            tensors that were not requested; if it contains NaN, infinity or an absolute value above 1e18, or 1e6 in a
+            parameter; if a running variance is negative, a tensor has a number outside of its range, or all numbers of
+            a parameter became 0. For "train", also if the number of images, number of steps or loss is invalid, if the
+            number of images differs from earlier rounds, if the number of steps does not follow from it, or if the
+            absolute loss is above 1e6. For "train" and "validate", also if a fact is not a finite number, and for
+            "validate", if the score is not in [0, 1].
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
@@ -280,9 +251,5 @@ def _check_planned_steps(n_images: int, steps: int, expected: Expected) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a fact is a finite number with an absolute value of at most 1e18.
-
-    Args:
-        value: the fact, of any type.
-    """
+    """Return whether a fact is a finite number with an absolute value of at most 1e18."""
     return isinstance(value, int | float) and type(value) is not bool and -MAX_NUMBER <= value <= MAX_NUMBER

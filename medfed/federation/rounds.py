@@ -56,7 +56,7 @@ class Round:
         state: the coordinator's state after the round.
         history: one row of `history.csv`, with the training losses, the numbers that the method reports
             (`LocalRound.facts`), and the validation scores.
-        ledger: the rows of `ledger.csv` for this round: one dict for each tensor or single value that was sent.
+        ledger: the rows of `ledger.csv` for this round (`ledger.message_rows`).
         seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
             the coordinator). They differ from run to run and are not part of the state.
         n_clients: how many clients were asked to train.
@@ -83,19 +83,16 @@ def federate(
     run with bit-identical results.
 
     Args:
-        method: the federated method.
-        engine: carries the messages to the sites and back.
         state: the state to start from: `State.of(network)`, or the state of an earlier round.
-        settings: the `federation` section of the config, such as the number of rounds.
         seed: the seed of all random streams at the coordinator.
-        training: the settings of the local training, for methods that read them from `State.plan`, and for the check
-            of the numbers of steps. None is the default `Training()`, and the numbers of steps are not checked with it.
+        training: the settings of the local training, for methods that read them from `State.plan`, and for the check of
+            the numbers of steps, which is left out with None.
 
     Raises:
         ValueError: if `state.parameters` is empty.
-        UserError: if the settings do not fit the number of sites; if a reply fails a check and the setting
-            `federation.on_bad_update` is "stop"; if fewer replies than the setting `federation.quorum` are accepted; or
-            if the new weights contain NaN or infinite values.
+        UserError: if the settings do not fit the number of sites; if a reply fails a check and
+            `federation.on_bad_update` is "stop"; if fewer replies than `federation.quorum` are accepted; or if the new
+            weights contain NaN or infinite values.
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
@@ -128,22 +125,9 @@ def federate(
 
 
 def share(method: Method, exchange: Exchange, state: State, sites: list[str], seed: int) -> tuple[State, list[str]]:
-    """Ask sites for the statistics that the method shares, and combine them at the coordinator.
+    """Ask sites for the statistics that the method shares, and combine them into a new `state.memory`.
 
-    Args:
-        method: the method, whose hook `combine` turns the sites' statistics into the tensors that the coordinator keeps
-            (`state.memory`).
-        exchange: sends the requests and checks the replies.
-        state: the coordinator's state before this step; it is not changed.
-        sites: the names of the sites to ask.
-        seed: the seed of the random streams.
-
-    Returns:
-        A new state with the method's new tensors in `memory`, and the names of the sites whose statistics were used.
-
-    Raises:
-        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
-            than the setting `federation.quorum` are accepted.
+    Also returns the names of the sites whose statistics were used. Raises UserError like `Exchange.ask`.
     """
     number = state.round + 1
     requested = state if method.share_reads_network else replace(state, weights={})
@@ -164,16 +148,7 @@ def _exclude(state: State, sites: Iterable[str]) -> State:
 
 
 def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str]:
-    """Choose at random, without replacement, the sites that take part in a round.
-
-    Args:
-        sites: the sorted names of all sites.
-        n: how many sites to choose. 0 chooses all sites. A number larger than the number of sites also chooses all.
-        rng: the random generator, on the CPU.
-
-    Returns:
-        The sorted names of the chosen sites.
-    """
+    """Draw n of the sorted sites without replacement; 0, or a number above that of the sites, takes all."""
     sites = list(sites)
     if n == 0 or n >= len(sites):
         return sites
@@ -181,18 +156,7 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
 
 def training_requests(method: Method, state: State, sites: list[str]) -> dict[str, Message]:
-    """Return, for each site, the message that asks the site to train for one round.
-
-    A message contains the global weights and the tensors that the method sends to the site.
-
-    Args:
-        method: the method, whose hook `broadcast` returns the tensors for a site.
-        state: the coordinator's state before the round, with the global weights.
-        sites: the names of the sites that train in this round.
-
-    Returns:
-        Dictionary from the name of a site to its message.
-    """
+    """Return, by site, the requests to train, with the global weights and what `Method.broadcast` selects."""
     requests = requests_with_last_round("train", state, sites, state.round + 1)
     for site, request in requests.items():
         if tensors := method.broadcast(state, site):
@@ -201,22 +165,11 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 
 
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
-    """Return one request for each site, with the global weights and the number of the site's last accepted round.
+    """Return, by site, one request with the global weights and the facts `round` (`number`) and `last`.
 
-    The last accepted round of a site is the last round in which the coordinator used the site's update. A site keeps
-    tensors between rounds, such as its optimiser's state. When the site receives the request, it restores the tensors
-    that it had after its last accepted round, so that work of a rejected round is undone.
-
-    Args:
-        kind: the kind of the requests: "share", "train" or "validate".
-        state: the coordinator's state, with the weights and the last accepted round of each site.
-        sites: the names of the sites.
-        number: the round of the requests.
-
-    Returns:
-        Dictionary from the name of a site to its request. Each request has two facts (named values without a shape):
-        `round` is `number`, and `last` is the site's last accepted round, or 0 if it has none. Sites with equal
-        requests share one object, which an engine then has to convert to bytes only once.
+    `last` is the last round in which the coordinator used the site's update, 0 if there is none. The site restores what
+    it kept after that round, so that work of a rejected round is undone. Sites with equal requests share one object,
+    which an engine has to convert to bytes only once.
     """
     common: dict[int, Message] = {}
     lasts = {site: state.took_part.get(site, 0) for site in sites}
@@ -229,23 +182,13 @@ def requests_with_last_round(kind: str, state: State, sites: Iterable[str], numb
 def aggregate(
     method: Method, exchange: Exchange, state: State, updates: Replies, seed: int
 ) -> tuple[State, dict[str, Message]]:
-    """Compute the coordinator's state after a round from the sites' updates (their weights after local training).
+    """Return the coordinator's state after a round, and the updates from which it was computed.
 
-    Args:
-        method: the method, whose hooks compute the new global weights (`aggregate`) and the tensors that the
-            coordinator keeps between rounds (`remember`).
-        exchange: calls the hooks, and leaves out a site whose update makes the hooks fail.
-        state: the state before the round; it is not changed.
-        updates: the accepted replies to the training requests.
-        seed: the seed of the config, from which the random numbers of `remember` are drawn.
-
-    Returns:
-        The state after the round, and a dictionary from the name of a site to its update. The dictionary contains only
-        the updates from which the state was computed.
+    Sites whose update makes the method's hooks fail are left out.
 
     Raises:
-        UserError: if the new weights, or the tensors that the coordinator keeps, contain NaN or infinite values; or if
-            fewer updates than the setting `federation.quorum` can be used.
+        UserError: if the new weights or memory contain NaN or infinite values, or fewer updates than
+            `federation.quorum` can be used.
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -260,9 +203,9 @@ def aggregate(
 
 
 def _check_finite(state: State, updates: Mapping[str, Message], computed: Mapping[str, Tensor]) -> None:
-    """Raise UserError if the new weights or memory are not finite; sums of finite updates can overflow.
+    """Raise UserError, naming the site that changed the weights most, if the new weights or memory are not finite.
 
-    The error names the site that changed the weights most.
+    Sums of finite updates can overflow.
     """
     if name := first_non_finite(computed):
         norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
@@ -276,25 +219,13 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
 def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -> Row:
     """Score the new global weights on the validation patients of the sites; return columns for `history.csv`.
 
-    The scores are computed in every `federation.validate_every`-th round and in the last round. In other rounds nothing
-    is sent, and the only column is `validation_score` with the value None.
-
-    Args:
-        exchange: sends the requests.
-        state: the state after the round.
-        updates: dictionary from the name of a site to its update of the round. If the updates lack network entries,
-            because these entries stay at the sites, then no complete model exists for the validation site. In this case
-            the validation site, which never trains, is not asked.
+    In a round without validation (`is_validated`), the only column is `validation_score` with the value None. If
+    entries of the network stay at the sites, no complete model exists for the validation site, which is then not asked.
 
     Returns:
-        `validation_score` is the mean over the sites that train, or None if there are no scores.
-        `validation_score/SITE` is the score of one of these sites. `validation_site_score` is the score of the
-        validation site, if it was asked. Every other value NAME that the sites report has the columns NAME (mean over
-        the sites) and `NAME/SITE`.
-
-    Raises:
-        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
-            than the setting `federation.quorum` are accepted.
+        `validation_score`, the mean over the sites that train (None without scores); `validation_score/SITE`;
+        `validation_site_score`, if the validation site was asked. Every other number NAME that the sites report has the
+        columns NAME (mean over the sites) and `NAME/SITE`.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if not is_validated(state.round, settings):
@@ -316,7 +247,6 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
 
 
 def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
-    """Return the columns NAME and NAME/SITE for each fact of the replies, except those that are named in `without`."""
     row = Row()
     for name in sorted({name for reply in replies.values() for name in reply.facts} - without):
         row |= _mean_and_by_site(name, _facts_of(replies, name))
@@ -324,10 +254,8 @@ def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
 
 
 def _facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
-    """Return one fact of the replies by the name of the site, without the sites that do not report it."""
     return {site: reply.facts[name] for site, reply in replies.items() if name in reply.facts}
 
 
 def _mean_and_by_site(name: str, values: Mapping[str, float]) -> Row:
-    """Return the columns NAME, the mean over the sites, and NAME/SITE for each site."""
     return {name: sum(values.values()) / len(values), **{f"{name}/{site}": value for site, value in values.items()}}

@@ -1,6 +1,7 @@
-"""Rules that select a round; the weights of this round are the result of a run (`federation.selection`).
+"""Rules that select the round whose weights are the result of a run (`federation.selection`).
 
-No rule reads a score of the unseen site. The name of the rule is stored with every score (`summary.json`).
+Each rule reads the rows of `history.csv`, at least one, and returns the number of a round. The earliest of equally good
+rounds is selected, and the last round if no round has a score. No rule reads a score of the unseen site.
 """
 
 from __future__ import annotations
@@ -12,44 +13,16 @@ VALIDATION_SITE = "validation_site_score"  # a column of the history
 
 
 def last_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the last round: the rule "last" of the setting `federation.selection`.
-
-    Args:
-        history: the rows of `history.csv`: one dict for each finished round, with its number under "round"; at least
-            one.
-    """
     return max(int(row["round"]) for row in history)
 
 
 def best_source_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the round with the highest mean validation score over the sites that train.
-
-    This is the rule "source_validation" of the setting `federation.selection`.
-
-    Args:
-        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the mean
-            score under "validation_score"; at least one.
-
-    Returns:
-        The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a
-        score, it is the last round.
-    """
+    """Select by the highest mean validation score over the sites that train."""
     return _best_round(history, "validation_score")
 
 
 def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the round with the highest score at the validation site, a site that never trains.
-
-    This is the rule "validation_site" of the setting `federation.selection`.
-
-    Args:
-        history: the rows of `history.csv`: one dict for each finished round, with its number under "round" and the
-            score under "validation_site_score"; at least one.
-
-    Returns:
-        The number of the round. If several rounds have the same score, it is the earliest of them. If no round has a
-        score, it is the last round.
-    """
+    """Select by the highest score at the validation site, which never trains."""
     return _best_round(history, VALIDATION_SITE)
 
 

@@ -48,9 +48,9 @@ class Training:
             classes and slices of volumes are flipped from left to right, 2-D images with masks upside down.
         optimizer_state: "keep" carries each site's optimizer moments over the rounds (ELCFS, HarmoFL, FedDG-GA);
             "reset" clears them before every round (CCST, StableFDG, FISC).
-        threads: CPU threads of one site's training, and of everything else that a run computes. Sums are rounded
-            differently with another number of threads, so this number is part of the config. To use several cores, use
-            the flag `--jobs` instead.
+        threads: CPU threads of one site's training, and of everything else that a run computes. It is part of the
+            config, because another number of threads rounds sums differently. To use several cores, use the flag
+            `--jobs`.
         precision: "float32", or "bf16" for GPUs, which computes the network's forward pass in bfloat16 (PyTorch's
             autocast). Weights, losses, Fourier transforms, statistics, aggregation and evaluation stay float32.
     """
@@ -70,27 +70,10 @@ class Training:
     precision: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
-        """Check every value, and that the values fit together.
-
-        Raises:
-            ValueError: if a value is out of its range, or has no effect.
-        """
         bounds.check(self, self._conflicts)
 
     def learning_rate_in(self, round_number: int, rounds: int) -> float:
-        """Return the learning rate (step size) of one round.
-
-        Args:
-            round_number: the round, from 1 to `rounds`.
-            rounds: the number of rounds of the run.
-
-        Returns:
-            The value depends on the field `schedule`:
-
-            * "constant": the field `learning_rate`.
-            * "cosine": learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
-            * "step": learning_rate * decay_factor^n, where n is (round_number - 1) / decay_rounds, rounded down.
-        """
+        """Return the step size of a round, counted from 1, in a run of `rounds` rounds; see `schedule`."""
         if self.schedule == "constant":
             return self.learning_rate
         if self.schedule == "step":
@@ -111,13 +94,13 @@ class Federation:
 
     Args:
         unseen_site: the site that takes no part in training and is tested at the end. "" trains on all sites.
-        unseen_ratio: fraction of the unseen site's cases, above 0, that is tested. A case is an image or a volume. The
-            cases are sampled at random by the seed, whatever their patients, because none of them is used for training;
-            at least one is tested. 1 tests all.
+        unseen_ratio: fraction of the unseen site's cases (images or volumes), above 0, that is tested. The cases are
+            sampled at random by the seed, whatever their patients, because none of them is used for training; at least
+            one is tested. 1 tests all.
         validation_site: a second site that does not train and shares nothing. Its images score each validated round,
             for `selection`. "" has none.
         participating: how many of the source sites train. The seed puts the source sites into a random order, and the
-            first sites of this order train. A larger number therefore adds sites and replaces none. The other sites are
+            first sites of this order train, so that a larger number adds sites and replaces none. The other sites are
             neither read nor scored. null trains on all source sites. `medfed.evaluate --methods local` trains each
             source site alone.
         clients: how many clients the training patients of the sites are divided among. 0 makes each site a client. 1
@@ -149,12 +132,12 @@ class Federation:
             many times the median of the other sites.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last
             round is always validated.
-        selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score
-            of the clients) or "validation_site" (the best score on that site). The unseen site is never used.
+        selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score of
+            the clients) or "validation_site" (the best score on that site). The unseen site is never used.
         batch_norm: "average" averages the BatchNorm parameters and statistics over the sites, and takes the maximum of
-            the batch counters. "local" keeps all these values at the sites: each source site is scored with the site's
-            own values, and an unseen site with the average of the sites' values. If patients are divided among
-            `clients`, each client keeps its values, and all sites are scored with the average of the clients' values.
+            the batch counters. "local" keeps all these values at the sites: each source site is scored with its own
+            values, and an unseen site with their average. If patients are divided among `clients`, each client keeps
+            its values, and all sites are scored with the average of the clients' values.
         engine: what carries the messages: "in_process", "processes" (one process per site, so that a site that crashes
             does not stop the others), "nvflare" (NVIDIA FLARE's simulator), or the dotted name of a class outside of
             medfed. The flag `--jobs N` lets N sites work at the same time: "in_process" divides the sites among N
@@ -163,11 +146,11 @@ class Federation:
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
         survey: whether the sites that train describe their images before round 1 (`survey.csv`), so that other units,
             missing classes or flipped images are named before any site trains: "none" asks no site, "warn" names each
-            difference and trains, "stop" trains only if no site lacks a structure or class that another site reports. A
-            structure or class that no site has does not stop the run, and neither does a site that refuses the survey
-            or has too few patients. "auto" is "warn" in a federation of hospitals (`medfed.coordinator prepare`) and
-            "none" in a simulation, where `medfed.data check` shows the same. A site with fewer patients than
-            `data.min_patients` only says so. The trained weights do not depend on this setting.
+            difference and trains, "stop" trains only if no site lacks a structure or class that another site reports.
+            Neither a structure or class that no site has, nor a site that refuses the survey or has too few patients,
+            stops the run. "auto" is "warn" in a federation of hospitals (`medfed.coordinator prepare`) and "none" in a
+            simulation, where `medfed.data check` shows the same. A site with fewer patients than `data.min_patients`
+            only says so. The trained weights do not depend on this setting.
     """
 
     unseen_site: SiteOrNone = ""
@@ -196,24 +179,14 @@ class Federation:
     renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
     def __post_init__(self) -> None:
-        """Check every value, and that the values fit together.
-
-        Raises:
-            ValueError: if a value is out of its range, has no effect, or contradicts another one.
-        """
         bounds.check(self, self._conflicts)
 
     @property
     def surveys(self) -> bool:
-        """Whether the sites are asked to describe their images before round 1."""
         return self.survey in ("warn", "stop")
 
     def partition_label(self) -> str:
-        """Return how the training patients are divided among simulated clients, as a short text.
-
-        The text is the setting `partition` with its parameter, such as "dirichlet 0.5", "heterogeneous 0.1" or
-        "domains".
-        """
+        """Return the setting `partition` with its parameter, such as "dirichlet 0.5" or "domains"."""
         parameter = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
         return self.partition + parameter.get(self.partition, "")
 
@@ -243,7 +216,6 @@ class Federation:
 
 
 def _needs(value: object, missing: str, key: str) -> str:
-    """Return the sentence about a value that has no effect without another setting."""
     return f"is {value}, which has no effect without {missing}; set that too, or leave {key} out"
 
 
@@ -269,28 +241,14 @@ class Cache:
     keep: bool = False
 
     def __post_init__(self) -> None:
-        """Check every value, and that the values fit together.
-
-        Raises:
-            ValueError: if a value is out of its range, or images should be kept without a folder.
-        """
         bounds.check(self, self._conflicts)
 
     @property
     def max_bytes(self) -> int:
-        """The setting `max_gb` in bytes."""
         return int(self.max_gb * 1e9)
 
     def check_outside(self, folder: Path, source: str) -> None:
-        """Check that images of patients are not stored in a folder with results, which others may receive.
-
-        Args:
-            folder: the folder with the results of a run, or of a comparison of several runs.
-            source: the path of the config file, for the error message.
-
-        Raises:
-            UserError: if the setting `folder` lies in this folder.
-        """
+        """Raise UserError if images would be stored in a folder of results, which others may receive."""
         if self.folder and Path(self.folder).resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"{source}: cache.folder: {self.folder} lies in the folder of results {folder}, which must not hold "
@@ -298,7 +256,6 @@ class Cache:
             )
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) if images should be kept, but not in a folder that the user named."""
         if self.keep and not self.folder:
             yield "keep", "is true, but images of patients are kept only in a folder that you choose; set folder too"
 
@@ -308,7 +265,7 @@ class Plan:
     """What a method's hooks at the coordinator may know about the federation.
 
     Args:
-        sites: the names of the sites that train, sorted. In one round fewer may take part. Empty if it is not known, as
+        sites: sorted names of the sites that train; in one round fewer may take part. Empty if they are not known, as
             when a hook is called outside of a federation.
         rounds: number of communication rounds; 0 if it is not known.
         training: how each site trains for one round.

@@ -1,8 +1,7 @@
 """A site: it holds images, and replies to the coordinator's requests to share statistics, to train and to validate.
 
-An engine calls `Site.reply` with each request. Images never leave this class; the reply holds weights, the method's
-tensors and a few numbers. What a site keeps between rounds is `Site.memory` alone, so an engine can store it, restore
-it from the last accepted round, and repeat a round with a bit-identical reply.
+Images never leave this class. What a site keeps between rounds is `Site.memory` alone, so an engine can store it,
+restore it from the last accepted round, and repeat a round with a bit-identical reply.
 """
 
 from __future__ import annotations
@@ -37,27 +36,18 @@ OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memor
 class Site:
     """A site that trains: a hospital with its own images, which replies to the coordinator's requests.
 
-    The site keeps `memory` between rounds. Everything else that changes comes with each request.
-
     Args:
-        name: the name of the site.
-        training: prepared images of the site's training patients.
-        validation: prepared images of its validation patients; None if it has none.
+        training, validation: prepared images of the site's patients; `validation` is None if the site has none.
         task: segmentation or classification: the loss, the augmentation and the validation scores.
-        method: the federated method.
-        network: the network; several sites of one process may share it, because each request loads its own weights.
+        network: several sites of one process may share it, because each request loads its own weights.
         architecture: the names of the network's layers that methods use.
-        settings: the settings of the local training, which are the `training` section of the config.
         local_keys: names of the entries of the network's state dict that stay at this site and are never sent.
         local_epochs: passes over the training images in a round.
         seed: the seed of all random streams.
         rounds: number of rounds of the whole training, for learning rate schedules.
-        cache: where images that the method computes are stored, and how many bytes they may take.
-        privacy: clipping and noise of every reply, which are the `privacy` section of the config.
-        min_patients: with fewer training patients than this, the site does not share the moments of its images; this is
-            the setting `data.min_patients`.
+        min_patients: with fewer training patients than this (`data.min_patients`), the site does not share the moments
+            of its images.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
-        progress: function that is called after each training step, see `OnStep`; None calls nothing.
         max_steps: largest number of training steps in a round, for a dry run; None does all of them.
         survey: how the site describes its images before round 1 (`federation.survey`); None if it is not asked.
         memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
@@ -65,8 +55,7 @@ class Site:
 
     Attributes:
         n_patients: for each tensor of the last reply that is not a weight, by name, from how many patients each of its
-            numbers was computed; if the numbers differ, the smallest one. 1 if the method does not say. It never leaves
-            the site.
+            numbers was computed, at least; 1 if the method does not say. It never leaves the site.
     """
 
     name: str
@@ -94,10 +83,9 @@ class Site:
     _on_device: tuple[Samples, Samples] | None = None  # `training`, and its copy on the device
 
     def reply_key(self) -> str:
-        """Return a text that contains all settings of this site that affect its replies.
+        """Return a text of all settings that affect this site's replies: with the request, the key of stored replies.
 
-        The text is part of a cache key. A stored reply is used again only if this text and the request are both the
-        same as before. The images are not part of the text.
+        The images are not part of it.
         """
         rounds = self.rounds if self.settings.schedule == "cosine" else None
         local_keys = sorted(self.local_keys)
@@ -105,32 +93,24 @@ class Site:
         return repr((*settings, self.min_patients))
 
     def reply(self, request: Message) -> Message:
-        """Return the site's reply to one request of the coordinator.
+        """Return the site's reply to one request, clipped and with noise as the `privacy` section of the config says.
 
-        If the config has a `privacy` section, the weights and tensors of the reply are clipped and noise is added to
-        them.
-
-        Args:
-            request: a message of kind "share", "train", "validate" or "survey". The request contains the
-                fact `round` (the number of the round, from 1; a fact is a named value without a shape) and the global
-                weights. The weights may be missing in a "share" request if the statistics do not depend on the network,
-                and in a "survey" request.
+        A request has the fact `round` (from 1) and the global weights; a "survey" request, and a "share" request whose
+        statistics do not depend on the network, may lack the weights.
 
         Returns:
             A message of the same kind as the request:
 
             * "share": the statistics that the method computes from the site's images (`Method.share`), and no weights.
               If the request has the fact `moments`, the moments of the images instead (`moments_reply`).
-            * "train": the weights after local training, the tensors that the method sends with them
-              (`Method.on_round_end`), and three facts: `examples` (number of training images), `steps` (number of
-              training steps) and `loss` (mean over the steps). Further facts are the numbers that the method reports
-              (`LocalRound.facts`).
+            * "train": the weights after local training, the tensors of `Method.on_round_end`, and the facts `examples`
+              (number of training images), `steps` (number of training steps), `loss` (mean over the steps) and those of
+              the method (`LocalRound.facts`).
             * "validate": the validation scores as facts; none if the site has no validation patients.
             * "survey": the description of the site's images (`medfed.federation.survey`).
 
-            Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
-            weights, the reply is an empty message of kind "weights_needed". An engine that keeps the weights at the
-            site therefore adds them to the request first (`ReceivedWeights.complete`).
+            An empty message of kind "weights_needed" if the request has only the checksum of the weights; an engine
+            that keeps the weights at the site adds them to the request first (`ReceivedWeights.complete`).
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.
@@ -160,13 +140,7 @@ class Site:
         return protect(reply, request, self.privacy, secret + bytes.fromhex(key), ranges)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the global weights into the site's network, in place.
-
-        Entries that stay at this site (`local_keys`) get the values that the site itself trained last.
-
-        Args:
-            weights: entries of the network's state dict, by name. An entry that stays at this site may be missing if
-                the site has already trained.
+        """Load the global weights into the network; entries of `local_keys` get the values that the site trained last.
 
         Raises:
             ValueError: if names, shapes or dtypes do not fit the network.
@@ -176,11 +150,7 @@ class Site:
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """Return the values of the network entries that stay at this site (`local_keys`), by state-dict name.
-
-        Such entries are never sent. An example is the BatchNorm entries in the method FedBN. The dict is empty if there
-        are no such entries, and before the site's first training round.
-        """
+        """Return the network entries that stay at this site, as trained last; empty before the first training round."""
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -316,7 +286,6 @@ class Site:
         return optimizer
 
     def _update_memory(self, optimizer: torch.optim.Optimizer) -> None:
-        """Store the optimiser's state and the local entries of the network in the site's memory."""
         if self.settings.optimizer_state == "keep":
             for index, moments in optimizer.state_dict()["state"].items():
                 for key, entry in moments.items():

@@ -13,13 +13,9 @@ STEPS_BETWEEN_CHECKS = 50  # on a GPU, where reading a number waits until all ea
 
 
 class StepLosses:
-    """Collects the loss of each training step of one round at one site.
+    """Collects the loss of each training step; UserError names the step whose loss is not finite.
 
-    Args:
-        site: name of the site, for error messages.
-        round_number: number of the round, for error messages.
-        device: device of the losses. On the CPU, each loss is checked at once. On a GPU, the losses are checked after
-            every 50 steps, because the program must wait for the GPU to read a loss.
+    On the CPU, each loss is checked at once; on a GPU only every 50 steps, because reading a loss waits for the GPU.
     """
 
     def __init__(self, site: str, round_number: int, device: torch.device) -> None:
@@ -29,24 +25,13 @@ class StepLosses:
         self._values: list[float] = []
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of the next training step, and check all new losses if a check is due.
-
-        Args:
-            loss: a tensor with one element, on the device.
-
-        Raises:
-            UserError: if the check finds a loss that is NaN or infinite. The message contains the number of its step.
-        """
+        """Add the loss of the next step, a tensor with one element."""
         self._unread.append(loss.detach().reshape(()))
         if len(self._unread) >= self._n_unread:
             self._read()
 
     def mean(self) -> float:
-        """Return the mean of the losses of all steps, computed in float64. At least one loss must have been added.
-
-        Raises:
-            UserError: if a loss since the last check is NaN or infinite. The message contains the number of its step.
-        """
+        """Return the mean over all steps, at least one, computed in float64."""
         self._read()
         total = 0.0
         for value in self._values:  # not `sum`, which rounds otherwise from Python 3.12 on

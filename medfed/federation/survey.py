@@ -1,12 +1,11 @@
 """The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
 
-The coordinator sends a request of kind "survey" without weights (`survey_request`), and a site replies with facts only
-(`SiteSurvey.reply`). A site with fewer patients than its minimum only says so, and numbers of images are left out if
-they belong to fewer patients. Sizes, voxel sizes and intensities are quantiles over the images, positions are medians
-and standard deviations, and the share of the image that a structure covers is a median, of at least
-`MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an
-extreme value is the value of one patient, who can be recognised by it. A quantile of a few images is still close to the
-value of one image, and the median of an odd number of images is the value of one image.
+The request contains no weights, and the reply only facts. A site with fewer patients than its minimum only says so, and
+numbers of images are left out if they belong to fewer patients. Sizes, voxel sizes and intensities are quantiles over
+the images, positions are medians and standard deviations, and the share of the image that a structure covers is a
+median, of at least `MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the
+maximum, because an extreme value is the value of one patient, who can be recognised by it. A quantile of a few images
+is still close to the value of one image, and the median of an odd number of images is the value of one image.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class SiteSurvey:
 
     Args:
         n_patients: number of patients that train or validate at the site.
-        min_patients: the minimum group size: with fewer patients than this, the site only says that it has too few.
+        min_patients: with fewer patients than this, the site only says that it has too few.
         n_labels: number of structures or classes.
         facts: function that returns the facts for a minimum group size (`medfed.datasets.measures.site_facts`).
     """
@@ -54,26 +53,17 @@ class SiteSurvey:
     facts: Callable[[int], Facts]
 
     def reply(self, request: Message) -> Message:
-        """Return the reply of kind "survey": either the fact `too_few_patients` (1) alone, or all facts.
-
-        Args:
-            request: the request of kind "survey"; nothing of it is used.
-        """
+        """Return the reply of kind "survey": either the fact `too_few_patients` (1) alone, or all facts."""
         is_too_small = self.n_patients < self.min_patients
         return Message(SURVEY, facts={TOO_FEW: 1} if is_too_small else dict(self.facts(self.min_patients)))
 
 
 def survey_request() -> Message:
-    """Return the request for a survey. It belongs to round 1 and contains no weights."""
     return Message(SURVEY, facts={"round": 1, "last": 0})
 
 
 def fact_names(n_labels: int) -> frozenset[str]:
-    """Return the names of all facts that a reply may hold.
-
-    Args:
-        n_labels: number of structures or classes.
-    """
+    """Return the names of all facts that a reply may hold."""
     quantiles = {f"{name}.{word}" for name in (*SIZES, *SPACINGS, *INTENSITIES) for word in QUANTILES}
     of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, COVER, *POSITIONS, *SPREADS)}
     orientations = {f"{ORIENTATION}.{code}" for code in ORIENTATIONS}
@@ -82,10 +72,6 @@ def fact_names(n_labels: int) -> frozenset[str]:
 
 def check_survey(reply: Message, n_labels: int) -> None:
     """Check the facts of a reply, which are finite numbers.
-
-    Args:
-        reply: the reply of a site.
-        n_labels: number of structures or classes.
 
     Raises:
         ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
@@ -135,13 +121,10 @@ def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> b
 def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:
     """Return the groups of images whose numbers may leave a site, if each image belongs to exactly one group.
 
-    A group of no patient may leave, because it says nothing of a patient. The number of images of all groups that are
-    left out is the difference from the number of all images, so the smallest of the other groups are left out too,
-    until the groups that are left out have at least `min_patients` patients together.
-
-    Args:
-        patients: the patients of each group, by the name of the group.
-        min_patients: smallest number of patients of a group that may leave.
+    `patients` are the patients of each group. A group of no patient may leave, because it says nothing of a patient.
+    The number of images of all groups that are left out is the difference from the number of all images, so the
+    smallest of the other groups are left out too, until the groups that are left out have at least `min_patients`
+    patients together.
     """
     sizes = {name: len(set(members)) for name, members in patients.items()}
     hidden = [name for name, size in sizes.items() if 0 < size < min_patients]

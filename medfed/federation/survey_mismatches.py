@@ -86,8 +86,8 @@ def find_mismatches(
         facts: the facts of each site that described its images, by the name of the site.
         labels: names of the structures or classes, in the order of their numbers in the facts.
         are_classes: whether `labels` are classes, and not structures.
-        has_fixed_range: whether the intensities of all sites are mapped to [0, 1] by the same numbers, and not by the
-            percentiles of each volume.
+        has_fixed_range: whether the same numbers, and not the percentiles of each volume, map the intensities of all
+            sites to [0, 1].
     """
     limit = MAX_FIXED_RATIO if has_fixed_range else MAX_PERCENTILE_RATIO
     effect = FIXED_EFFECT if has_fixed_range else PERCENTILE_EFFECT
@@ -110,12 +110,7 @@ def find_mismatches(
 
 
 def cover_mismatches(facts: Mapping[str, Facts], labels: Sequence[str]) -> list[Mismatch]:
-    """Return the sites of which a structure covers a much larger or smaller share of the image than is usual.
-
-    Args:
-        facts: for each site, `K.cover` of structure K; other facts are ignored.
-        labels: names of the structures.
-    """
+    """Find sites at which a structure covers a much larger or smaller share of the image than is usual (`K.cover`)."""
     found = [mismatch for site in facts for mismatch in _covers(site, facts, labels)]
     return _of_both(found, *facts) if len(facts) == 2 else found
 

@@ -1,10 +1,7 @@
 """Checks that the replies of a round must pass before they are used: functions of the requests and the replies only.
 
-`Exchange.ask` calls `validate_replies` after every exchange. `validate_replies` checks each reply on its own
-(`medfed.federation.reply_checks`), then compares shapes across sites, then rejects replies that are far larger than the
-median of the sites (`medfed.federation.outliers`). `Exchange.apply` calls `find_failing_sites` if the method cannot use
-replies that passed. A rejected reply never enters the global weights; `federation.on_bad_update` and
-`federation.quorum` decide whether the run stops or continues without it.
+A rejected reply never enters the global weights; `federation.on_bad_update` and `federation.quorum` decide whether the
+run stops or continues without it.
 """
 
 from __future__ import annotations
@@ -49,9 +46,6 @@ class Rejection:
     """Why a site's reply is not used; `str` returns one sentence that begins with the name of the site.
 
     Attributes:
-        site: the name of the site.
-        round: the round of the request.
-        kind: the kind of the request: "share", "train" or "validate".
         reason: a clause whose subject is the reply, such as "was not received".
         advice: what the user can do.
         is_bad: true if a reply was received and failed a check; false if no usable reply to this request was received.
@@ -71,32 +65,20 @@ class Rejection:
 def validate_replies(
     requests: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
 ) -> tuple[RepliesBySite, list[Rejection]]:
-    """Separate the replies into accepted and rejected ones.
+    """Separate the replies into accepted and rejected ones, both sorted by site.
 
-    There are three checks, one after another. A reply that fails a check is rejected.
-
-    1. Each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
-    2. Replies are compared with the network and with each other. For a "train" request, the weights must be exactly
+    1. A missing reply, a reply without a request, a reply that cannot be read (`Message.check`) and a failed reply are
+       rejected, but not as bad (`Rejection.is_bad`).
+    2. Each reply is checked on its own (`reply_checks.check_reply`).
+    3. Replies are compared with the network and with each other. For a "train" request, the weights must be exactly
        those entries of the network that do not stay at the sites (if this is not known: those that at least half of the
        sites sent), with the shapes and dtypes of the global weights. A tensor whose name is or ends in the name of a
-       network entry, such as `control/ENTRY`, must have the shape and dtype of this entry. Any other tensor is compared
-       between the sites that sent a tensor of this name: its dtype and shape must be those of more than half of these
-       sites. The number of rows of `expected.row_tensors` may differ; it is at least 1. The sites that send any tensor
-       for "share" must send those with the names that more than half of them send.
-    3. Numbers of images and steps, shared statistics, and the sizes of updates are compared with the median over the
-       sites, as `medfed.federation.outliers` describes.
-
-    Args:
-        requests: dictionary from the name of a site to its request. A reply of a site without a request is rejected.
-        replies: dictionary from the name of a site to its reply. A missing reply, a reply without a request, a reply
-            that cannot be read (`Message.check`), or a reply of kind "failed" gives a rejection that is not counted as
-            a bad reply (`Rejection.is_bad` is false).
-        expected: what a valid reply must fit: the kind and round of the request, the global weights, the earlier
-            numbers of images, and the limits.
-
-    Returns:
-        - Dictionary from the name of a site to its accepted reply, sorted by name.
-        - List with one `Rejection` for each other site that has a request or a reply, sorted by the name of the site.
+       network entry, such as `control/ENTRY`, must have the shape and dtype of this entry. Any other tensor must have
+       the dtype and shape of more than half of the sites that sent a tensor of this name; only the number of rows of
+       `expected.row_tensors` may differ, and is at least 1. The sites that send any tensor for "share" must send those
+       with the names that more than half of them send.
+    4. Numbers of images and steps, shared statistics, and the sizes of updates are compared with the median over the
+       sites (`medfed.federation.outliers`).
     """
     missing = [site for site in requests if site not in replies]
     rejected = [_rejection(site, expected, "was not received", is_bad=False) for site in missing]
@@ -124,20 +106,10 @@ def validate_replies(
 def find_failing_sites(
     step: Callable[[RepliesBySite], Any], replies: RepliesBySite, kind: str, number: int
 ) -> list[Rejection]:
-    """Find the sites whose replies passed all checks, but make a computation at the coordinator fail.
+    """Find the sites whose accepted replies make `step` fail, by calling it with the reply of one site at a time.
 
-    Call this function only after `step(replies)` raised an error that is not a `UserError`. The function calls `step`
-    again, with the reply of one site at a time.
-
-    Args:
-        step: the computation, such as a method's aggregation; it is called once for each site.
-        replies: dictionary from the name of a site to its accepted reply.
-        kind: the kind of the request that the sites replied to.
-        number: the number of the round.
-
-    Returns:
-        One rejection for each site with which `step` fails. A `UserError` does not count as a failure. The list is
-        empty if `step` fails with every site, because the error is then in the method and not in the replies.
+    A `UserError` does not count as a failure. The list is empty if `step` fails with every site, because the error is
+    then in the method and not in the replies.
     """
     failing = []
     for site, reply in replies.items():
@@ -156,11 +128,7 @@ def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE,
 
 
 def _wrong_entries(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates with missing or unknown entries of the network, or with entries of another shape or dtype.
-
-    If the coordinator does not know which entries stay at the sites, it expects the entries that at least half of the
-    sites sent.
-    """
+    """Return, by site, why an update has missing or unknown network entries, or entries of another shape or dtype."""
     if expected.kind != "train":
         return {}
     local = expected.local_keys
@@ -180,7 +148,7 @@ def _wrong_entries(replies: RepliesBySite, expected: Expected) -> dict[str, str]
 
 
 def _unlike_other_sites(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the replies with a tensor whose dtype or shape differs from the one that most of its senders use."""
+    """Return, by site, why a tensor's dtype or shape differs from the one that most of its senders use."""
     votes: dict[str, Counter] = {}
     for reply in replies.values():
         for name, tensor in reply.tensors.items():
@@ -212,7 +180,7 @@ def _signature(name: str, tensor: Tensor, expected: Expected) -> tuple:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return at most three names for a message."""
+    """Return at most three of the names for a message."""
     listed = sorted(names)
     return ", ".join(map(reprlib.repr, listed[:3])) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 

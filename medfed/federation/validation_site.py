@@ -1,7 +1,4 @@
-"""The validation site: it never trains and shares nothing; it only scores the global weights on its own images.
-
-Its score can select the round that is the result (`federation.selection: validation_site`).
-"""
+"""The validation site: it never trains and shares nothing; it only scores the global weights on its own images."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from medfed.federation.message import WEIGHTS_NEEDED, Message
 
 @dataclass
 class ValidationSite:
-    """A site that never trains and only scores weights on its own images (setting `federation.validation_site`).
+    """A site that only scores weights; its scores can select the resulting round (`federation.selection`).
 
     Args:
         name: the name of the site.
         samples: prepared images of all its patients.
         task: computes the validation scores.
-        network: the network; it may be shared with other sites, because each request loads its own weights.
+        network: the network; other sites may share it, because each request loads its own weights.
     """
 
     name: str
@@ -30,18 +27,9 @@ class ValidationSite:
     network: nn.Module
 
     def reply(self, request: Message) -> Message:
-        """Compute the validation scores of the weights in a request, on all images of this site.
+        """Return the scores of the weights in a "validate" request as facts; ValueError for any other kind of request.
 
-        Args:
-            request: a message of kind "validate" with all entries of the network's state dict as `weights`.
-
-        Returns:
-            A message of kind "validate". Its `facts` are the scores by name, such as `score`. Exception: if the request
-            has only the checksum of the weights (`Message.weights_digest`), and not the weights, the reply is an empty
-            message of kind "weights_needed".
-
-        Raises:
-            ValueError: if the request has another kind, because this site neither trains nor shares.
+        The reply is "weights_needed" if the request has only the checksum of the weights.
         """
         if request.kind != "validate":
             raise ValueError(
