@@ -1,4 +1,4 @@
-"""Folders of tiny files, made from patterns of names, and what medfed must find in them."""
+"""Folders of tiny files, made from patterns of names, and tables of what medfed must find in them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from PIL import Image
 
-from medfed.core.errors import UserError
+from medfed.config.overrides import Override
 from medfed.datasets.base import Dataset
 from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
@@ -38,50 +39,25 @@ def make(root: Path, patterns: str) -> Path:
     return root
 
 
-class Found(NamedTuple):
-    """The files, and the pairs of the site n as `CASE IMAGE MASK`; the site s has the same number of cases."""
+class Layout(NamedTuple):
+    """Patterns of files below the root; one pair of the site n, or words of the message; settings of the dataset."""
 
     files: str
-    pairs: str
-    settings: dict = {}
+    expected: str
+    settings: dict
+
+    def dataset(self, root: Path) -> Dataset:
+        return Folder(root=str(root), **self.settings) if self.settings else recognise(root)
 
 
-class Refused(NamedTuple):
-    """The files, and the words of the message: what was found, and the setting or step that helps."""
-
-    files: str
-    words: tuple[str, ...]
-    settings: dict = {}
-
-
-def two(images: str, masks: str) -> str:
-    """Both sites with the same names of folders and files."""
-    return f"{{n,s}}/{images} {{n,s}}/{masks}"
-
-
-def dataset_of(root: Path, settings: dict) -> Dataset:
-    return Folder(root=str(root), **settings) if settings else recognise(root)
-
-
-def check_found(layout: Found, root: Path) -> None:
-    """Make the files, and compare the pairs of the site n; no file may be in two pairs."""
-    dataset = dataset_of(make(root, layout.files), layout.settings)
-    cases, problems = dataset.cases_and_problems("n")
-    pairs = [(case.name, *(path.relative_to(root).as_posix() for path in (case.image, case.mask))) for case in cases]
-    assert problems == [] and tuple(layout.pairs.split(" ")) in pairs
-    assert len(dataset.cases("s")) == len(pairs) >= 1
-    n_images = len({image for _, image, _ in pairs})
-    assert n_images == len({mask for *_, mask in pairs}) == len(pairs)
-
-
-def check_refused(layout: Refused, root: Path) -> None:
-    """Make the files, and search the words in the message or in the problems of all sites."""
-    make(root, layout.files)
-    try:
-        dataset = dataset_of(root, layout.settings)
-        message = "\n".join(text for site in dataset.site_names() for text in dataset.cases_and_problems(site)[1])
-    except UserError as error:
-        message = str(error)
-    assert str(root) in message
-    for words in layout.words:
-        assert words in message, message
+def layouts(table: str) -> list:
+    """Read entries `NAME: FILES -> EXPECTED --set SETTING=VALUE`; without a leading `/`, files lie at both sites."""
+    entries = []
+    for entry in re.sub(r"\n +", " ", table.strip()).splitlines():
+        name, layout = entry.split(": ", 1)
+        layout, *options = layout.split(" --set ")
+        files, expected = layout.split(" -> ")
+        files = " ".join(file[1:] if file[0] == "/" else f"{{n,s}}/{file}" for file in files.split())
+        settings = {override.key: override.value for override in map(Override.parse, options)}
+        entries.append(pytest.param(Layout(files, expected, settings), id=name))
+    return entries

@@ -7,7 +7,7 @@ import re
 import nibabel as nib
 import numpy as np
 import pytest
-from folder_layouts import Found, Refused, check_found, check_refused, make, two
+from folder_layouts import make
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -16,108 +16,6 @@ from medfed.datasets.check_names import suggest_pattern
 from medfed.datasets.folder import Folder
 from medfed.datasets.name_pairs import belong_to_others, pair_names
 from medfed.datasets.recognition import recognise
-
-HIDDEN = "{n,s}/train/{images,masks}/{1,2}.png {n,s}/test/images/{3,4}.png"
-FOUND = {
-    "overlays beside images and masks": Found(
-        two("images/{a,b}.png", "{masks,overlays}/{a,b}.png"), "a n/images/a.png n/masks/a.png"
-    ),
-    "predictions beside images and masks": Found(
-        two("images/{a,b}.png", "{masks,model_predictions}/{a,b}.png"), "a n/images/a.png n/masks/a.png"
-    ),
-    "overlays as files, left out": Found(
-        "{n,s}/{a,b}{,_mask,_overlay}.png", "a n/a.png n/a_mask.png", {"ignored_names": ("*_overlay.*",)}
-    ),
-    "a test part without masks, left out": Found(
-        HIDDEN, "train/1 n/train/images/1.png n/train/masks/1.png", {"ignored_names": ("test",)}
-    ),
-    "3D Slicer": Found("{n,s}/{p1,p2}/{T2.nrrd,Segmentation.seg.nrrd}", "p1 n/p1/T2.nrrd n/p1/Segmentation.seg.nrrd"),
-    "3D Slicer with another format of the image": Found(
-        "{n,s}/{p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd}", "p1 n/p1/T2.nii.gz n/p1/Segmentation.seg.nrrd"
-    ),
-    "a folder of a single mask for each image": Found(
-        two("images/{a,b}.png", "masks/{a,b}/lesion.png"), "a n/images/a.png n/masks/a/lesion.png"
-    ),
-    "letters that say which file is the mask, in folders that say so": Found(
-        two("images/p{0,1}_A.png", "masks/p{0,1}_B.png"), "p0_A n/images/p0_A.png n/masks/p0_B.png"
-    ),
-}
-REFUSED = {
-    "overlays as files": Refused(
-        "{n,s}/{a,b}{,_mask,_overlay}.png",
-        ("a_overlay.png: this image has no mask", "data.ignored_names: ['*_overlay.*']"),
-    ),
-    "a test part without masks": Refused(
-        HIDDEN, ("n/test: found only the folder images/", "leave it out with data.ignored_names: [test]")
-    ),
-    "a test part in the folder of images": Refused(
-        two("images/{train,test}/{a,b}.png", "masks/train/{a,b}.png"),
-        ("there is no folder test in", "leave it out with data.ignored_names: [test]"),
-    ),
-    "a test part of images beside masks": Refused(
-        "{n,s}/train/{1,2}{,_mask}.png {n,s}/test/{3,4}.png", ("leave it out with data.ignored_names: [test]",)
-    ),
-    "3D Slicer with two images": Refused(
-        "{n,s}/{p1,p2}/{DWI,ADC,Segmentation.seg}.nrrd",
-        ("if each folder is a case, set data.image_name: ADC and data.mask_name: Segmentation.seg",),
-    ),
-    "masks of other letters": Refused(
-        "{n,s}/{p0,p1}_{A,B_mask}.png",
-        (
-            "none of the 2 images (such as p0_A.png)",
-            "if p0_A.png belongs to p0_B_mask.png, set data.image_name: '*_A' and data.mask_name: '*_B_mask'",
-        ),
-    ),
-    "two letters in one folder": Refused(
-        "{n,s}/{p0,p1}_{A,B}.png", ("set data.mask_name and data.image_name, such as '*_B' and '*_A'",)
-    ),
-    "two readers": Refused(
-        two("images/{1,2,3}.png", "masks/{1,2,3}_reader{1,2}.png"),
-        (
-            "2_reader2.png: is a second mask of the image 2; 2_reader1.png is also one",
-            "data.ignored_names: ['*_reader2.*']",
-        ),
-    ),
-    "a folder of masks for each image": Refused(
-        two("images/{a,b}.png", "masks/{a,b}/{1,2}.png"),
-        ("n/masks: it holds a folder of masks for each image, such as a/ with 2 masks", "set data.merge_masks: true"),
-    ),
-    "a folder of masks in each case": Refused(
-        "{n,s}/{p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii",
-        ("each with image files such as CT.nii and a folder RTSTRUCT/", "set data.mask_folders: [RTSTRUCT]"),
-    ),
-    "a folder of masks in each case, set": Refused(
-        "{n,s}/{p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii",
-        ("p1/CT.nii: this image has 2 masks, such as CTV.nii and GTV.nii", "data.merge_masks: true"),
-        {"mask_folders": ("RTSTRUCT",)},
-    ),
-    "folders of classes beside an empty folder of masks": Refused(
-        "{n,s}/{good/a,bad/b}{1,2}.png {n,s}/masks/.keep",
-        ("masks/ holds no image; remove it if the images have classes and no masks",),
-    ),
-    "masks of one of two folders": Refused(
-        two("{normal/normal,tumour/tumour}_{1,2}.png", "tumour_masks/tumour_{1,2}.png"),
-        ("data.image_folders and data.mask_folders, such as [tumour] and [tumour_masks]",),
-    ),
-    "masks with numbers": Refused(
-        two("images/{a,b}.png", "masks/{a,b}_{1,2}.png"),
-        (
-            "a_2.png: is a second mask of the image a; a_1.png is also one",
-            "set data.merge_masks: true",
-            "data.ignored_names: ['*_2.*']",
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("layout", FOUND.values(), ids=FOUND.keys())
-def test_a_layout_is_recognised_with_the_right_pairs(layout, tmp_path):
-    check_found(layout, tmp_path)
-
-
-@pytest.mark.parametrize("layout", REFUSED.values(), ids=REFUSED.keys())
-def test_a_layout_is_refused_with_the_setting_that_helps(layout, tmp_path):
-    check_refused(layout, tmp_path)
 
 
 def write_masks(folder, **places):
