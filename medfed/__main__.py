@@ -12,26 +12,13 @@ from medfed.core.registry import KINDS, known_names, suggestion
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the medfed program whose name is the first argument, or print the list of programs.
-
-    Args:
-        argv: name of a program, such as `train`, and the program's own arguments; None reads `sys.argv`. No argument,
-            `-h` or `--help` prints the list; `--version` prints the version.
-
-    Returns:
-        The exit code: 0 after the list or the version, 2 if there is no such program, otherwise the exit code of the
-        program.
-    """
+    """Run the program that the first argument names, such as `train`, or print the list of programs or the version."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_program("medfed", lambda: _dispatch(arguments))
 
 
 def listing() -> str:
-    """Return a text with medfed's version and all programs, methods, datasets, networks, engines and metrics.
-
-    Each name stands on one line with a short description, which is the first line of the docstring in its file. No file
-    is imported.
-    """
+    """Return the text of `medfed --help`; descriptions are first lines of docstrings, read without an import."""
     groups = {"programs": programs(), **{kind: known_names(kind) for kind in KINDS}}
     width = max(len(name) for names in groups.values() for name in names)
     lines = [f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) shows its flags"]

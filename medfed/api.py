@@ -66,18 +66,10 @@ NUMBERS = {**dict.fromkeys(FLOATS, float), **dict.fromkeys(INTEGERS, int)}
 
 
 def find_config(path_or_name: str | Path) -> Path:
-    """Return the path of a config file, given its path or the name of a config that comes with medfed.
+    """Return the path of a config file, or of the config of this name that comes with medfed.
 
-    Args:
-        path_or_name: a path such as `configs/prostate.yaml`, or a name such as `prostate`. If a file with exactly this
-            path exists, this file is used, even if a config of medfed has the same name. A name that could also mean a
-            file with a suffix, such as `prostate.yaml` in the current folder, is refused.
-
-    Returns:
-        The path of the config. A path that has a suffix or a folder is returned unchanged, and the file may be missing.
-
-    Raises:
-        UserError: for a name without a suffix that is neither a file nor the name of a config, or that could mean both.
+    A path with a suffix or a folder is returned unchanged, even if the file is missing. An existing file with exactly
+    this path has priority. UserError for an unknown name, or one that could also mean a file such as `prostate.yaml`.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix or path.name != name:
@@ -98,14 +90,13 @@ def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None,
     """Read and check a config, and change some of its settings.
 
     A config consists of top-level settings, such as `seed`, and of blocks: groups of settings, such as `federation`.
-    Settings can be changed in two forms, which can be mixed; `blocks` apply after `changes`. Changing `method.name`,
-    `method.preset`, `data.name` or `network.name` resets the other settings of that block to their defaults.
+    `blocks` apply after `changes`. Changing `method.name`, `method.preset`, `data.name` or `network.name` resets the
+    other settings of that block to their defaults.
 
     Args:
         config: path of a YAML file, name of a config that comes with medfed (`"prostate"`), a dictionary with the same
-            keys as a file, or a `Config`. A `Config` is not modified.
-        changes: new values by dotted key, such as `{"federation.rounds": 2}` for the setting `rounds` of the block
-            `federation`. None changes nothing.
+            keys as a file, or a `Config`, which is not modified.
+        changes: new values by dotted key, such as `{"federation.rounds": 2}`.
         **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
             the given keys change. A method, network or dataset can also be a name (`method="fedprox"`) or a class, and
             each block can be an object (`method=FedProx(mu=0.3)`), which sets all settings of the block.
@@ -141,13 +132,8 @@ def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None,
 class Run:
     """A finished run: its scores, its network and its folder. `medfed.run` and `medfed.load_run` return it.
 
-    `print(run)` shows the table of scores that `medfed.train` prints at the end.
-
-    Args:
-        folder: folder of a finished run.
-
-    Attributes:
-        folder: folder that contains all files of the run. A temporary folder is deleted together with this object.
+    `print(run)` shows the table of scores that `medfed.train` prints at the end. The attribute `folder` is the run's
+    folder; a temporary folder is deleted together with this object.
     """
 
     def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
@@ -160,29 +146,27 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        """Return the config of this run, with the values of all settings, including those that have their default."""
+        """Return the config of this run, with the values of all settings."""
         return load(self.folder / "config.yaml")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return the content of the run's file `summary.json`, as a dictionary of plain JSON values.
+        """Return the content of the run's file `summary.json`.
 
-        It contains, among others, the mean test scores of each site with confidence intervals, how many training,
-        validation and test cases each site has (a case is a patient with a mask, or an image with a class), the
-        selected round, the seed, and the versions of the libraries.
+        It contains, among others, the mean test scores of each site with confidence intervals, the numbers of patients,
+        the selected round, the seed, and the versions of the libraries.
         """
         with damaged_file(self.folder / "summary.json") as path:
             return dict(RunFolder(self.folder).read_json(path.name))
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
-        """Return the scores of all test images, as one dictionary for each row of the run's file `cases.csv`.
+        """Return the scores of all test images, one dictionary for each row of the run's file `cases.csv`.
 
         In segmentation there is one row for each image and structure, with a value for each metric (None if the value
         is unknown). In classification there is one row for each image, with the probability of each class and with
         `correct` (1 or 0). All rows have the keys `site`, `role`, `patient` and `image` (the image's name). `role` is
-        "seen" for a site that took part in the training, "unseen" for the unseen site, and "validation" for a
-        validation site.
+        "seen" for a site that trained, "unseen" or "validation".
         """
         scoring = scoring_of(self.summary, self.folder / "summary.json")
         with damaged_file(self.folder / "cases.csv") as path:
@@ -193,14 +177,13 @@ class Run:
         """Return the training history, one row (a dictionary) per round.
 
         A row has the keys `round`, `train_loss` and `validation_score` (means over the sites), and the values of each
-        site, such as `train_loss/BMC` and `validation_score/BMC` for a site named BMC. A value is None if it is
-        unknown.
+        site, such as `train_loss/BMC`. A value is None if it is unknown.
         """
         return RunFolder(self.folder).history()
 
     @property
     def notices(self) -> list[str]:
-        """Return the notices of this run, a list of sentences about unusual images and settings. It may be empty."""
+        """Return sentences about unusual images and settings of this run."""
         with damaged_file(self.folder / "summary.json"):
             return list(self.summary["notices"])
 
@@ -228,7 +211,6 @@ class Run:
         return network.eval()
 
     def __str__(self) -> str:
-        """Return the table of scores by site that `medfed.train` prints at the end."""
         with damaged_file(self.folder / "summary.json"):
             return closing_table(self.summary)
 
@@ -261,9 +243,6 @@ def run(
             memory and sites allow, and none on a GPU.
         progress: whether to draw progress bars and print notes to stderr.
 
-    Returns:
-        The finished run: its scores, its network and its folder.
-
     Raises:
         UserError: if the config, the data or the folder do not allow the run.
     """
@@ -277,9 +256,6 @@ def run(
 def load_run(folder: str | Path) -> Run:
     """Return the finished run that `medfed.run` or `medfed.train` wrote to a folder.
 
-    Args:
-        folder: the run's folder.
-
     Raises:
         UserError: if the folder does not contain a finished run.
     """
@@ -292,9 +268,7 @@ class Comparison:
     `print(comparison)` shows the tables that `medfed.evaluate` prints.
 
     Attributes:
-        folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`,
-            `cost.json`, and with a row `local` or `pooled` also `joining.csv` and `joining.json`), the list of the
-            runs (`comparison.json`), and all runs.
+        folder: folder that contains the tables, the list of the runs (`comparison.json`), and all runs.
         n_locked: number of runs that were left out because another process has locked them.
         failed: why each failed run could not be done, by the run's name, such as "elcfs, unseen UCL, seed 3". The
             tables are without these runs.
@@ -343,13 +317,13 @@ class Comparison:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Return the finished runs of the comparison as `Run` objects, in the order in which they were trained."""
+        """Return the finished runs of the comparison, in the order in which they were trained."""
         folders = (fold.folder for fold in self.plan.folds)
         return [Run(folder.path, _keep=self._keep) for folder in folders if folder.is_finished()]
 
     @property
     def table(self) -> str:
-        """Return the tables of the comparison as one text, in the form in which `medfed.evaluate` prints them."""
+        """Return the tables of the comparison as one text, as `medfed.evaluate` prints them."""
         return self.tables.to_text()
 
     def __str__(self) -> str:

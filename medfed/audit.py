@@ -14,14 +14,7 @@ from medfed.core.files import write_atomically
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed audit`, which measures how much a site's messages reveal about its images.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed audit` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
     add_config_argument(parser)
     parser.add_argument("--site", metavar="NAME", help="site whose images are used (default: the first source site)")

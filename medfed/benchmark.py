@@ -13,14 +13,7 @@ from medfed.core.files import write_atomically
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed benchmark`, which measures the speed of medfed and prints it as tables.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed benchmark` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
     parser.add_argument(
         "--only",

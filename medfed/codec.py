@@ -10,14 +10,7 @@ from medfed.cli.program import run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed codec`, which writes one codec file from the weights of an encoder and a decoder.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed codec` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
     for flag, metavar, what in (
         ("--encoder", "FILE", "weights of VGG-19 or VGG-16, such as vgg_normalised.pth"),

@@ -22,11 +22,7 @@ class _Captured(Exception):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a completion script: run the program `medfed completion` and return its exit code.
-
-    The arguments are `argv` (None reads `sys.argv`). The exit code is 0 on success, and 2 if the package shtab, which
-    writes the script, is not installed.
-    """
+    """Run `medfed completion` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.completion", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("shell", choices=SHELLS)
     args = parser.parse_args(argv)
@@ -45,11 +41,7 @@ def _print_script(shell: str) -> int:
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """Return the parser of a command-line program, with all its flags and commands.
-
-    Args:
-        program: name of a program, such as "train".
-    """
+    """Return the parser of a program such as "train", with all its flags and commands."""
 
     def capture(parser: argparse.ArgumentParser, *args: object) -> None:
         raise _Captured(parser)

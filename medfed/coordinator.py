@@ -10,14 +10,7 @@ from medfed.cli.program import add_code_flag, add_common_flags, run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed coordinator`, which prepares or runs a federation of hospitals.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed coordinator` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.coordinator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     prepares = commands.add_parser(

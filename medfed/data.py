@@ -23,10 +23,7 @@ OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """List, describe, check or prepare datasets: run `medfed data` and return its exit code.
-
-    The arguments are `argv` (None: `sys.argv`). The exit code is 0, or 2 after a mistake or a problem in the data.
-    """
+    """Run `medfed data` (`argv` None: `sys.argv`) and return its exit code, 2 also for a problem in the data."""
     parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")

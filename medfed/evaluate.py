@@ -12,15 +12,7 @@ from medfed.outputs.tables.comparison_row import BASELINE
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed evaluate`: train every method with each site as the unseen site, and compare the methods.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 if all runs are done, 1 if some failed or were left out because another process has locked
-        them, 2 after an error that the user can correct.
-    """
+    """Run `medfed evaluate` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     add_config_argument(parser)
     which = parser.add_mutually_exclusive_group()

@@ -20,14 +20,7 @@ __getattr__, __dir__ = lazy_names(__name__, {"medfed.api": "export"})
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed export`, which writes the model of a finished run as a MONAI bundle, or checks a bundle.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed export` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a finished run; with --check, a bundle's folder or ZIP file"
@@ -79,7 +72,7 @@ class _CallableModule(types.ModuleType):
     """A module that can be called as `medfed.api.export`, because `medfed.export` is both a program and a function."""
 
     def __call__(self, run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
-        """Write the model of a finished run as a MONAI bundle; arguments as `medfed.api.export`."""
+        """Write a MONAI bundle as `medfed.api.export` does."""
         from medfed.api import export
 
         return export(run, out, force=force)

@@ -13,14 +13,7 @@ from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed init`, which writes the config of a first run on a folder of images.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed init` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder with one folder per site, or a datalist")
     parser.add_argument(

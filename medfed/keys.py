@@ -18,10 +18,7 @@ MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves t
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the settings that a config may contain, as the arguments `argv` say (None reads `sys.argv`).
-
-    Return the exit code: 0, or 2 if there is nothing of the given name in a config.
-    """
+    """Run `medfed keys` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
     parser.add_argument(
         "word", nargs="?", help="a block, method, network, dataset, engine, metric or key; without it, all blocks"
@@ -33,7 +30,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    """Print the JSON Schema, or the settings of a word or of all blocks."""
     if args.json_schema:
         from medfed.config import json_schema  # imports torch and MONAI, which the other words do not need
 
@@ -75,12 +71,11 @@ def _columns(key: str, kind: str, kind_width: int, default: str, width: int) -> 
 
 
 def _type(key: str, setting: Setting) -> str:
-    """Return the type and range of a setting; of a name the list is printed elsewhere."""
+    """Return the type and range of a setting; the known names are printed elsewhere."""
     return "name | dotted name" if key == "name" and "anyOf" in setting.schema else describe_schema(setting.schema)
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:
-    """Return a text as lines of at most `width` characters, indented."""
     space = " " * indent
     return textwrap.wrap(
         text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False

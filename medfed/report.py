@@ -14,14 +14,7 @@ NAME = "report.html"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed report`: write one HTML page with finished runs and comparisons.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed report` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.report", description=__doc__)
     parser.add_argument(
         "runs",
@@ -54,20 +47,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
-    """Read finished runs and comparisons from their folders, and write one HTML page that shows them.
-
-    Args:
-        runs: folders that `medfed.train` or `medfed.evaluate` wrote.
-        out: path of the HTML file to write; an existing file is replaced.
-        quiet: True hides the progress bar.
-
-    Returns:
-        Size of the page in bytes.
-
-    Raises:
-        UserError: if a folder contains neither a finished run nor a comparison with a finished run, or if a file in a
-            folder is damaged.
-    """
+    """Write one HTML page about these folders of runs and comparisons, and return its size in bytes."""
     from medfed.cli.progress import ProgressBar
     from medfed.outputs.report.page import build_page
     from medfed.outputs.report.run_data import read_runs

@@ -16,15 +16,7 @@ EXAMPLES = "examples: reproduce; reproduce elcfs; reproduce elcfs table_2 --dry-
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed reproduce`: list the tables and figures of the papers, or run one.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 1 if some runs failed or were left out because another process has locked them, 2
-        after an error that the user can correct.
-    """
+    """Run `medfed reproduce` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
     parser = argparse.ArgumentParser(prog="python -m medfed.reproduce", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, all are listed")
     parser.add_argument(

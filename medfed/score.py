@@ -11,14 +11,7 @@ from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed score`, which scores a bundle on all labelled images of a folder.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed score` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
     parser.add_argument(

@@ -10,15 +10,7 @@ from medfed.cli.program import run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed site`, with which a hospital checks its data, agrees to what is sent, and takes part.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 when the federation is over, after --dry-run, or if the user did not agree; 2 after an error
-        that the user can correct.
-    """
+    """Run `medfed site` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="medfed site", description=__doc__)
     parser.add_argument(
         "file", type=Path, help="this hospital's YAML file, as medfed.coordinator prepare writes it and you complete it"

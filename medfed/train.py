@@ -10,14 +10,7 @@ from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_f
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed train`, which trains a federation and tests it on the unseen site.
-
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct.
-    """
+    """Run `medfed train` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.train", description=__doc__)
     add_config_argument(parser)
     parser.add_argument(

@@ -1,9 +1,4 @@
-"""A MONAI bundle as a model that predicts masks or class probabilities; the bundle is read as data, and no code runs.
-
-The network comes from the bundle's settings (`medfed.scoring.bundle_network`), the preprocessing and the postprocessing
-from `configs/inference.json` (`medfed.scoring.bundle_steps`), and the names of the outputs from
-`configs/metadata.json`.
-"""
+"""A MONAI bundle as a model that predicts masks or class probabilities; no code of the bundle runs."""
 
 from __future__ import annotations
 
@@ -32,18 +27,10 @@ class BundleModel:
     """A bundle's network with its weights, and the steps before and after it.
 
     Args:
-        path: the bundle's folder.
-        network: the network with the bundle's weights, in evaluation mode.
-        channels: number of image channels.
-        is_segmentation: whether the network segments images; otherwise it classifies them.
-        names: name of each output by its number, as `channel_def` in the metadata has them. For segmentation, these
-            are the structures without the background.
-        preprocessing: transforms between reading and the network.
-        inferer: applies the network to a whole image.
-        postprocessing: transforms from the network's output to masks; None for classification.
+        names: name of each output by its number; for segmentation, the structures without the background.
         is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
         first: number of the output that the first channel of the masks shows.
-        facts: what `summary.json` says about the bundle: its name, version, SHA-256 of the weights, and others.
+        facts: what `summary.json` says about the bundle, such as its version and the SHA-256 of the weights.
     """
 
     path: Path
@@ -60,19 +47,12 @@ class BundleModel:
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Predict the masks of one image or volume.
-
-        Args:
-            image: (C, H, W, D), as medfed reads it; a 2-D image file has D = 1 and intensities in [0, 255].
-            is_2d: whether the image is a 2-D image file, whose axes MONAI exchanges.
+        """Predict the masks of an image (C, H, W, D); one of a 2-D file has D = 1, and MONAI exchanges its axes.
 
         Returns:
-            By name of a structure, its mask (H, W, D) uint8 of 0 and 1, on the voxel grid of the file; and its
+            By name of a structure: its mask (H, W, D), uint8 of 0 and 1, on the voxel grid of the file; and its
             probabilities on the same grid. The second dictionary is empty if the postprocessing applies no sigmoid or
             softmax, or brings the masks to the grid after it has made them.
-
-        Raises:
-            UserError: if the bundle's steps do not fit the image.
         """
         if self.postprocessing is None:
             raise TypeError("this bundle classifies images, so it has no masks")
@@ -104,17 +84,7 @@ class BundleModel:
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[MetaTensor]) -> Tensor:
-        """Predict the class probabilities of several images: the softmax of the network's output.
-
-        Args:
-            images: B images (C, H, W, 1), with intensities in [0, 255].
-
-        Returns:
-            (B, K) float64 on the CPU, for K classes in the order of the bundle.
-
-        Raises:
-            UserError: if the bundle's steps do not fit the images.
-        """
+        """Return the class probabilities (B, K), float64 on the CPU, of B images (C, H, W, 1) in [0, 255]."""
         prepared = [self._prepare(image, is_2d=True)["image"].as_tensor() for image in images]
         if len({image.shape for image in prepared}) > 1:
             outputs = torch.cat([self._infer(image[None]) for image in prepared])
@@ -123,16 +93,10 @@ class BundleModel:
         return outputs.double().softmax(dim=1).cpu()
 
     def prepare(self, image: MetaTensor, is_2d: bool) -> Tensor:
-        """Return one image as the network receives it, (C, H, W) or (C, H, W, D).
-
-        Args:
-            image: (C, H, W, D), as medfed reads it.
-            is_2d: whether the image is a 2-D image file, whose axes MONAI exchanges.
-        """
+        """Return an image as the network receives it: (C, H, W) or (C, H, W, D)."""
         return self._prepare(image, is_2d)["image"].as_tensor()
 
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
-        """Return the image as the network receives it, as the entry "image"."""
         if len(image) != self.channels:
             raise UserError(
                 f"{self.path}: the model expects images with {self.channels} channels, but these have "
@@ -174,20 +138,7 @@ def _as_read(values: Tensor, size: tuple[int, ...], is_2d: bool) -> Tensor:
 
 
 def load_bundle(path: Path, device: torch.device) -> BundleModel:
-    """Read a MONAI bundle and build its model. No code of the bundle runs.
-
-    Args:
-        path: folder of the unpacked bundle: one that `medfed.export` wrote, or any other for segmentation or
-            classification of 2-D images or slices.
-        device: device of the network.
-
-    Returns:
-        The model with the bundle's weights, in evaluation mode.
-
-    Raises:
-        UserError: if a file is missing or damaged, if the network or a transform is not among those that medfed builds,
-            or if the weights do not fit. The message names the file and the key.
-    """
+    """Build the model of an unpacked bundle; UserError names the file and key that medfed cannot build or load."""
     if not path.is_dir():
         raise UserError(f"{path}: is not a folder; expected an unpacked MONAI bundle; unpack the file first")
     with open_bundle(path) as files:
@@ -235,7 +186,7 @@ def _object(content: Any, file: Path) -> dict[str, Any]:
 
 
 def _outputs(metadata: Mapping[str, Any], file: Path) -> tuple[int, int, dict[int, str]]:
-    """Return the numbers of image channels and of outputs, and the names of the outputs, from `network_data_format`."""
+    """Return the numbers of image channels and of outputs, and the names of the outputs."""
     try:
         data = metadata["network_data_format"]
         inputs, outputs = data["inputs"]["image"], data["outputs"]["pred"]

@@ -1,8 +1,7 @@
 """The network of a bundle with its weights, built from plain values; no code of the bundle runs.
 
-The settings come from `network_def` (`medfed.networks.bundle`). If `network_def` loads a program, they come from what
-`medfed.export` recorded in `configs/metadata.json`: the settings of medfed's own network, and of the method if its
-layers change the output. The program is not loaded.
+The settings come from `network_def` (`medfed.networks.bundle`) or, if that loads a program, from what `medfed.export`
+recorded in `configs/metadata.json`: the settings of the network, and of a method whose layers change the output.
 """
 
 from __future__ import annotations
@@ -56,19 +55,7 @@ class LoadedNetwork:
 def load_network(
     path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any], n_channels: int, n_outputs: int
 ) -> LoadedNetwork:
-    """Build the network of a bundle and load its weights.
-
-    Args:
-        path: folder of the unpacked bundle.
-        inference: content of `configs/inference.json`.
-        metadata: content of `configs/metadata.json`.
-        n_channels: number of image channels.
-        n_outputs: number of structures or classes.
-
-    Raises:
-        UserError: if the network or the method is not one of those that medfed builds, if the network has more values
-            than the file of weights can hold, or if the weights do not fit. The message names the file and the key.
-    """
+    """Build the network of a bundle and load its weights; UserError names the file and the key that do not fit."""
     weights = _weights_file(path)
     max_values = max(weights.stat().st_size, MIN_ALLOWED_VALUES)
     definition = inference.get("network_def")
@@ -99,7 +86,7 @@ def _weights_file(path: Path) -> Path:
 
 @contextmanager
 def _sized_for(weights: Path, max_values: int, place: str) -> Iterator[None]:
-    """Build no network in the block that has too many values; each error becomes a UserError that names the place."""
+    """Limit the size of a network that is built in the block; each error becomes a UserError that names the place."""
     try:
         with SizeLimit(max_values):
             yield
@@ -157,7 +144,7 @@ def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | Non
 
 
 def _build(path: Path, cls: type, block: object, key: str) -> Any:
-    """Build settings from a block of the provenance; UserError with one sentence for each mistake."""
+    """Build an object of `cls` from a block of the provenance; UserErrors with one sentence for each mistake."""
     try:
         settings, mistakes = validation.build(cls, block, (PROVENANCE, key), _choose)
     except RecursionError:

@@ -1,9 +1,8 @@
 """The transforms and the inferer of a bundle's `configs/inference.json`, built from plain values. No code of it runs.
 
-MONAI evaluates every string that begins with `$`, and instantiates every `_target_`. This module does neither: it
-builds a few classes of `monai.transforms` and `monai.inferers`, which are listed below, and refuses everything else.
-Reading is medfed's own, so that any format and layout that medfed trains with can be scored: it replaces the first
-transforms, `LoadImaged` and `EnsureChannelFirstd`. Transforms that save files are left out.
+MONAI evaluates every string that begins with `$`, and instantiates every `_target_`. This module builds only the
+classes listed below, and refuses everything else. medfed's own reading replaces the first transforms, so that any
+format that medfed trains with can be scored. Transforms that save files are left out.
 """
 
 from __future__ import annotations
@@ -57,33 +56,18 @@ OF_SLIDING = ("roi_size", "sw_batch_size", "overlap", "mode", "sigma_scale", "pa
 
 
 def drop_background(masks: Tensor) -> Tensor:
-    """Return masks (K, ...) without their first channel, which is the background.
-
-    Args:
-        masks: (K + 1, ...), one channel for the background and each of K structures.
-    """
+    """Return masks (K + 1, ...) without their first channel."""
     return masks[1:]
 
 
 class BundleSteps:
-    """Builds the steps of one bundle's inference config, and names the key of whatever it refuses.
-
-    Args:
-        config: content of `configs/inference.json`.
-        source: name of this file for error messages.
-    """
+    """Builds the steps of one bundle's inference config, and names the key of whatever it refuses."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         self.config, self.source = config, source
 
     def preprocessing(self) -> Compose:
-        """Return the transforms between reading an image and the network.
-
-        Their input is {"image": (C, ...)}, the image as MONAI's `LoadImaged` and `EnsureChannelFirstd` give it.
-
-        Raises:
-            UserError: if the config has other transforms than those of `BEFORE`, or one with an expression.
-        """
+        """Return the transforms between reading and the network, among `BEFORE`; the input is {"image": (C, ...)}."""
         steps = self._steps("preprocessing")
         names = [name for _, name, _ in steps]
         if not names or names[0] != LOADER:
@@ -106,14 +90,8 @@ class BundleSteps:
         return Compose([self._transform(key, name, entry, BEFORE) for key, name, entry in steps[n_read:]])
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
-        """Return the transforms that turn the network's output, the entry "pred", into masks on the image's grid.
-
-        Args:
-            preprocessing: the transforms of `preprocessing`, which `Invertd` inverts.
-
-        Raises:
-            UserError: if the config has other transforms than those of `AFTER`, or one with an expression.
-        """
+        """Return the transforms, among `AFTER`, that turn the network's output "pred" into masks on the image's grid;
+        `Invertd` inverts `preprocessing`."""
         transforms: list[MapTransform] = []
         for key, name, entry in self._steps("postprocessing"):
             if name in SAVING:
@@ -129,16 +107,8 @@ class BundleSteps:
         return Compose(transforms)
 
     def output_form(self) -> tuple[bool, int]:
-        """Return what the postprocessing makes of the network's output.
-
-        Returns:
-            Two values: whether "pred" becomes one channel with the number of a structure in each voxel (`argmax`),
-            instead of one mask for each channel; and the number of the channel of the network that its first channel
-            shows, which is 1 if the background is dropped.
-
-        Raises:
-            UserError: if the postprocessing makes no masks.
-        """
+        """Return whether "pred" becomes one channel with the numbers of structures instead of one mask for each; and
+        the network's channel that its first channel shows, which is 1 if the background is dropped."""
         is_label_map, first, makes_masks = False, 0, False
         for _, name, entry in self._steps("postprocessing"):
             if name == "AsDiscreted" and (entry.get("argmax") or entry.get("threshold") is not None):
@@ -153,11 +123,7 @@ class BundleSteps:
         return is_label_map, first
 
     def inferer(self) -> monai.inferers.Inferer:
-        """Return the object that applies the network to a whole image: at once, slice by slice, or in windows.
-
-        Raises:
-            UserError: if the inferer is not one of `INFERERS`, or has unknown arguments.
-        """
+        """Return the object that applies the network to a whole image: at once, slice by slice, or in windows."""
         entry = self.config.get("inferer", {"_target_": "SimpleInferer"})
         name = _class_name(entry, "monai.inferers.") if isinstance(entry, Mapping) else None
         if name not in INFERERS or not isinstance(entry, Mapping):
@@ -171,15 +137,7 @@ class BundleSteps:
         return self._create(monai.inferers, name, arguments, "inferer")
 
     def plain(self, value: Any, key: str) -> Any:
-        """Return a value of the config with its references replaced by the values to which they refer.
-
-        Args:
-            value: a plain value, which may hold references such as "@image_key".
-            key: where the value is in the config, for error messages.
-
-        Raises:
-            UserError: if the value holds an expression, or a reference to something that is not a plain value.
-        """
+        """Return a value with references such as "@image_key" resolved; UserError for expressions and objects."""
         return self._plain(value, key, 0)
 
     def _plain(self, value: Any, key: str, n_references: int) -> Any:

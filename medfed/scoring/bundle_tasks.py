@@ -23,12 +23,7 @@ NEEDED = {True: ("segments images", "masks", "classes"), False: ("classifies ima
 
 @dataclass(frozen=True, kw_only=True)
 class BundleSegmentation(Segmentation):
-    """Segmentation whose masks a bundle predicts.
-
-    Args:
-        model: the bundle.
-        predicted_names: the bundle's name of each of `structures`.
-    """
+    """Segmentation whose masks a bundle predicts; `predicted_names` are the bundle's names of `structures`."""
 
     model: BundleModel
     predicted_names: tuple[str, ...]
@@ -36,18 +31,7 @@ class BundleSegmentation(Segmentation):
     def predict_on_both_grids(
         self, network: nn.Module, volume: Volume, match: Match | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Predict the masks of one volume with the bundle.
-
-        Args:
-            network: not used, because the bundle has its network.
-            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
-            match: not used, because the bundle prepares its images.
-
-        Returns:
-            The masks (K, H, W, D) uint8 of 0 and 1 on the voxel grid of the file, in the order of `structures`; the
-            probabilities on the same grid, or None if the bundle does not give them; and None, because the grid of the
-            bundle's network is not known.
-        """
+        """Predict with the bundle, on the file's grid only; `network` and `match` are ignored."""
         masks, probabilities = self.model.masks(volume.image, is_2d=volume.spacing_mm is None)
         stacked = torch.stack([probabilities[name] for name in self.predicted_names]) if probabilities else None
         return torch.stack([masks[name] for name in self.predicted_names]), stacked, None
@@ -63,34 +47,14 @@ class _BundleSamples(ImageSamples):
 
 @dataclass(frozen=True, kw_only=True)
 class BundleClassification(Classification):
-    """Classification whose class probabilities a bundle predicts.
-
-    Args:
-        model: the bundle.
-    """
+    """Classification whose class probabilities a bundle predicts."""
 
     model: BundleModel
 
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        """Return samples that read the images of the given cases on demand. No file is opened yet.
-
-        Args:
-            cases: cases with a `label`. A case is one image of a patient.
-            read: function that reads the image of a case as (C, H, W, 1) in [0, 255].
-        """
         return _BundleSamples(tuple(cases), read, self.image_size)
 
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
-        """Predict the class probabilities of all samples with the bundle.
-
-        Args:
-            network: not used, because the bundle has its network.
-            samples: N images, as `prepare` returns them.
-            match: not used, because the bundle prepares its images.
-
-        Returns:
-            (N, K) float64 on the CPU for K classes, in the order of the samples.
-        """
         assert isinstance(samples, _BundleSamples)
         return self.model.probabilities(samples.images())
 
@@ -99,20 +63,10 @@ BundleTask = BundleSegmentation | BundleClassification
 
 
 def task_of_bundle(model: BundleModel, dataset: Dataset, named: Mapping[str, str]) -> tuple[BundleTask, dict[str, str]]:
-    """Return the task that scores a bundle on a dataset, and which output of the bundle each label is compared with.
+    """Return the task that scores a bundle on a dataset, and the bundle's name of each label of the dataset.
 
-    Args:
-        model: the bundle.
-        dataset: the labelled images.
-        named: the bundle's name of structures or classes of the dataset whose names differ. All others are assigned by
-            their names, without regard to upper and lower case, spaces, "-" and "_". A folder's only structure
-            without a name belongs to the bundle's only structure.
-
-    Returns:
-        The task, and a dictionary from the name of each structure or class of the dataset to the bundle's name of it.
-
-    Raises:
-        UserError: if the bundle is made for the other task, or if the names are not clear.
+    `named` has the bundle's names that differ; the others are assigned without regard to case, spaces, "-" and "_", and
+    a folder's only unnamed structure to the bundle's only one. UserError for the other task, or if names are not clear.
     """
     if model.is_segmentation != bool(dataset.structures):
         does, needs, has = NEEDED[model.is_segmentation]
@@ -131,13 +85,7 @@ def task_of_bundle(model: BundleModel, dataset: Dataset, named: Mapping[str, str
 
 
 def with_labels_of(task: BundleTask, dataset: Dataset, cases: Sequence[Case]) -> list[Case]:
-    """Return cases whose class numbers are those of the bundle, which may have its classes in another order.
-
-    Args:
-        task: the task of the bundle.
-        dataset: the dataset of the cases, with its own class numbers.
-        cases: the cases; those with masks are returned unchanged.
-    """
+    """Return cases with the class numbers of the bundle, which may have its classes in another order."""
     if not isinstance(task, BundleClassification):
         return list(cases)
     return [replace(case, label=task.classes.index(dataset.classes[case.label or 0])) for case in cases]

@@ -28,14 +28,7 @@ IN_CHARTS = "site_boxes"  # the page has it as SVG
 
 
 def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows: Sequence[dict]) -> None:
-    """Write the HTML page about the scores of a bundle. It needs no other file and no network.
-
-    Args:
-        folder: the folder with the figures, into which the page is written.
-        summary: content of `summary.json`.
-        scoring: the metrics of the task.
-        rows: the rows of `cases.csv`.
-    """
+    """Write the HTML page about the scores of a bundle into the folder with its figures, which it embeds."""
     shown = with_known_roles(rows, summary["bundle"]["trained_at"])
     is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
     label = "PHANTOM data" if is_phantom else "REAL data"
@@ -66,16 +59,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
 
 
 def with_known_roles(rows: Sequence[dict], trained_at: Collection[str]) -> list[dict]:
-    """Return copies of the rows of `cases.csv` in which the role is what a bundle says about the sites, for figures.
-
-    Args:
-        rows: the rows of `cases.csv`. All have the role "unseen", because whether the model was trained at a site is
-            often not known.
-        trained_at: names of the sites at which the model was trained, as the bundle lists them.
-
-    Returns:
-        The rows with the role `TRAINED_HERE` at these sites, and `NO_ROLE` at other sites.
-    """
+    """Return copies of the rows with the role TRAINED_HERE at these sites and NO_ROLE at others, for figures."""
     return [row | {"role": TRAINED_HERE if row["site"] in trained_at else NO_ROLE} for row in rows]
 
 
@@ -108,16 +92,7 @@ def _figures(folder: Path, name: str, label: str) -> list[EmbeddedImage]:
 
 
 def failures(scoring: Scoring, rows: Sequence[dict], label: str) -> Table | str:
-    """Return the table of missed structures and false alarms, or of wrongly classified images.
-
-    Args:
-        scoring: the metrics of the task.
-        rows: the rows of `cases.csv`.
-        label: which data is shown, such as "PHANTOM data".
-
-    Returns:
-        The table; if there is no failure, a sentence that says so.
-    """
+    """Return the table of missed structures and false alarms, or of wrongly classified images; a sentence if none."""
     if scoring.has_structures:
         head = ("site", "image", "structure", "failure")
         entries = [(row["site"], row["image"], row["structure"], _failure(row)) for row in rows if _failure(row)]

@@ -39,15 +39,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a bundle on labelled images.
-
-    Attributes:
-        summary: content of `summary.json`.
-        task: the task, with its metrics.
-        dataset: the dataset of the images.
-        cases: the scored cases by site.
-        results: by site, the rows of scores and the predicted masks.
-    """
+    """The scores of a bundle on labelled images; `cases` and `results` are by site."""
 
     summary: Mapping[str, Any]
     task: Task
@@ -75,21 +67,7 @@ class Scores:
 def score_bundle(
     bundle: Path, dataset: Dataset, named: Mapping[str, str] | None = None, device: str = "auto", quiet: bool = True
 ) -> Scores:
-    """Score a MONAI bundle on all labelled images of a dataset. Nothing is trained, and no code of the bundle runs.
-
-    Args:
-        bundle: folder of the unpacked bundle.
-        dataset: the labelled images, as `load_dataset` recognises them; all sites and all cases are scored.
-        named: the bundle's name of structures or classes of the dataset whose names differ.
-        device: "auto", "cpu" or "cuda".
-        quiet: True draws no progress bar.
-
-    Returns:
-        The scores.
-
-    Raises:
-        UserError: if the bundle or the dataset cannot be used.
-    """
+    """Score a MONAI bundle on all images of a dataset; `named` has the bundle's names of labels that differ."""
     model = load_bundle(bundle, pick_device(device))
     cases = dataset.cases_by_site(dataset.site_names())
     _check_channels(model, dataset)
@@ -106,30 +84,14 @@ def score_bundle(
 
 
 def check_output(out: Path, dataset: Dataset) -> None:
-    """Check that results may be written to a folder.
-
-    Args:
-        out: the folder; it may be missing.
-        dataset: the dataset with the labelled images.
-
-    Raises:
-        UserError: if the folder holds files, or lies among the images.
-    """
+    """Raise UserError if the folder for results holds files, or lies among the images."""
     check_outside_data(out, dataset)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already; choose another folder with {argument('out')}, or remove it")
 
 
 def write_scores(scores: Scores, out: Path) -> None:
-    """Write `summary.json`, `cases.csv`, `figures/` and the HTML page. If an error occurs, no folder is left.
-
-    Args:
-        scores: the scores of a bundle.
-        out: the folder to create.
-
-    Raises:
-        UserError: if the folder cannot be written.
-    """
+    """Write `summary.json`, `cases.csv`, `figures/` and the HTML page. If an error occurs, no folder is left."""
     scoring, rows = scores.task.scoring, scores.rows
     ratios = [ratio for result in scores.results.values() for ratio in result.ratios]
     with atomic_folder(out) as folder:
@@ -165,7 +127,6 @@ def _predict(
 
 
 def _check_channels(model: BundleModel, dataset: Dataset) -> None:
-    """Raise UserError if the images, which were found before, have other channels than the bundle's network expects."""
     if dataset.channels == model.channels:
         return
     settings = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
@@ -215,7 +176,6 @@ def _summarise(
 
 
 def _draw(scores: Scores, folder: Path) -> None:
-    """Draw the figures of the task."""
     task, dataset, rows = scores.task, scores.dataset, scores.rows
     shown_rows = with_known_roles(rows, scores.summary["bundle"]["trained_at"])
     label = "synthetic phantom data" if scores.summary["data"] == "phantom" else "real data"

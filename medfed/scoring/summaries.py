@@ -28,15 +28,8 @@ def print_summaries(args: argparse.Namespace) -> int:
 
 
 def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
-    """Return a table with one row for each site and structure, as `medfed score` prints it.
-
-    Args:
-        paths: the files.
-        min_patients: scores of fewer patients are left out of the table.
-
-    Raises:
-        UserError: if a file is no summary of `medfed score`, or has other weights or metrics than the first file.
-    """
+    """Return a table with one row for each site and structure; scores of fewer than `min_patients` patients are left
+    out. UserError if a file is no summary of `medfed score`, or has other weights or metrics than the first file."""
     heads, lines, labels = [], [], set()
     for path in paths:
         try:
