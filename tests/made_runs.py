@@ -17,11 +17,14 @@ from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
 from medfed.outputs.csv_files import format_rows
 from medfed.outputs.run_folder import FIGURES, RunFolder
-from medfed.tasks.class_scoring import ClassScoring
+from medfed.outputs.tables.comparison_data import Line, Table
+from medfed.tasks.class_scoring import ClassScoring, case_row
 from medfed.tasks.mask_scoring import MaskScoring
 
 METRICS = [column.key for column in MaskScoring().columns]
 WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
+FIRST_DISTANCES = {"hd95_percent_of_diagonal": 4.0, "hd_percent_of_diagonal": 5.0, "assd_percent_of_diagonal": 2.0}
+FIRST_DISTANCES["hd95_pooled_vx"] = 4.0
 CONFIG = "method: {name: METHOD}\nfederation: {engine: in_process}\n"
 
 
@@ -40,6 +43,12 @@ def png(width: int = 3, height: int = 2) -> bytes:
     return png_head(width, height) + pixels + _png_chunk(b"IEND", b"")
 
 
+def mask_row(site: str, patient: str, dice: float | None, status: str = "ok", role: str = "unseen", **others) -> dict:
+    """A row of cases.csv whose further scores are unknown, unless `others` give them."""
+    names = {"site": site, "role": role, "patient": patient, "image": patient, "structure": "disc", "status": status}
+    return names | dict.fromkeys(METRICS) | {"dice": dice} | others
+
+
 def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, structure: str = "disc") -> list[dict]:
     """n cases a site; Dice falls by 1 % a case and by the place of the site; the last of the unseen site is missed."""
     rows = []
@@ -47,23 +56,10 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
         for k in range(n):
             missed = site == unseen and k == n - 1
             dice = 0.0 if missed else round(0.9 - 0.05 * place - 0.01 * k + shift, 4)
-            rows.append(
-                {
-                    "site": site,
-                    "role": "unseen" if site == unseen else "seen",
-                    "patient": f"p{k}",
-                    "image": f"p{k}",
-                    "structure": structure,
-                    "status": "missed" if missed else "ok",
-                    **dict.fromkeys(METRICS),
-                    "dice": dice,
-                    "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
-                    "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
-                    "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
-                    "hd95_pooled_vx": 90.0 if missed else 4.0 + k,
-                    "ece": 0.02 + 0.01 * k,
-                }
-            )
+            distances = {name: 90.0 if missed else first + k for name, first in FIRST_DISTANCES.items()}
+            role, status = "unseen" if site == unseen else "seen", "missed" if missed else "ok"
+            others = distances | {"structure": structure, "ece": 0.02 + 0.01 * k}
+            rows.append(mask_row(site, f"p{k}", dice, status, role, **others))
     return rows
 
 
@@ -71,22 +67,35 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
     """Ten images a site of classes a and b, of five patients."""
     rng, rows = np.random.default_rng(0), []
     for site in [*sites, unseen]:
+        role = "unseen" if site == unseen else "seen"
         for k in range(10):
-            p, label = float(rng.uniform(0.05, 0.95)), "ab"[k % 2]
-            rows.append(
-                {
-                    "site": site,
-                    "role": "unseen" if site == unseen else "seen",
-                    "image": f"i{k}",
-                    "patient": f"s{k % 5}",
-                    "label": label,
-                    "predicted": "a" if p > 0.5 else "b",
-                    "p_a": p,
-                    "p_b": 1 - p,
-                    "correct": int((p > 0.5) == (label == "a")),
-                }
-            )
+            p = float(rng.uniform(0.05, 0.95))
+            rows.append(case_row(site, role, f"s{k % 5}", f"i{k}", k % 2, (p, 1 - p), ("a", "b")))
     return rows
+
+
+def scored(method: str, site: str, rows: list[dict], seed: int = 0, **others) -> dict:
+    """What a comparison reads of a run at an unseen site; `others` stand over what is there."""
+    keys = {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
+    return keys | others
+
+
+def line_of(table: Table, method: str, metric: str = "dice") -> Line:
+    """The line of a method in the first block of a metric."""
+    block = next(block for block in table.blocks if block.metric == metric)
+    return next(line for line in block.lines if line.method == method)
+
+
+NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
+NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
+
+
+def ledger_row(
+    number: int, site: str, direction: str, name: str, n_bytes: int, kind="train", content="statistic"
+) -> dict:
+    """A row of the ledger about a tensor."""
+    values = (number, site, direction, kind, content, name, "2x3", "float32", n_bytes)
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[dict]:
@@ -108,19 +117,7 @@ def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[d
 
 def done(number: int, value: float = 0.0) -> Round:
     """A finished round without training; each round adds a row to the ledger and a column to the history."""
-    ledger = [
-        {
-            "round": number,
-            "site": "a",
-            "direction": "up",
-            "kind": "train",
-            "content": "weight",
-            "name": "w",
-            "shape": "2",
-            "dtype": "float32",
-            "bytes": 8,
-        }
-    ]
+    ledger = [ledger_row(number, "a", "up", "w", 8, content="weight") | {"shape": "2"}]
     history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
     return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
@@ -153,26 +150,11 @@ def made_run(
     for name in ("unseen_cases", "training_curves"):
         (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
-    folder.write_json(
-        "summary.json",
-        {
-            **scoring.summarise(rows),
-            "data": data,
-            "dataset": "Discs",
-            "method": method,
-            "unseen_site": unseen,
-            "source_sites": sites,
-            "patients": {site: {"train": 5} for site in sites},
-            "selection": "last",
-            "selected_round": rounds,
-            "rounds": rounds,
-            "seed": seed,
-            "versions": {"torch": "2"},
-            "notices": ["a notice"],
-            "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
-            **others,
-        },
-    )
+    summary = scoring.summarise(rows) | {"data": data, "dataset": "Discs", "method": method, "unseen_site": unseen}
+    summary |= {"source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "seed": seed}
+    summary |= {"selection": "last", "selected_round": rounds, "rounds": rounds, "notices": ["a notice"]}
+    summary |= {"versions": {"torch": "2"}, "config_sha256": hashlib.sha256(config.encode()).hexdigest()}
+    folder.write_json("summary.json", summary | others)
     return path
 
 

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from made_runs import line_of, scored
 
 from medfed.core.errors import UserError
 from medfed.outputs.figures import calibration, confusion, examples, styles
@@ -29,14 +30,8 @@ def rows_of(site, right, role="unseen"):
     return result
 
 
-def result(method, site, right, seed=0, **others):
-    keys = {"method": method, "unseen_site": site, "seed": seed, "selection": "last", "data": "phantom"}
-    return keys | {"summary": {"task": "classification"}, "rows": rows_of(site, right)} | others
-
-
-def line(table, method, metric="accuracy"):
-    block = next(result for result in table.blocks if result.metric == metric)
-    return next(result for result in block.lines if result.method == method)
+def result(method, site, right):
+    return scored(method, site, rows_of(site, right), data="phantom", summary={"task": "classification"})
 
 
 RESULTS = [
@@ -51,25 +46,24 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
     """FedAvg: A 2 of 8, B 3 of 4: 25, 75, average 50. CCST: 100, 50, average 75."""
     table = build_table(RESULTS, ["all"])
     assert [(block.metric, block.unit) for block in table.blocks] == [("accuracy", "%"), ("auroc", "%")]
-    assert [cell.mean for cell in line(table, "fedavg").cells] == [25, 75]
-    assert line(table, "ccst", "auroc").cells[0].mean == 100
+    assert [cell.mean for cell in line_of(table, "fedavg", "accuracy").cells] == [25, 75]
+    assert line_of(table, "ccst", "auroc").cells[0].mean == 100
     text = to_markdown(table)
     assert "### accuracy (%), higher is better" in text
     assert "| fedavg | <u>25.00</u> [4.1, 72.4] | **75.00** | <u>50.00</u> | 25.00 (A) | 7/12 |" in text
     assert "**75.00**" in text.split("| ccst |")[1]
     assert text.splitlines()[0] == f"**{PHANTOM}**  "
     assert "HD95" not in text + to_csv(table)
-    assert "wrong" in to_text(table)
-    assert "missed" not in to_text(table)
+    assert "wrong" in to_text(table) and "missed" not in to_text(table)
 
 
 def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
     table = build_table(RESULTS, ["all"])
-    result = line(table, "ccst").difference
+    result = line_of(table, "ccst", "accuracy").difference
     assert result.n == 12
     assert 0 < result.p < 1
     assert "of each of all n unseen patients" in to_text(table)
-    auroc = line(table, "ccst", "auroc").difference
+    auroc = line_of(table, "ccst", "auroc").difference
     assert (auroc.p, auroc.n, auroc.verdict) == (None, None, "not tested")
     assert to_json_dict(table)["blocks"][0]["lines"][1]["difference"]["n"] == 12
 
@@ -78,8 +72,8 @@ def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so():
     alone = result("fedavg", "A", [1, 1, 1])
     alone["rows"] = [row for row in alone["rows"] if row["label"] == "normal"]
     table = build_table([alone], ["all"])
-    assert line(table, "fedavg", "auroc").cells == (None,)
-    assert line(table, "fedavg").cells[0].mean == 100
+    assert line_of(table, "fedavg", "auroc").cells == (None,)
+    assert line_of(table, "fedavg", "accuracy").cells[0].mean == 100
     assert any("images of one class only" in note for note in table.notes)
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from made_runs import made_comparison, made_run, mask_rows
+from made_runs import made_comparison, made_run, mask_row, mask_rows
 
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import UNADAPTED
@@ -14,24 +14,11 @@ from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.mask_scoring import MaskScoring
 
 MASKS = MaskScoring()
-METRICS = [column.key for column in MASKS.columns]
 
 
-def masks(dice, site="A", structure="disc"):
+def masks(dice, site="A"):
     """Rows of patients p0, p1, ... with these Dice values; None: neither mask contains the structure."""
-    return [
-        {
-            "site": site,
-            "role": "unseen",
-            "patient": f"p{k}",
-            "image": f"p{k}",
-            "structure": structure,
-            "status": "absent" if value is None else "ok",
-            **dict.fromkeys(METRICS),
-            "dice": value,
-        }
-        for k, value in enumerate(dice)
-    ]
+    return [mask_row(site, f"p{k}", d, "absent" if d is None else "ok") for k, d in enumerate(dice)]
 
 
 def effect(without, adapted, scoring=MASKS):
@@ -139,30 +126,22 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
 
 
 @pytest.mark.parametrize(
-    "harm, words",
+    ("name", "old", "new"),
     [
-        (lambda path: (path / UNADAPTED).unlink(), f"{UNADAPTED}: "),
-        (lambda path: (path / UNADAPTED).write_text("site\n"), f"{UNADAPTED}: "),
-        (
-            lambda path: (path / "summary.json").write_text(
-                (path / "summary.json").read_text().replace('"n_worse"', '"n_wors"')
-            ),
-            "summary.json: ",
-        ),
-        (
-            lambda path: (path / "summary.json").write_text(
-                (path / "summary.json").read_text().replace('"by": "tent"', '"by": "tints"')
-            ),
-            "summary.json: ",
-        ),
+        (UNADAPTED, "", None),
+        (UNADAPTED, "site,", "site"),
+        ("summary.json", '"n_worse"', '"n_wors"'),
+        ("summary.json", '"by": "tent"', '"by": "tints"'),
     ],
-    ids=["missing", "cut", "key", "technique"],
 )
-def test_a_damaged_adaptation_is_named_in_one_sentence(tmp_path, capsys, unpainted_figures, harm, words):
+def test_a_damaged_adaptation_is_named_in_one_sentence(tmp_path, capsys, unpainted_figures, name, old, new):
     rows = mask_rows(["A", "B"], "C")
     path = made_run(tmp_path / "run", rows=rows)
     adapted_run(path, rows, [row for row in rows if row["role"] == "unseen"])
-    harm(path)
+    if new is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_text((path / name).read_text().replace(old, new))
     assert main([str(path), "--quiet"]) == 2
     error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
+    assert f"{name}: " in error and error.count("\n") == 1

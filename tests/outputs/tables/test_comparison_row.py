@@ -4,15 +4,7 @@ from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row, row_from_folder_name
 
-METHODS = (
-    "fedavg",
-    "ccst:k=1",
-    "ccst:k=1,style=single",
-    "ccst+elcfs",
-    "ccst:codec=a/b",
-    "ccst:codec=a_b",
-    "ccst:codec=../x",
-)
+METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:codec=a_b ccst:codec=../x".split()
 VALUES = (
     "federation.participating=2",
     "network.weights=/a/b.pth",
@@ -32,9 +24,6 @@ def test_folder_names_are_valid_and_unique():
     for folder in folders:
         assert len(folder) < 120 and folder.isascii() and folder[0].isalnum() and not folder.endswith(".")
         assert not set(folder) & set('/\\:*?"<>| []')
-
-
-def test_a_plain_label_is_its_folder_name():
     assert ComparisonRow("ccst:k=1,style=single").folder == "ccst-k=1,style=single"
     assert ComparisonRow("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
 
@@ -60,14 +49,7 @@ def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_sett
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        '{"method": "a"}',
-        '{"method": "a", "varied": [1]}',
-        '{"method": 1, "varied": []}',
-    ],
+    "content", ["{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}']
 )
 def test_a_damaged_row_file_is_named(tmp_path, content):
     (tmp_path / ROW_FILE).write_text(content)

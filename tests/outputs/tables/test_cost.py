@@ -2,37 +2,20 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from made_runs import ledger_row
 
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables import cost
 from medfed.outputs.tables.comparison_row import SENT, ComparisonRow
-from medfed.outputs.tables.cost import (
-    PARTS,
-    Cost,
-    cost_csv,
-    cost_json,
-    cost_rows,
-    costs_by_row,
-    effort_notes,
-    mean_cost,
-    read_cost,
-)
+from medfed.outputs.tables.cost import Cost, cost_rows, costs_by_row, effort_notes, mean_cost, read_cost
 
 
 def rows(number: int, kind: str, up: int, down: int) -> list[dict]:
+    content = "statistic" if kind == "share" else "weight"
     return [
-        {
-            "round": number,
-            "site": site,
-            "direction": direction,
-            "kind": kind,
-            "name": "x",
-            "shape": "1",
-            "content": "statistic" if kind == "share" else "weight",
-            "dtype": "float32",
-            "bytes": n,
-        }
+        ledger_row(number, site, direction, "x", n, kind, content)
         for site in ("a", "b")
         for direction, n in (("up", up), ("down", down))
     ]
@@ -60,34 +43,12 @@ def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
 def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
     actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
-    assert actual == Cost(
-        1.0,
-        0.5,
-        0.0,
-        0.1,
-        1e6 + 4096,
-        12e6,
-        0,
-        0,
-        total_s=3 * (1 + 2),
-        up_weights=1e6,
-        up_statistics=4096,
-        down_weights=9e6,
-        down_statistics=3e6,
-    )
+    parts = {"up_weights": 1e6, "up_statistics": 4096, "down_weights": 9e6, "down_statistics": 3e6}
+    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 12e6, 0, 0, total_s=3 * (1 + 2), **parts)
     assert actual.up == actual.up_weights + actual.up_statistics and actual.down == 9e6 + actual.down_statistics
-    assert cost_rows({"m": actual}, PARTS) == [
-        [
-            "method",
-            "up weights kB",
-            "up statistics kB",
-            "up facts kB",
-            "down weights kB",
-            "down statistics kB",
-            "down facts kB",
-        ],
-        ["m", "1000.000", "4.096", "0.000", "9000.000", "3000.000", "0.000"],
-    ]
+    head = ["method", *(f"{way} {what} kB" for way in ("up", "down") for what in ("weights", "statistics", "facts"))]
+    numbers = ["m", "1000.000", "4.096", "0.000", "9000.000", "3000.000", "0.000"]
+    assert cost_rows({"m": actual}, cost.PARTS) == [head, numbers]
 
 
 def test_a_run_without_timings_has_bytes_only(tmp_path):
@@ -103,23 +64,22 @@ def test_costs_are_averaged_over_runs_and_written_in_seconds_and_bytes():
     actual = mean_cost([one, other])
     assert (actual.train_s, actual.once_s, actual.aggregate_s) == (2.0, 3.0, pytest.approx(0.2))
     line = "m,1.0,0.0,2.0,0.1,1000000.0,2000000.0,0.0,0.0,,,,updates" + ",0.0" * 6
-    assert cost_csv({"m": one}).splitlines()[1] == line
+    assert cost.cost_csv({"m": one}).splitlines()[1] == line
     numbers = ["1.00", "0.00", "2.00", "0.10", "1.000", "2.000", "0.000", "0.000"]
     assert cost_rows({"m": one})[1] == ["m", *numbers, "-", "-", "-", "updates"]
-    assert json.loads(cost_json({"m": one}))[0] == {"method": "m", **asdict(one)}
+    assert json.loads(cost.cost_json({"m": one}))[0] == {"method": "m", **asdict(one)}
 
 
 def run_of(tmp_path, row: ComparisonRow, rounds: int, n_steps: int, n_images: int, n_clients: int) -> tuple:
     """A run whose rounds take one second, with these numbers of steps and images in a round of all clients together."""
     folder = RunFolder(tmp_path / row.folder)
     folder.create()
+    seconds = {"train": 1.0, "aggregate": 0.1}
     for number in range(1, rounds + 1):
         history = {"round": number, "train_loss": 1.0, "validation_score": None}
         ledger = [] if row.arrangement in SENT else rows(number, "train", 10, 20)
-        folder.save_round(
-            Round(State(number, {}), history, ledger, {"train": 1.0, "aggregate": 0.1}, n_clients, n_steps, n_images),
-            number,
-        )
+        done = Round(State(number, {}), history, ledger, seconds, n_clients, n_steps, n_images)
+        folder.save_round(done, number)
     return row, "U", 0, folder
 
 
@@ -132,7 +92,7 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
         *(run_of(tmp_path, ComparisonRow("local", (), site), 3, 2, 8, 1) for site in "AB"),
     ]
     costs = costs_by_row(runs)
-    effort = {label: (cost.steps, cost.images, cost.total_s, cost.sent) for label, cost in costs.items()}
+    effort = {label: (of_row.steps, of_row.images, of_row.total_s, of_row.sent) for label, of_row in costs.items()}
     assert list(effort) == ["fedavg", "ccst", "pooled", "local"], "federated rows come first"
     assert effort == {
         "fedavg": (6, 48, 3, "updates"),
@@ -161,8 +121,8 @@ def test_timings_of_uncommitted_rounds_are_removed(tmp_path):
 
 
 def test_a_row_with_as_many_steps_and_images_as_its_baseline_is_named_first():
-    cost = Cost(1.0, 0.0, 0.0, 0.1, 1.0, 1.0, 0.0, 0.0, steps=10, images=40)
-    costs = {"fedavg": cost, "swa": cost, "elcfs": replace(cost, images=80)}
+    same = Cost(1.0, 0.0, 0.0, 0.1, 1.0, 1.0, 0.0, 0.0, steps=10, images=40)
+    costs = {"fedavg": same, "swa": same, "elcfs": replace(same, images=80)}
     equal, more = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
     assert equal == "as many steps and images as fedavg: swa"
     assert more.startswith("MORE EFFORT than fedavg (1.00 times the steps and 2.00 times the images)")

@@ -6,36 +6,26 @@ import json
 from dataclasses import replace
 
 import pytest
+from made_runs import NOT_LEARNED, mask_row, scored
 from scipy import stats
 
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_row import ComparisonRow
 from medfed.outputs.tables.conclusions import joining_conclusions, with_all_conclusions
 from medfed.outputs.tables.joining import ScoredRun, build_joining
-from medfed.outputs.tables.joining_text import (
-    joining_csv,
-    joining_json,
-    joining_markdown,
-    joining_text,
-)
+from medfed.outputs.tables.joining_text import joining_csv, joining_json, joining_markdown, joining_text
 from medfed.outputs.tables.table import to_text
 from medfed.outputs.tables.table_rows import block_rows
 from medfed.tasks.class_scoring import ClassScoring, case_row
 from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
-METRICS = [column.key for column in SCORING.columns]
-
-
-def case(site, patient, dice, role):
-    known = {"site": site, "role": role, "patient": patient, "image": patient, "structure": "disc"}
-    return dict.fromkeys(METRICS) | known | {"status": "ok", "dice": dice}
 
 
 def run(method, unseen, scores, trained_at="", seed=0, varied=()):
     """`scores`: for each site, the Dice of its patients p0, p1, ... The unseen site's role is "unseen"."""
     cases = [
-        case(site, f"p{k}", dice, "unseen" if site == unseen else "seen")
+        mask_row(site, f"p{k}", dice, role="unseen" if site == unseen else "seen")
         for site, values in scores.items()
         for k, dice in enumerate(values)
     ]
@@ -79,32 +69,16 @@ def test_only_runs_of_the_same_fold_and_seed_are_paired():
 def test_rows_are_compared_with_the_same_varied_settings():
     varied = [
         run(method, "C", {"C": [dice]}, at, varied=(f"federation.rounds={n}",))
-        for n, method, at, dice in (
-            (1, "fedavg", "", 0.5),
-            (1, "local", "A", 0.4),
-            (2, "fedavg", "", 0.9),
-            (2, "local", "A", 0.6),
-        )
-    ]
-    results = [
-        {
-            "method": one.row.label,
-            "row": one.row,
-            "unseen_site": "C",
-            "seed": 0,
-            "rows": one.cases,
-            "selection": "last",
-            "data": "real",
-            "baseline": one.row.baseline_label(),
-        }
-        for one in varied
+        for method, at, scores in (("fedavg", "", (0.5, 0.9)), ("local", "A", (0.4, 0.6)))
+        for n, dice in enumerate(scores, start=1)
     ]
     joining = build_joining(varied, SCORING, ["disc"], "real")
     assert means(joining, "fedavg, federation.rounds=1", "unseen")["all"] == (10, 1)
     assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
     assert len([one for one in joining.differences if one.metric == "dice"]) == 2
     baselines = [f"fedavg, federation.rounds={n}" for n in (1, 2)]
-    table = with_all_conclusions(build_table(results, ["disc"]), ["more steps"], joining, baselines)
+    table = build_table([one | {"baseline": one["row"].baseline_label()} for one in results(varied)], ["disc"])
+    table = with_all_conclusions(table, ["more steps"], joining, baselines)
     assert table.conclusions[-2] == "more steps."
     assert [text for text in table.conclusions if text.startswith("disc: Dice (points), gain")] == [
         f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
@@ -129,13 +103,8 @@ def test_every_format_has_the_differences_with_their_numbers_of_patients():
         assert "75.00*" in text and "72.00*" in text, "own test scores of the models of A and B"
     rows = list(csv.DictReader(io.StringIO(joining_csv(joining))))
     (row,) = (row for row in rows if (row["first"], row["images"], row["site"]) == ("fedavg", "unseen", "all"))
-    assert (row["data"], row["meaning"], row["second"], row["mean_difference"], row["n_patients"]) == (
-        "phantom",
-        "gain from joining",
-        "local",
-        "15.000000",
-        "2",
-    )
+    values = [row[key] for key in ("data", "meaning", "second", "mean_difference", "n_patients")]
+    assert values == ["phantom", "gain from joining", "local", "15.000000", "2"]
     models = json.loads(joining_json(joining))["models_of_local"]
     assert [(model["trained_at"], model["score_at"]) for model in models] == [
         ("A", {"A": pytest.approx(75), "C": pytest.approx(40)}),
@@ -145,17 +114,18 @@ def test_every_format_has_the_differences_with_their_numbers_of_patients():
 
 def results(runs, role="unseen"):
     return [
-        {
-            "method": run.row.label,
-            "row": run.row,
-            "unseen_site": run.unseen,
-            "seed": run.seed,
-            "selection": "last",
-            "data": "real",
-            "rows": [row for row in run.cases if row["role"] == role],
-        }
+        scored(run.row.label, run.unseen, [row for row in run.cases if row["role"] == role], run.seed, row=run.row)
         for run in runs
     ]
+
+
+def classified(method, trained_at, probabilities, n_negative):
+    """A run on one image of each patient; the patients after the first `n_negative` have the second class."""
+    rows = [
+        case_row("C", "unseen", f"i{k}", f"s{k}", int(k >= n_negative), (1 - p, p), ("a", "b"))
+        for k, p in enumerate(probabilities)
+    ]
+    return ScoredRun(ComparisonRow(method, (), trained_at), "C", 0, rows)
 
 
 def test_rows_without_a_federation_come_last_and_are_neither_ranked_nor_tested():
@@ -227,56 +197,23 @@ def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of
 def test_the_gain_in_auroc_is_the_difference_of_the_scores_of_the_table():
     """FedAvg ranks all eight patients correctly; the only local model has one of the 16 pairs wrong: 100 - 93.75."""
     scores = {"fedavg": [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], "local": [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.8, 0.9]}
-    runs = [
-        ScoredRun(
-            ComparisonRow(name, (), "A" * (name == "local")),
-            "C",
-            0,
-            [
-                case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 3), (1 - p, p), ("a", "b"))
-                for k, p in enumerate(values)
-            ],
-        )
-        for name, values in scores.items()
-    ]
+    runs = [classified(name, "A" * (name == "local"), values, 4) for name, values in scores.items()]
     joining = build_joining(runs, ClassScoring(), ["all"], "real")
     (auroc,) = (one for one in joining.differences if one.metric == "auroc")
     assert auroc.by_site["C"].mean == pytest.approx(6.25) and auroc.by_site["C"].low < 6.25
 
 
 def test_a_model_of_local_that_did_not_learn_is_named_with_its_site():
-    failed = {
-        "learned": False,
-        "images": "validation",
-        "score": 0.1,
-        "start": 0.0,
-        "trivial": 0.2,
-        "trivial_prediction": "no pixel",
-    }
     given = results(RUNS)
-    given[2]["summary"] = {"learning": failed, "unseen_site": "C"}
-    table = build_table(given, ["disc"])
-    assert any(
-        note.startswith("local: DID NOT LEARN in 1 of 2 runs") and note.endswith("(at B, unseen C seed 0)")
-        for note in table.notes
-    )
+    given[2]["summary"] = {"learning": NOT_LEARNED, "unseen_site": "C"}
+    (note,) = (note for note in build_table(given, ["disc"]).notes if note.startswith("local: DID NOT LEARN in 1 of 2"))
+    assert note.endswith("(at B, unseen C seed 0)")
 
 
 def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_score_of_their_predictions_together():
     """The AUROC of one model is 1, that of the other 1/2; all predictions together would have 10 of 16 pairs right."""
     probabilities = {"A": [0.6, 0.7, 0.8, 0.9], "B": [0.2, 0.2, 0.1, 0.3]}
-    runs = [
-        ScoredRun(
-            ComparisonRow("local", (), at),
-            "C",
-            0,
-            [
-                case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 1), (1 - p, p), ("a", "b"))
-                for k, p in enumerate(values)
-            ],
-        )
-        for at, values in probabilities.items()
-    ]
+    runs = [classified("local", at, values, 2) for at, values in probabilities.items()]
     given = [
         result | {"summary": ClassScoring().summarise(run.cases)}
         for run, result in zip(runs, results(runs), strict=True)
@@ -311,11 +248,13 @@ def test_without_another_method_the_conclusions_still_say_what_did_not_learn_and
     assert "cost of not pooling" in cost and "pooling is" not in cost
 
 
-def test_a_difference_from_a_model_that_did_not_learn_has_no_verdict():
+def test_the_verdict_follows_the_direction_of_the_metric_and_a_model_that_did_not_learn_has_none():
     scores = {"C": [0.61, 0.62, 0.63, 0.64, 0.65]}
     runs = [run("fedavg", "C", scores), run("pooled", "C", {"C": [0.1] * 5})]
     joining = build_joining(runs, SCORING, ["disc"], "real")
     assert "pooling is worse" in joining_conclusions(joining, ["fedavg"])[0]
+    distances = tuple(replace(one, higher_is_better=False) for one in joining.differences)
+    assert "pooling is better" in joining_conclusions(replace(joining, differences=distances), ["fedavg"])[0]
     (sentence,) = joining_conclusions(joining, ["fedavg"], ["pooled"])
     assert sentence.endswith("]: no verdict.")
 
@@ -324,20 +263,8 @@ def test_the_models_of_local_are_those_with_the_same_varied_settings():
     scores = {"fedavg": [0, 0.01, 0.02, 0.03, 0.04], "local": [0] * 5}
     runs = [
         run(method, "C", {"C": [dice + more for more in scores[method]]}, at, varied=(f"training.batch_size={size}",))
-        for size, method, at, dice in (
-            (4, "fedavg", "", 0.6),
-            (4, "local", "A", 0.5),
-            (40, "fedavg", "", 0.9),
-            (40, "local", "A", 0.8),
-        )
+        for method, at, of_size in (("fedavg", "", {4: 0.6, 40: 0.9}), ("local", "A", {4: 0.5, 40: 0.8}))
+        for size, dice in of_size.items()
     ]
     sentences = joining_conclusions(build_joining(runs, SCORING, ["disc"], "real"), ["fedavg, training.batch_size=4"])
     assert "score 50.00 to 50.00 there" in sentences[0]
-
-
-def test_the_words_follow_the_direction_of_the_metric():
-    scores = {"C": [0.61, 0.62, 0.63, 0.64, 0.65]}
-    runs = [run("fedavg", "C", scores), run("pooled", "C", {"C": [0.1] * 5})]
-    joining = build_joining(runs, SCORING, ["disc"], "real")
-    distances = tuple(replace(one, higher_is_better=False) for one in joining.differences)
-    assert "pooling is better" in joining_conclusions(replace(joining, differences=distances), ["fedavg"])[0]

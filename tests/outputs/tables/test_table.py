@@ -8,38 +8,31 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_runs import NOT_LEARNED, line_of, mask_row, scored
 
 from medfed.core.errors import UserError
 from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.latex import escape_latex, to_latex
 from medfed.outputs.tables.run_table import closing_table
 from medfed.outputs.tables.table import to_csv, to_json, to_json_dict, to_markdown, to_text
 from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
-METRICS, summarise = [column.key for column in SCORING.columns], SCORING.summarise
+summarise = SCORING.summarise
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
 
-def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="disc", unit="percent_of_diagonal"):
+def case(site, patient, dice, hd95=None, status="ok", role="unseen", unit="percent_of_diagonal"):
     distances = {f"hd95_{unit}": hd95, f"hd_{unit}": None if hd95 is None else 2 * hd95}
-    keys = {"site": site, "role": role, "patient": patient, "image": patient, "structure": structure, "status": status}
-    return keys | dict.fromkeys(METRICS) | {"dice": dice} | distances
+    return mask_row(site, patient, dice, status, role, **distances)
 
 
-def result(method, site, dice, hd95=None, seed=0, data="real", selection="last", **others):
+def result(method, site, dice, hd95=None, seed=0, unit="percent_of_diagonal", **others):
     """Return the result of a run with these Dice values and, if given, HD95 values of its patients."""
     distances = hd95 or [10.0] * len(dice)
-    rows = [case(site, f"p{k}", d, h, **others) for k, (d, h) in enumerate(zip(dice, distances, strict=True))]
-    return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": selection, "data": data}
-
-
-def block(table, metric="dice", structure="disc"):
-    return next(b for b in table.blocks if (b.metric, b.structure) == (metric, structure))
-
-
-def line(table, method, metric="dice"):
-    return next(actual for actual in block(table, metric).lines if actual.method == method)
+    rows = [case(site, f"p{k}", d, h, unit=unit) for k, (d, h) in enumerate(zip(dice, distances, strict=True))]
+    return scored(method, site, rows, seed, **others)
 
 
 def two_methods(**others):
@@ -53,7 +46,7 @@ def two_methods(**others):
 
 def test_cells_are_means_over_cases_in_percent_and_the_average_weights_sites_equally():
     """FedAvg: A has (80 + 90)/2 = 85, B has 70, so the average is 77.5 although A has twice as many patients."""
-    actual = line(build_table(two_methods(), ["disc"]), "fedavg")
+    actual = line_of(build_table(two_methods(), ["disc"]), "fedavg")
     assert [cell.mean for cell in actual.cells] == pytest.approx([85, 70])
     assert actual.average.mean == pytest.approx(77.5)
     assert actual.average.sd is None
@@ -61,14 +54,10 @@ def test_cells_are_means_over_cases_in_percent_and_the_average_weights_sites_equ
 
 def test_the_standard_deviation_is_over_seeds():
     """Seeds 0 and 1 give 80 and 84 at A, 70 and 62 at B: the averages 75 and 73 have the sd sqrt(2)."""
-    results = [
-        result("fedavg", "A", [0.80], seed=0),
-        result("fedavg", "A", [0.84], seed=1),
-        result("fedavg", "B", [0.70], seed=0),
-        result("fedavg", "B", [0.62], seed=1),
-    ]
+    scores = {"A": (0.80, 0.84), "B": (0.70, 0.62)}
+    results = [result("fedavg", site, [dice[seed]], seed=seed) for site, dice in scores.items() for seed in (0, 1)]
     table = build_table(results, ["disc"])
-    actual = line(table, "fedavg")
+    actual = line_of(table, "fedavg")
     assert [cell.sd for cell in actual.cells] == pytest.approx([8**0.5, 32**0.5])
     assert (actual.average.mean, actual.average.sd) == pytest.approx((74, 2**0.5))
     assert "74.00 ± 1.41" in to_text(table)
@@ -108,40 +97,35 @@ def test_the_test_is_over_all_unseen_patients_averaged_over_seeds():
         results.append(result("elcfs", site, list(base - gain), seed=0))
         results.append(result("elcfs", site, list(base + 3 * gain), seed=1))
     table = build_table(results, ["disc"])
-    actual = line(table, "elcfs")
+    actual = line_of(table, "elcfs")
     assert (actual.difference.n, actual.difference.reason) == (7, None)
     assert actual.difference.p == pytest.approx(2 / 2**7)
     assert "0.016 (7)" in to_text(table)
-    assert line(table, "fedavg").difference is None
+    assert line_of(table, "fedavg").difference is None
 
 
-def test_too_few_patients_give_no_p_value_and_a_note():
+def test_too_few_patients_give_no_p_value_and_a_note_and_without_the_baseline_there_is_no_test():
     table = build_table(two_methods(), ["disc"])
-    assert line(table, "elcfs").difference.p is None
-    assert "- (3)" in to_text(table)
-    assert any(
-        note.startswith("no p for some metric, because only 3 matched patients") and note.endswith(": elcfs")
-        for note in table.notes
-    )
-
-
-def test_there_is_no_test_if_the_baseline_was_not_run():
+    assert line_of(table, "elcfs").difference.p is None and "- (3)" in to_text(table)
+    (note,) = (note for note in table.notes if note.startswith("no p for some metric, because only 3 matched patients"))
+    assert note.endswith(": elcfs")
     table = build_table(two_methods(), ["disc"], baseline="fedprox")
-    assert line(table, "elcfs").difference is None
+    assert line_of(table, "elcfs").difference is None
     assert "fedprox was not run, so these methods are not compared with it: elcfs, fedavg" in table.notes
     assert "p (n)" not in to_text(table)
 
 
 def test_a_missing_fold_and_its_average_are_a_dash_with_a_note():
     table = build_table(two_methods()[:3], ["disc"])
-    actual = line(table, "elcfs")
+    actual = line_of(table, "elcfs")
     assert (actual.cells[1], actual.average) == (None, None)
     assert "| elcfs | **93.00** | - | - |" in to_markdown(table)
     assert "not run: elcfs, unseen B, seed 0" in table.notes
-    assert (line(table, "elcfs").worst_site, line(table, "fedavg").worst_site) == (None, "B")
+    assert (line_of(table, "elcfs").worst_site, line_of(table, "fedavg").worst_site) == (None, "B")
 
 
-def test_planned_runs_that_are_missing_are_noted_even_if_a_whole_method_a_site_or_a_seed_is_missing():
+def test_planned_runs_that_are_missing_and_runs_of_other_images_are_noted():
+    """A whole method, a site or a seed may be missing."""
     planned = {(method, site, seed) for method in ("fedavg", "elcfs", "ccst") for site in "ABC" for seed in (0, 1)}
     table = build_table(two_methods()[:3], ["disc"], planned=planned - {("elcfs", "A", 1), ("elcfs", "B", 1)})
     assert [note for note in table.notes if note.startswith("not run")] == [
@@ -152,46 +136,35 @@ def test_planned_runs_that_are_missing_are_noted_even_if_a_whole_method_a_site_o
         "not run: fedavg, unseen B, seed 1",
         "not run: fedavg, unseen C, seeds 0, 1",
     ]
-    assert not any(note.startswith("not run") for note in build_table(two_methods(), ["disc"]).notes)
+    other_images = two_methods()
+    other_images[2]["rows"].pop()
+    notes = "\n".join(build_table(other_images, ["disc"]).notes)
+    assert "A: the runs do not score the same images" in notes and "not run" not in notes
 
 
-def test_a_missed_organ_is_counted_and_lowers_the_mean():
+def test_a_missed_organ_is_counted_and_lowers_the_mean_and_an_absent_one_is_in_neither_mean_nor_count():
     worse = two_methods()
     worse[2]["rows"][1] |= {"dice": 0.0, "hd95_percent_of_diagonal": 500.0, "status": "missed"}
-    before, after = (line(build_table(r, ["disc"]), "elcfs") for r in (two_methods(), worse))
+    before, after = (line_of(build_table(r, ["disc"]), "elcfs") for r in (two_methods(), worse))
     assert after.cells[0].mean < before.cells[0].mean
     assert (after.n_missed, after.n_cases) == (1, 3)
     assert "1/3" in to_text(build_table(worse, ["disc"]))
-
-
-def test_absent_cases_are_in_neither_mean_nor_count():
     results = [result("fedavg", "A", [0.8])]
     results[0]["rows"].append(case("A", "p9", None, status="absent"))
-    actual = line(build_table(results, ["disc"]), "fedavg")
+    actual = line_of(build_table(results, ["disc"]), "fedavg")
     assert (actual.cells[0].mean, actual.n_cases) == (pytest.approx(80), 1)
 
 
 def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
     results = [result("fedavg", "A", [0.8], [3.0], unit="mm"), result("fedavg", "B", [0.8], [7.0])]
     table = build_table(results, ["disc"])
-    assert [(b.name, b.unit) for b in table.blocks] == [
-        ("Dice", "%"),
-        ("HD95", "mm"),
-        ("HD95", "% of diagonal"),
-        ("HD", "mm"),
-        ("HD", "% of diagonal"),
-    ]
-    actual = line(table, "fedavg", "hd95_mm")
+    units = ["Dice %", "HD95 mm", "HD95 % of diagonal", "HD mm", "HD % of diagonal"]
+    assert [f"{block.name} {block.unit}" for block in table.blocks] == units
+    actual = line_of(table, "fedavg", "hd95_mm")
     assert (actual.cells[0].mean, actual.cells[1], actual.average) == (3.0, None, None)
     mixed = [result("fedavg", "A", [0.8], [3.0], unit="mm")]
     mixed[0]["rows"].append(case("A", "p9", 0.8, 7.0))
-    assert line(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
-
-
-def test_runs_of_different_images_are_noted():
-    results = two_methods()
-    results[2]["rows"].pop()
-    assert any("A: the runs do not score the same images" in note for note in build_table(results, ["disc"]).notes)
+    assert line_of(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
 
 
 def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same_settings():
@@ -200,12 +173,12 @@ def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same
     scores = {"elcfs, k=1": high, "elcfs, k=2": high, "elcfs, k=3": high, "fedavg, k=1": low, "fedavg, k=2": high}
     results = [result(m, "A", dice) | {"baseline": f"fedavg, {m[-3:]}"} for m, dice in scores.items()]
     table = build_table(results, ["disc"])
-    assert [actual.method for actual in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
-    assert line(table, "elcfs, k=1").difference.p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
-    assert line(table, "elcfs, k=2").difference.p is None and line(table, "elcfs, k=2").difference.n == 8
-    assert line(table, "elcfs, k=3").difference is None
+    assert [actual.method for actual in table.blocks[0].lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
+    assert line_of(table, "elcfs, k=1").difference.p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
+    assert line_of(table, "elcfs, k=2").difference.p is None and line_of(table, "elcfs, k=2").difference.n == 8
+    assert line_of(table, "elcfs, k=3").difference is None
     assert "fedavg, k=3 was not run, so these methods are not compared with it: elcfs, k=3" in table.notes
-    assert line(table, "fedavg, k=2").difference is None
+    assert line_of(table, "fedavg, k=2").difference is None
     assert sum("against fedavg with the same varied settings" in note for note in table.notes) == 1
     assert not any("the same varied" in note for note in build_table(two_methods(), ["disc"]).notes)
 
@@ -242,14 +215,9 @@ def test_csv_has_one_value_in_each_line_and_states_phantom():
 def test_json_contains_the_cells():
     table = build_table(two_methods(), ["disc"])
     assert json.loads(to_json(table)) == to_json_dict(table)
-    assert to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0] == {
-        "mean": pytest.approx(85),
-        "sd": None,
-        "n_seeds": 1,
-        "low": None,
-        "high": None,
-        "n_patients": 2,
-    }
+    known = {"mean": pytest.approx(85), "n_seeds": 1, "n_patients": 2}
+    cell = to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0]
+    assert cell == dict.fromkeys(("sd", "low", "high")) | known
 
 
 def test_text_is_aligned_and_has_escape_codes_only_for_a_terminal():
@@ -289,6 +257,10 @@ def summary_of(rows, data="phantom", **others):
     return summarise(rows) | {"data": data, "selection": "last"} | others
 
 
+def cells_of(text):
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
 RUN = [
     case("A", "1", 0.90, 2.0, role="seen"),
     case("A", "2", 0.80, 4.0, role="seen"),
@@ -302,7 +274,7 @@ RUN = [
 def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 %."""
     text = closing_table(summary_of(RUN, method="elcfs", selected_round=3, rounds=5))
-    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
+    lines = cells_of(text)
     assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'"]]
     assert lines[3:10] == [
         ["site", "structure", "patients", "images", "Dice %", "HD95", "ASSD", "missed"],
@@ -322,9 +294,7 @@ def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_train
     sentence = "NOT DETERMINISTIC: the same config and seed give other weights each time"
     assert f"\n{sentence}\ntrained in bf16\n" in closing_table(summary_of(RUN, **rough))
     summaries = {"elcfs": summary_of(RUN), "fedavg": summary_of(RUN, **rough)}
-    table = build_table(
-        [result(method, "A", [0.8]) | {"summary": summary} for method, summary in summaries.items()], ["disc"]
-    )
+    table = build_table([result(method, "A", [0.8], summary=of_run) for method, of_run in summaries.items()], ["disc"])
     assert [note for note in table.notes if "DETERMINISTIC" in note or "bf16" in note] == [
         f"fedavg: {sentence}",
         "fedavg: trained in bf16",
@@ -332,34 +302,21 @@ def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_train
     assert "DETERMINISTIC" not in closing_table(summary_of(RUN))
 
 
-LEARNING = {
-    "learned": False,
-    "images": "validation",
-    "score": 0.215,
-    "start": 0.1,
-    "trivial": 0.25,
-    "trivial_prediction": "every pixel is foreground",
-}
-
-
-def test_the_closing_table_says_that_a_model_did_not_learn_and_what_is_as_good():
-    below = closing_table(summary_of(RUN, learning=LEARNING)).splitlines()
+def test_a_model_that_did_not_learn_is_named_at_the_end_of_its_run_and_in_a_comparison():
+    below = closing_table(summary_of(RUN, learning=NOT_LEARNED)).splitlines()
     assert below[2] == (
-        "DID NOT LEARN: on the validation images of the source sites, the model has Dice 21.50 %, a trivial prediction "
+        "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %, a trivial prediction "
         "(every pixel is foreground) 25.00 %; train for more rounds or on more images"
     )
-    as_good = LEARNING | {"images": "training", "trivial": 0.2, "start": 0.215}
-    sentence = "on the training images of the source sites, the model has Dice 21.50 %, its initial weights 21.50 %;"
+    as_good = NOT_LEARNED | {"images": "training", "trivial": 0.1, "start": 0.2}
+    sentence = "on the training images of the source sites, the model has Dice 20.00 %, its initial weights 20.00 %;"
     assert sentence in closing_table(summary_of(RUN, learning=as_good))
-    no_number = closing_table(summary_of(RUN, learning=LEARNING | {"score": float("nan")}))
+    no_number = closing_table(summary_of(RUN, learning=NOT_LEARNED | {"score": float("nan")}))
     assert "the source sites, the Dice of the model is not a number; train with a lower learning rate" in no_number
-    for fine in ({}, {"learning": LEARNING | {"learned": True}}):
+    for fine in ({}, {"learning": NOT_LEARNED | {"learned": True}}):
         assert "LEARN" not in closing_table(summary_of(RUN, **fine))
-
-
-def test_a_comparison_names_the_runs_that_did_not_learn():
-    summaries = [summary_of(RUN, unseen_site="A", learning=LEARNING | {"learned": seed == 1}) for seed in range(2)]
-    results = [result("fedavg", "A", [0.8], seed=seed) | {"summary": s} for seed, s in enumerate(summaries)]
+    summaries = [summary_of(RUN, unseen_site="A", learning=NOT_LEARNED | {"learned": seed == 1}) for seed in range(2)]
+    results = [result("fedavg", "A", [0.8], seed=seed, summary=of_run) for seed, of_run in enumerate(summaries)]
     notes = [note for note in build_table(results, ["disc"]).notes if "LEARN" in note]
     assert notes == [
         "fedavg: DID NOT LEARN in 1 of 2 runs: on the source sites, a trivial prediction or the initial weights are as "
@@ -369,30 +326,27 @@ def test_a_comparison_names_the_runs_that_did_not_learn():
 
 def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
     text = closing_table(summary_of(RUN[:3], data="real"))
-    assert text.startswith("real data\n")
-    assert "gap" not in text
-    assert "UNSEEN" not in text
+    assert text.startswith("real data\n") and "gap" not in text and "UNSEEN" not in text
 
 
 def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
     rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
-    lines = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(rows)).splitlines()]
+    lines = cells_of(closing_table(summary_of(rows)))
     assert ["A (UNSEEN)", "disc", "2", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
 
 
 def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
     rows = [*RUN, case("V", "1", 0.10, 3.0, role="validation")]
-    text = closing_table(summary_of(rows))
-    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
+    lines = cells_of(closing_table(summary_of(rows)))
     assert [actual[0] for actual in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
-    without = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(RUN)).splitlines()]
+    without = cells_of(closing_table(summary_of(RUN)))
     assert [line for line in lines[8:] if line[0] != "V (VALIDATION)"] == without[7:]
 
 
 def test_the_end_of_a_run_shows_calibration_and_failures_of_each_site_and_of_all_patients_together():
     rows = [row | {"ece": 0.02 * place} for place, row in enumerate(RUN[:-1], start=1)]
     text = closing_table(summary_of([*rows, RUN[-1]]))
-    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
+    lines = cells_of(text)
     start = lines.index(["calibration and failures"]) + 1
     assert lines[start : start + 6] == [
         ["site", "structure", "ECE %", "Dice < 0.7", "missed", "false alarm"],
@@ -413,22 +367,20 @@ def test_without_probabilities_there_is_no_calibration_and_without_failures_in_t
 
 def test_runs_of_an_older_version_count_failures_with_the_limit_of_the_others_and_are_named():
     fedavg, elcfs = [], []
-    for result in two_methods():
-        rows = [row | {"ece": 0.1} for row in result["rows"]]
+    for run in two_methods():
+        rows = [row | {"ece": 0.1} for row in run["rows"]]
         summary = replace(SCORING, failure_dice=0.65).summarise(rows)
-        if result["method"] == "fedavg":
+        if run["method"] == "fedavg":
             older = summary | {"metrics": [facts for facts in summary["metrics"] if facts["name"] != "ece"]}
-            fedavg.append(result | {"summary": {key: older[key] for key in older if key != "failures"}})
+            fedavg.append(run | {"summary": {key: older[key] for key in older if key != "failures"}})
         else:
-            elcfs.append(result | {"summary": summary, "rows": rows})
+            elcfs.append(run | {"summary": summary, "rows": rows})
     note = "fedavg: no calibration error (ECE) for some runs, because an older version"
     table = build_table([*fedavg, *elcfs], ["disc"])
-    assert [cell.mean for cell in line(table, "elcfs", "ece").cells] == pytest.approx([10, 10])
-    assert line(table, "fedavg", "ece").cells == (None, None) and any(text.startswith(note) for text in table.notes)
-    assert (table.failures[0].title, [of_method.total.text for of_method in table.failures[0].lines]) == (
-        "Dice < 0.65",
-        ["0/3", "1/3"],
-    )
+    assert [cell.mean for cell in line_of(table, "elcfs", "ece").cells] == pytest.approx([10, 10])
+    assert line_of(table, "fedavg", "ece").cells == (None, None) and any(text.startswith(note) for text in table.notes)
+    low_dice = table.failures[0]
+    assert low_dice.title == "Dice < 0.65" and [of.total.text for of in low_dice.lines] == ["0/3", "1/3"]
     table = build_table(fedavg, ["disc"])
     assert "ece" not in {block.metric for block in table.blocks} and any(text.startswith(note) for text in table.notes)
     assert not any("older version" in text for text in build_table(elcfs, ["disc"]).notes)
@@ -442,11 +394,8 @@ def test_runs_with_other_limits_of_a_failure_are_not_compared():
 
 
 def test_clients_are_described_in_one_line():
-    with_clients = {
-        "clients": {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"},
-        "source_sites": ["A", "B", "C"],
-    }
-    text = closing_table(summary_of(RUN) | with_clients)
+    clients = {"n": 30, "per_round": 10, "partition": "dirichlet 0.5"}
+    text = closing_table(summary_of(RUN, clients=clients, source_sites=["A", "B", "C"]))
     assert text.splitlines()[2] == "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"
     assert text.count("client") == 1
 
@@ -461,6 +410,21 @@ def test_validation_sites_have_the_same_table_with_their_own_heading():
     assert "each column is the validation site, which did not train either" in to_text(table)
     assert "not run: elcfs, validation B, seed 0" in table.notes
     assert "validation_site" in to_csv(table, "validation").splitlines()[0]
-    assert [cell.mean for cell in line(table, "fedavg").cells] == pytest.approx([85, 70])
+    assert [cell.mean for cell in line_of(table, "fedavg").cells] == pytest.approx([85, 70])
     with pytest.raises(ValueError, match="is among those of the validation site 'A'"):
         build_table([results[0] | {"rows": [case("A", "p1", 0.8)]}], ["disc"], role="validation")
+
+
+def test_latex_marks_the_best_and_the_second_and_escapes_special_characters():
+    results = [
+        scored(method, "A_1", [mask_row("A_1", f"p{k}", dice, structure="organ_1") for k in range(6)], data="phantom")
+        for method, dice in (("a", 0.5), ("b&", 0.75))
+    ]
+    text = to_latex(build_table(results, ["organ_1"], baseline="a"))
+    assert r"A\_1" in text and r"b\& & \textbf{75.00}" in text and r"a & \underline{50.00}" in text
+    caption = r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}"
+    assert caption in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3, "scores, differences and failures"
+    assert escape_latex("50 % of a_b & {c} #1 $2 ~ ^ \\") == (
+        r"50 \% of a\_b \& \{c\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}"
+    )
