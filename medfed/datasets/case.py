@@ -54,7 +54,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Volume:
-    """One loaded case: image and mask on the voxel grid of the image file."""
+    """One loaded case: image and mask on the voxel grid of the image file.
+
+    Args:
+        image: (C, H, W, D) float32, finite. Volumes keep their stored intensities; 2-D image files are scaled to [0,
+            255] and have D = 1.
+        mask: (S, H, W, D) uint8 of 0 and 1, one channel per structure, in the order of the dataset's `structures`.
+            `mask.meta["label_values"]` lists the values that the file contains.
+        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it (PNG, for example).
+        notices: short descriptions of what was converted or looks unusual, without the file's name.
+    """
 
     image: MetaTensor
     mask: MetaTensor

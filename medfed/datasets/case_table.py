@@ -14,20 +14,11 @@ COLUMNS = ("site", "patient", "case", "image", "mask")
 
 
 def write_case_table(dataset: Dataset, path: Path) -> None:
-    """Write a CSV file with a line for each case: site, patient, case, and the paths of image and mask.
+    """Write a CSV file with a line for each case: site, patient, case, and the paths of image and masks.
 
-    Several masks of an image (`data.merge_masks`) are separated by semicolons.
-
-    The names of patients and cases are those in run folders; for DICOM images they are keyed hashes, so that this file
-    is what tells patients by their names, and only its owner can read it (mode 0600). No image is opened. The file is
-    for the site alone: it is refused in a run folder, whose files are meant to be passed on.
-
-    Args:
-        dataset: the dataset; its `root` must exist.
-        path: the file to write; it must not exist. Folders that are missing are created.
-
-    Raises:
-        UserError: if the file exists, lies in a run folder, or cannot be written.
+    For DICOM images, patient and case are keyed hashes, so that this file is what tells patients by their names: only
+    its owner can read it (mode 0600), and it is refused in a run folder, whose files are meant to be passed on. Several
+    masks of an image are separated by semicolons. UserError if the file exists or cannot be written.
     """
     if any((folder / "environment.json").is_file() for folder in path.absolute().parents):
         raise UserError(

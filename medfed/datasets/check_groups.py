@@ -43,18 +43,10 @@ class Group:
 
 
 def group_sentences(sentences: Iterable[str], root: str = "") -> list[Group]:
-    """Group sentences of the form "PLACE: what was found; what was expected; what to do".
+    """Group sentences of the form "PLACE: what was found; what was expected; what to do" by their cause.
 
-    Sentences belong to the same group if they differ only in the place, in numbers, in names of files, in names in
-    quotes or with digits, in examples, in files and folders in the folder of the dataset, and in what
+    Sentences have the same cause if they differ only in the place, in numbers, names and examples, and in what
     `data.ignored_names` leaves out. Sentences about folders that were not read are a group each.
-
-    Args:
-        sentences: problems or warnings of a dataset check.
-        root: folder of the dataset.
-
-    Returns:
-        The groups, in the order of their first sentences.
     """
     groups: dict[str, Group] = {}
     for sentence in sentences:
@@ -70,18 +62,10 @@ def group_sentences(sentences: Iterable[str], root: str = "") -> list[Group]:
 
 
 def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> list[str]:
-    """Return sentences as lines of text, one paragraph for each cause.
+    """Return lines of at most 100 characters (except for longer paths), one paragraph for each cause.
 
-    A sentence that is alone in its group is shown completely. For other groups, the paragraph has the number of files,
-    folders or sites, the first sentence, two examples, and on a line of its own what to do.
-
-    Args:
-        sentences: problems or warnings of a dataset check.
-        root: folder of the dataset; the examples are relative to it.
-        sites: names of the sites.
-
-    Returns:
-        Lines of at most 100 characters, except for longer paths.
+    A sentence that is alone in its group is shown completely. Other paragraphs have the number of files, folders or
+    sites, the first sentence, two examples with paths relative to `root`, and on a line of its own what to do.
     """
     lines = []
     for group in group_sentences(sentences, root):
@@ -101,12 +85,7 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
 
 
 def join_problems(problems: Sequence[str], root: str) -> str:
-    """Return the text of an error message: the first problem, and in brackets the others, each cause once.
-
-    Args:
-        problems: at least one problem of the form "PLACE: what was found; what was expected; what to do".
-        root: folder of the dataset.
-    """
+    """Return the text of an error message: the first problem, and in brackets the others, each cause once."""
     if len(problems) == 1:
         return problems[0]
     first, *others = group_sentences(problems, root)
@@ -120,7 +99,6 @@ def join_problems(problems: Sequence[str], root: str) -> str:
 
 
 def _noun(places: Sequence[str], root: str, sites: Sequence[str]) -> str:
-    """Return what the places of a group are: sites, folders, files or other places."""
     if set(places) <= set(sites):
         return "sites"
     if root not in places[0]:

@@ -16,13 +16,7 @@ MIN_VARIANCE_RATIO = 0.02  # of the intensities within the labels of a mask to a
 
 
 def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
-    """Return the problem that every mask of a site lost its foreground, if it did.
-
-    Args:
-        site: name of the site.
-        n_lost: number of masks with the notice `LOST`.
-        n_masks: number of masks of the site that were read.
-    """
+    """Return the problem that all masks of a site that were read have the notice `LOST`, or None."""
     if not n_lost or n_lost < n_masks:
         return None
     return (
@@ -36,17 +30,9 @@ def cover_warnings(
 ) -> list[str]:
     """Warn about structures that cover more than 90 % of the pixels in more than half of a site's masks.
 
-    If every mask of the site is completely covered by the structure or does not show it, the masks have no shape, and
-    the warning says so. Structures that no mask shows are not looked at.
-
-    Args:
-        site: name of the site.
-        structures: names of the structures.
-        foreground: for each mask, the part of the image that each structure covers, in [0, 1].
-        suggest_keys: whether the dataset has the settings `background_value` and `mask_colours`.
-
-    Returns:
-        At most one sentence for each structure.
+    Another warning is about masks without a shape, each covered completely or not at all. `foreground` has, for each
+    mask, the part of the image that each structure covers; `suggest_keys` says whether the dataset has the settings to
+    recommend.
     """
     keys = "if the masks are inverted, set data.background_value to the value of the background (such as 255), or name "
     cure = keys + "the colours in data.mask_colours" if suggest_keys else "look at the files, and write the masks again"
@@ -68,12 +54,7 @@ def cover_warnings(
 
 
 def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
-    """Describe an image that equals its mask: its intensities are nearly constant in each label of the mask.
-
-    Args:
-        image: (C, H, W, D).
-        mask: (S, H, W, D) of 0 and 1.
-    """
+    """Describe an image (C, H, W, D) that equals its mask (S, H, W, D): it is nearly constant in each label."""
     grey = image.numpy().mean(0).reshape(-1).astype(np.float64)
     labels = (mask.numpy() * (1 << np.arange(len(mask)))[:, None, None, None]).sum(0).reshape(-1)
     step = max(1, grey.size // MAX_SAMPLED_VOXELS)

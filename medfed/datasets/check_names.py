@@ -19,23 +19,16 @@ _SIDES = ("[lL]eft|[rR]ight|LEFT|RIGHT", "OD|OS|od|os", "L|R", "l|r", "RE|LE", "
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Find a regular expression that divides the names of a site's images into patients with several images.
+    """Return a regular expression whose first group is the patient, and the names of one patient with several images.
 
-    These patterns are tried, in this order:
+    None if no pattern fits all names. These patterns are tried, in this order:
 
     - a word such as patient, pat, sub, case or p with a number: `sub-01_ses-1`, `sub-01_ses-2`
     - a side at the end: `01L` and `01R`, `7_left` and `7_right`, at least twice in the site
-    - a side at the start or within the name, with both sides at least twice: `OD_7` and `OS_7`, `7_L_x` and `7_R_x`
     - a word for a changed copy at the end, at least twice: `7` and `7_aug1`, `8` and `8_flip`
+    - a side at the start or within the name, with both sides at least twice: `OD_7` and `OS_7`, `7_L_x` and `7_R_x`
     - a number with more after it: `8863_x51`, `8863_x101`, `9022_x51`. There must be two or more such patients, with
       two or more images on average, because a single number may be a series, and they must not be years.
-
-    Args:
-        names: names of the images, without suffix.
-
-    Returns:
-        The regular expression, whose first group is the patient, and the names of the images of one patient with
-        several images. None if no pattern fits all names.
     """
     patterns = []
     if label := _LABELLED.search(names[0]) if names else None:
@@ -60,12 +53,7 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
-    """Return the problem that years were taken as the patients of a site, as its folders or by `data.patient_pattern`.
-
-    Args:
-        folder: folder of the site.
-        cases: the cases of the site.
-    """
+    """Return the problem that the patients of a site look like years, or an empty list."""
     patients = sorted({case.patient for case in cases})
     if len(patients) == len(cases) or not are_years(patients):
         return []
@@ -77,15 +65,9 @@ def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
 
 
 def patient_warning(site: str, names: Sequence[str]) -> list[str]:
-    """Warn if the names of a site's images suggest that several of them show the same patient.
+    """Warn if the names of a site's images suggest that several show the same patient; say which pattern to set.
 
-    Args:
-        site: name of the site, in which every image counts as a patient.
-        names: names of the images, in which `data.patient_pattern` would be searched. Images of two classes may have
-            equal names.
-
-    Returns:
-        One sentence with the pattern to set, or an empty list.
+    Images of two classes may have equal names.
     """
     suggestion = suggest_pattern(names)
     if suggestion is None:

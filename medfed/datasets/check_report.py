@@ -15,29 +15,11 @@ HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intens
 
 
 def to_json(report: DatasetReport) -> str:
-    """Return the whole report of a dataset check as JSON.
-
-    Args:
-        report: from `check_dataset`.
-
-    Returns:
-        JSON text with the properties of every case (such as its size, intensity range and SHA-256), the problems and
-        the warnings.
-    """
     return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
 
 
 def to_text(report: DatasetReport) -> str:
-    """Return the report of a dataset check as text for the terminal.
-
-    Args:
-        report: from `check_dataset`.
-
-    Returns:
-        Lines of text: a table with one row per site; a table with the number of images of each class, or with the part
-        of the images that each structure covers; the warnings and the problems, grouped by cause; the rows that a
-        result will lack; and at the end the number of problems and the number of warnings.
-    """
+    """Return tables of the sites and of their classes or structures, and the report's sentences grouped by cause."""
     lines = _table([HEADER, *(_row(site) for site in report.sites)])
     lines += _class_lines(report) if report.classes else _foreground_lines(report)
     if report.is_phantom:
@@ -56,11 +38,7 @@ def to_text(report: DatasetReport) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table. If it is wider than 100 characters, more columns follow below, after an empty line.
-
-    Args:
-        rows: the cells; each line begins with the first cell of its row.
-    """
+    """Return the lines of a table. If it is wider than 100 characters, further columns follow below."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     blocks: list[list[int]] = [[0]]
     for column in range(1, len(widths)):
@@ -75,7 +53,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(site: SiteFacts) -> tuple[str, ...]:
-    """Return the cells of one site's row, in the order of HEADER."""
     cases = site.cases
     if not cases:
         return (site.name, str(site.n_cases), *("-" for _ in HEADER[2:]))
@@ -94,7 +71,6 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
 
 
 def _class_lines(report: DatasetReport) -> Iterator[str]:
-    """Yield the lines of the table with the number of images of each class."""
     counts = {site.name: Counter(case.labels[0] for case in site.cases) for site in report.sites}
     rows = [(name, *(str(numbers[label]) for label in range(len(report.classes)))) for name, numbers in counts.items()]
     yield from ("", "images of each class:", *_table([("site", *report.classes), *rows]))
@@ -114,7 +90,7 @@ def _foreground_lines(report: DatasetReport) -> Iterator[str]:
 
 
 def _percentages(values: Sequence[float], n_images: int) -> str:
-    """Return how much of the images a structure covers, such as "6.1 (1.2-22) in 19 of 19"."""
+    """Return how much of the images a structure covers, such as "6.1 (1.2-22) in 19 of 19"; `values` are in [0, 1]."""
     if not values:
         return f"in 0 of {n_images}" if n_images else "-"
     low, middle, high = (100 * value for value in (min(values), statistics.median(values), max(values)))

@@ -14,15 +14,9 @@ _SEED = 0  # the numbers of patients in the parts of a split do not depend on it
 def missing_rows(
     dataset: Dataset, cases: Mapping[str, Sequence[Case]], never_shown: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return what the tables of a training run on the data will lack.
+    """Return one sentence for each site and reason why a table of results will lack a row or number.
 
-    Args:
-        dataset: the dataset; its ratios decide how the patients of a site are split.
-        cases: the cases of each site.
-        never_shown: for each site, the names of the structures that none of its masks contains.
-
-    Returns:
-        One sentence for each site and reason, and one if there is a single site.
+    `never_shown` has, for each site, the structures that none of its masks contains.
     """
     sentences = []
     if len(cases) == 1:

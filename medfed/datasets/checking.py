@@ -39,7 +39,7 @@ class CaseFacts:
         missing: names of the structures that the mask does not contain.
         foreground: for each structure, the part of the image that it covers, in [0, 1]; empty for classification.
         notices: short descriptions of what was converted or looks unusual.
-        sha256: SHA-256 of the image file, hexadecimal (`file_sha256`).
+        sha256: of the image file, hexadecimal (`file_sha256`).
     """
 
     name: str
@@ -57,7 +57,7 @@ class CaseFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Properties of one site: the number of its cases, and the properties of each case that can be read."""
+    """Facts of one site: the number of all its cases, and those of its cases that can be read."""
 
     name: str
     n_cases: int
@@ -95,18 +95,15 @@ def check_dataset(
 ) -> DatasetReport:
     """Read every case of a dataset and collect its properties, problems and warnings.
 
-    A case is one image with its mask (segmentation) or its class (classification).
+    A file that cannot be read is a problem in the report and raises no exception.
 
     Args:
         dataset: the dataset to check; its `root` must exist.
         allow_duplicates: True reports images that exist more than once as warnings instead of problems. The field
             `allow_duplicates` of the dataset does the same.
-        progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
+        progress: wraps the list of cases to show a progress bar, as tqdm does; None shows none.
         others_take_part: whether other hospitals, whose images are not in the dataset, take part. A structure that no
             mask of the dataset shows is then no problem, because their masks may show it.
-
-    Returns:
-        The report. A file that cannot be read is a problem in the report and raises no exception.
 
     Raises:
         UserError: if the sites of the dataset cannot be determined.
@@ -159,13 +156,7 @@ def check_dataset(
 def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
     """Read the files of one case, and check its image, its mask, and that the mask fits the image.
 
-    Args:
-        dataset: the dataset that reads the files.
-        case: a case of this dataset: one image with its mask (segmentation) or its class (classification).
-
-    Returns:
-        Two values. The first contains the properties of the case; it is None if there is a problem. The second is the
-        list of the problems, one sentence each, which is empty if there are none.
+    Return the facts, or None if there are problems; and the problems, one sentence each.
     """
     notices: list[str] = []
     problems: list[str] = []
@@ -214,14 +205,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of an image file as 64 hexadecimal digits.
-
-    For an MHD file, which contains only a header, this is the SHA-256 of the file that contains the voxels. For a
-    folder of DICOM files, all slices count (`dicom.folder_sha256`).
-
-    Args:
-        path: the image file, or the folder of a DICOM series.
-    """
+    """Return the SHA-256 (64 hexadecimal digits) of the file with an image's voxels, or of a folder of DICOM slices."""
     if path.is_dir():
         return dicom.folder_sha256(path)
     sha256 = hashlib.sha256()
@@ -232,17 +216,9 @@ def file_sha256(path: Path) -> str:
 
 
 def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[str]:
-    """Find images that exist more than once, in one site or in several.
+    """Return one sentence for each image that exists more than once, first those that exist in several sites.
 
-    If an image exists twice, it may be in the training data and in the test data. Only files of equal size are read and
-    compared, by their SHA-256.
-
-    Args:
-        cases: cases of one or more sites. Their files may be missing or damaged; such files are skipped.
-        known_sha256: the SHA-256 of files that have been read already (`file_sha256`); None if there is none.
-
-    Returns:
-        One sentence per duplicated image, with the paths of its copies. Images that exist in several sites come first.
+    Only files of equal size are read and compared; `known_sha256` saves reading some again. Damaged files are skipped.
     """
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
@@ -270,7 +246,6 @@ def _n_bytes(path: Path) -> int:
 
 
 def _intensity_problems(dataset: Dataset) -> list[str]:
-    """Return the problem with the dataset's intensity range, if there is one."""
     try:
         _ = dataset.intensity_range
     except UserError as error:
@@ -325,7 +300,7 @@ def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
 
 
 def _covers(foreground: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the fact `COVER` of each structure of a site: the median share of the images that it covers."""
+    """Return the fact `COVER` of each structure: the median share that it covers of an image that shows it."""
     shown = [[part for part in parts if part] for parts in zip(*foreground)]
     return {f"{number}.{COVER}": median(parts) for number, parts in enumerate(shown) if parts}
 
@@ -343,14 +318,14 @@ def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> l
 
 
 def _never_shown(site: SiteFacts) -> list[str]:
-    """Return the names of the structures that no mask of a site contains."""
+    """Return the names of the structures that no mask of a site contains; none if some masks could not be read."""
     if not site.cases or len(site.cases) < site.n_cases:  # the masks of the other cases may contain them
         return []
     return sorted(set.intersection(*(set(case.missing) for case in site.cases)))
 
 
 def _shown_nowhere(dataset: Dataset, sites: Sequence[SiteFacts]) -> list[str]:
-    """Return the problem that no mask of any site shows some of the structures, if there is one."""
+    """Return the problem that no mask of any site shows some of the structures, or an empty list."""
     never_shown = [set(_never_shown(site)) for site in sites if site.n_cases]
     names = [name for name in dataset.structures if never_shown and all(name in names for names in never_shown)]
     if not names:

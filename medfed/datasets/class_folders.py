@@ -65,18 +65,9 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png or ROOT/SITE/train/CLASS/NAME.png.
+        """Return this dataset if `class_search.holds_classes` finds folders of classes.
 
-        `class_search.holds_classes` decides, and refuses a folder that looks like one with masks.
-
-        A subclass for a published collection only asks for the folders of all its sites, each with the published number
-        of classes.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset with default settings; None if the folder has another layout.
+        A published collection needs the folders of all its sites, each with the published number of classes.
         """
         if cls.published_counts:
             folders = file_names.subfolders(root)
@@ -90,15 +81,11 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1 for grey, 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers, which start at 0.
-
-        These are the names in the field `class_names`. If this field is empty, the classes are all class folders, in
-        alphabetical order.
+        """The field `class_names`; if it is empty, all class folders, in alphabetical order.
 
         Raises:
             UserError: if a site has no folder for one of the classes or for a part of the published split, or if there
@@ -133,19 +120,13 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255).
-
-        All 2-D image files are scaled to [0, 255] when they are read.
-        """
+        """(0, 255), to which all 2-D image files are scaled when they are read."""
         return 0.0, 255.0
 
     def find_sites(self) -> dict[str, Path]:
-        """Return the folder of each site by the name of the site.
+        """Return the folders in `root` that are not hidden; for a published collection, only those of its sites.
 
-        Each folder in `root` is a site, except hidden folders. For a published collection, only its sites are returned.
-
-        Raises:
-            UserError: if the folders in `root` are called as the parts of a split, such as "train" and "test".
+        UserError if they are called as the parts of a split, such as "train" and "test".
         """
         folders = file_names.subfolders(Path(self.root))
         if not self.published_counts and not self.sites:
@@ -153,17 +134,7 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         return {name: folders[name] for name in folders if name in (self.published_counts or folders)}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the images of all classes of one site by the names of the files, without opening the files.
-
-        Args:
-            site: name of the site.
-            folder: folder of the site, which contains one folder per class, or one folder per part of a published split
-                that contains one folder per class. The name of a case then begins with the name of its part's folder.
-
-        Returns:
-            Two lists. The first contains the images, one `Case` each, with their class numbers. The second contains the
-            problems, one sentence each, such as a file that is not a 2-D image file or that exists twice.
-        """
+        """Find the images of all classes; a case is named by its path in the site's folder, as train/CLASS/NAME."""
         cases, problems = [], []
         keys = self._class_keys(folder)
         for label, name in enumerate(self.classes):
@@ -177,15 +148,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         return cases, problems + check_names.year_problems(folder, cases)
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return warnings about one site: a class without images, parts of a split, and names in other spellings.
-
-        Args:
-            site: name of the site.
-
-        Returns:
-            One sentence for each class of which the site has no image, one if folders such as "train" and "test" are
-            read together, and one if a folder differs from its class in upper and lower case.
-        """
+        """Warn about classes without images, about parts of a split that are read together, and about class folders
+        that other sites write in other upper and lower case."""
         folder = self._site_folders()[site]
         keys = self._class_keys(folder)
         empty = [name for name in self.classes if not any(_image_files(path)[0] for path in keys[class_key(name)])]
@@ -205,18 +169,6 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         return warnings
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of a case.
-
-        Args:
-            case: a case of this dataset: one image with its class.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (C, H, W, 1) float32 in [0, 255], with C = `image_channels`.
-
-        Raises:
-            UserError: if the file is missing, damaged or not as the settings of the dataset say.
-        """
         return reading.read_image(
             case.image,
             self.channels,
@@ -228,20 +180,17 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     @classmethod
     def _class_holders(cls, folder: Path) -> dict[Path, str]:
-        """Return the folders in which a site has its class folders, each with its part of the published split.
+        """Return the folders in which a site has its class folders, each with its part of the published split or "".
 
-        Without a published split this is the site's folder itself; outside published collections, these are its folders
-        such as "train" and "test" if it has no other folders. Their part is "".
+        Without a published split this is the site's folder; or its folders such as "train" and "test" if it has no
+        others.
         """
         published = {folder / name: part for name, part in cls.split_folders.items()}
         return published or dict.fromkeys([folder] if cls.published_counts else class_holders(folder), "")
 
     def _class_keys(self, folder: Path) -> dict[str, dict[Path, str]]:
-        """Return the class folders of a site, each with its part of the published split, by `class_key`.
-
-        Raises:
-            UserError: if two folders beside each other differ only in upper and lower case.
-        """
+        """Return the class folders of a site, each with its part of the published split, by `class_key`; UserError if
+        two in the same folder differ only in upper and lower case."""
         keys: dict[str, dict[Path, str]] = {}
         for holder, part in self._class_holders(folder).items():
             for path in file_names.subfolders(holder).values() if holder.is_dir() else ():
@@ -257,10 +206,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
 
 def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Return the 2-D image files in a folder by their names without suffixes, and the problems.
-
-    A file that exists twice with different suffixes, and anything that is not an image file, gives a problem.
-    """
+    """Return the 2-D image files in a folder by their names without suffixes; and the problems: names that exist twice,
+    and anything else in the folder that is no text file."""
     by_stem: dict[str, Path] = {}
     problems = []
     for path in sorted(folder.iterdir()):

@@ -32,12 +32,9 @@ def class_key(name: str) -> str:
 
 
 def class_holders(site: Path) -> list[Path]:
-    """Return the folders that hold the folders of the classes: that of the site, or its parts such as "train".
+    """Return the folders that hold the folders of the classes: that of the site, or those in it such as "train".
 
-    The parts are taken if all folders of the site are called as parts of a split, or are years.
-
-    Args:
-        site: an existing folder.
+    The latter are taken if all folders of the site are called as parts of a split, or are years.
     """
     folders = file_names.list_folder(site).folders
     are_parts = bool(folders) and (all(map(is_part, folders)) or are_years(folders))
@@ -47,17 +44,13 @@ def class_holders(site: Path) -> list[Path]:
 def holds_classes(root: Path) -> bool:
     """Return whether a folder has the layout ROOT/SITE/CLASS/NAME.png or ROOT/SITE/train/CLASS/NAME.png.
 
-    Each folder in SITE (or in all its parts of a split) is a class and must contain no other folder. At least one of
-    them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class names.
-    False if the folder looks like one with masks: if a class is called "images", "masks" or "gt", for example, if a
-    class folder contains an image with its mask, if two class folders of a site contain files of the same names, if
-    only the images in some class folders are two-valued, as masks are (or nearly, as JPEG files are, beside photographs
-    of the same site), or if a table in `root` lists images and masks. Class folders of two sites may contain files of
+    There must be at least two class names, no folder in a class folder, and at least one 2-D image file. A folder that
+    looks like one with masks does not have this layout: if a class is called "images", "masks" or "gt", for example; if
+    a class folder contains an image with its mask; if two class folders of a site contain files of the same names; if
+    the images of only some class folders are two-valued, as masks are (or nearly, as JPEG files are, beside photographs
+    of the same site); or if a table in `root` lists images and masks. Class folders of two sites may contain files of
     the same names if no name says that it is a mask, if the first images of all folders are photographs, and if the
     names in the class folders of a site are no pairs.
-
-    Args:
-        root: an existing folder.
     """
     holders = [path for site in file_names.subfolders(root).values() for path in class_holders(site)]
     in_holders = [[path for path in sorted(holder.iterdir()) if not _is_document(path)] for holder in holders]
@@ -88,7 +81,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _are_paired(folders: Sequence[Path]) -> bool:
-    """Return whether names in two folders begin alike and are pairs, such as `p0_A` and `p0_B`, as of images and masks.
+    """Return whether names in two folders begin alike and are pairs, as of images and masks: `p0_A` and `p0_B`.
 
     Folders of which all files have the name of their folder, such as `benign/benign_0.png`, are left out.
     """
@@ -121,18 +114,15 @@ def _is_photograph(pixels: np.ndarray) -> bool:
 
 
 def _has_two_values(folder: Path) -> bool | None:
-    """Return whether the first image in a folder has two or three different values, as masks have.
-
-    None if the folder has no image, or if its first image cannot be read.
-    """
+    """Return whether the first image in a folder has at most three values, as masks have; None if unreadable."""
     return next((len(np.unique(pixels)) <= 3 for pixels in _first_images(folder, 1)), None)
 
 
 def _some_are_jpeg_masks(folders: Sequence[Path]) -> bool:
     """Return whether a folder of a site holds masks stored as JPEG, and another folder of the same site photographs.
 
-    Nearly all pixels of such a mask, but not all, are nearly black or nearly white; some drawings on white are so, too,
-    so that five images are looked at, and photographs in the same site are needed.
+    Nearly all pixels of such a mask, but not all, are nearly black or nearly white. Some drawings on white are so, too;
+    therefore five images are looked at, and photographs in the same site are needed.
     """
     first = {path: next((_extreme_ratio(pixels) for pixels in _first_images(path, 1)), None) for path in folders}
     photographs = {path.parent for path, ratio in first.items() if ratio is not None and ratio < MAX_IMAGE_RATIO}

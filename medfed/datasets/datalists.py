@@ -46,10 +46,7 @@ class Row:
 
     Args:
         place: where the row is, for messages, such as "line 7".
-        site, patient: names; the patient may be "".
-        image: path of the image file.
-        mask: path of the mask file; None without a mask.
-        class_name: name of the class; "" without a class.
+        patient, class_name: "" if the list does not name them.
         part: "train", "validation" or "test"; "" if `splits.split` decides.
     """
 
@@ -63,35 +60,24 @@ class Row:
 
 
 def read_datalist(path: Path) -> tuple[Row, ...]:
-    """Read a datalist.
+    """Read a datalist: a CSV, TSV or JSON file.
 
-    A CSV file has a header with the columns site, image, and mask or class; the columns patient and split are optional.
-    Columns are separated by commas, semicolons or tabs; a TSV file is the same. Text is in UTF-8, or in UTF-16 as Excel
-    writes "Unicode text". A JSON file is a list of objects with the same keys. Paths are
-    relative to the folder of the datalist. Other columns are not read.
+    A table has a header with the columns site, image, and mask or class, and optionally patient and split; a JSON file
+    is a list of objects with these keys. Other columns are not read. Columns are separated by commas, semicolons or
+    tabs; text is in UTF-8, or in UTF-16 as Excel writes "Unicode text". Paths are relative to the folder of the
+    datalist.
 
-    Args:
-        path: a file that ends with .csv, .tsv or .json.
-
-    Raises:
-        UserError: if the file is missing or damaged, lacks a column, or if a row lacks a value.
+    UserError if the file is missing or damaged, lacks a column, or if a row lacks a value.
     """
     return _versions(path)[0]
 
 
 def rows_by_site(path: Path) -> Mapping[str, Sequence[Row]]:
-    """Read a datalist, as `read_datalist` does, and return the rows of each site.
-
-    Args:
-        path: a file that ends with .csv, .tsv or .json.
-
-    Raises:
-        UserError: as in `read_datalist`.
-    """
     return _versions(path)[1]
 
 
 def _versions(path: Path) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]:
+    """Return the rows of a datalist, and those of each site."""
     try:
         return _read_version(path, path.stat().st_mtime_ns)
     except OSError as error:
@@ -102,33 +88,18 @@ def _versions(path: Path) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]
 
 
 def other_columns(path: Path) -> list[str]:
-    """Return the names of the columns of a datalist that are not read.
-
-    Args:
-        path: a datalist that `read_datalist` reads.
-    """
+    """Return the names of the columns of a datalist that are not read."""
     return [name for name in _columns(_records(path)) if name not in COLUMNS]
 
 
 def find_datalists(folder: Path) -> dict[str, bool]:
-    """Find the files in a folder that are datalists by their columns: they have a site and an image.
-
-    Args:
-        folder: an existing folder.
-
-    Returns:
-        For the name of each datalist, whether it has masks.
-    """
+    """Return the names of the files with the columns site and image in a folder, each with whether it has masks."""
     columns = tables(folder)
     return {name: "mask" in found for name, found in columns.items() if {"site", "image"} <= found}
 
 
 def tables(folder: Path) -> dict[str, set[str]]:
-    """Return the columns of each table (CSV or JSON) in a folder; files that are no table are left out.
-
-    Args:
-        folder: an existing folder.
-    """
+    """Return the columns of each table (CSV or JSON) in a folder; files that are no table are left out."""
     found = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and path.is_file() and path.name != MSD_LIST:
@@ -145,11 +116,7 @@ def tables(folder: Path) -> dict[str, set[str]]:
 
 
 def table_of_classes(folder: Path) -> str:
-    """Return what to do with a table in the folder of a site that names the class of each image, as a clause; or "".
-
-    Args:
-        folder: the folder of a site, which holds images without masks.
-    """
+    """Return what to do with a table in a site's folder that names the class of each image, as a clause; or ""."""
     names = [name for name, columns in tables(folder).items() if columns & {"class", "label", "diagnosis", "target"}]
     if not names:
         return ""
@@ -162,19 +129,10 @@ def table_of_classes(folder: Path) -> str:
 def site_cases(
     path: Path, site: str, patient_pattern: str | None, classes: Sequence[str] | None = None
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases of one site that a datalist names, and the problems.
+    """Return the cases of one site that a datalist names, and the problems with its rows and files.
 
     A case has the name of its image file; if several files of the site have this name, their folders come before it.
-
-    Args:
-        path: the datalist.
-        site: name of the site.
-        patient_pattern: regular expression that finds the patient in the name of a case, for rows without a patient.
-        classes: names of the classes in their order for classification; None for masks.
-
-    Returns:
-        The cases and the problems: files that do not exist, rows without a mask or with an unknown class, images that
-        are listed twice, and patients who are in two parts of the split.
+    `patient_pattern` finds the patient for rows without one. `classes` is None for segmentation.
     """
     rows = rows_by_site(path).get(site, ())
     # One query for each file: a query takes long on a network drive, and a list may have a million rows.
@@ -205,20 +163,15 @@ def site_cases(
 
 
 def read_msd(folder: Path, ignored_names: Sequence[str] = (), links_inside: Path | None = None) -> Found | None:
-    """Return the pairs that the `dataset.json` of a Medical Segmentation Decathlon task lists.
+    """Return the pairs of the `dataset.json` of a Medical Segmentation Decathlon task, by the names of the images.
+
+    If several images have the same name, their folders come before it. None if there is no such list, or if its images
+    have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
 
     Args:
         folder: folder of the task, which holds `imagesTr`, `labelsTr` and `dataset.json`.
-        ignored_names: patterns of the names of files and folders in `folder` that are left out.
+        ignored_names: patterns of the names of files and folders that are left out.
         links_inside: folder out of which the list may not lead by a symbolic link; None follows all links.
-
-    Returns:
-        The pairs by the name of the image, and the problems: files that do not exist, lie outside the folder or are
-        listed twice. If several images have the same name, their folders come before it. None if there is no such list,
-        or if its images have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
-
-    Raises:
-        UserError: if the list has the same key twice in an object, or leads out of `links_inside`.
     """
     path = folder / MSD_LIST
     if links_inside is not None and path.is_symlink() and not file_names.lies_inside(links_inside, path):
@@ -278,7 +231,7 @@ def _leaves(folder: Path, file: Path) -> bool:
 
 @lru_cache(maxsize=8)
 def _read_version(path: Path, changed_ns: int) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]:
-    """Read a datalist once per version of the file, and return all rows and those of each site: each site asks."""
+    """Read a datalist once per version of the file, because each site asks; return all rows and those of each site."""
     records = _records(path)
     if not records:
         raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
@@ -337,8 +290,7 @@ def _json(path: Path, text: str) -> Any:
 def _decoded(path: Path) -> str:
     """Return the text of a table in UTF-8, or in UTF-16 if it begins with the mark of this encoding.
 
-    Raises:
-        UserError: if the table has another encoding, such as that of an older Excel; accents in it would be guessed.
+    UserError for another encoding, such as that of an older Excel; accents in it would be guessed.
     """
     content = read_bounded(path, MAX_BYTES)
     try:
@@ -367,12 +319,10 @@ def _csv_records(text: str, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _columns(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return the names of all columns of a datalist."""
     return list(dict.fromkeys(name for _, record in records[:1000] for name in record if name))
 
 
 def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
-    """Check one row of a datalist."""
     values = {name: "" if record.get(name) is None else str(record[name]).strip() for name in COLUMNS}
     for name in ("site", "image"):
         if not values[name]:
@@ -398,7 +348,7 @@ def _exists(path: Path) -> bool:
 def _row_problems(
     path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None, missing: Collection[Path]
 ) -> list[str]:
-    """Return one sentence for each kind of mistake in the rows of one site."""
+    """Return one sentence for each kind of mistake in a site's rows; `missing` are the files that do not exist."""
     problems = _missing(
         path,
         [
@@ -425,7 +375,7 @@ def _row_problems(
 
 
 def _part_problems(path: Path, site: str, cases: Sequence[Case]) -> list[str]:
-    """Return the problem that patients of a site are in two parts of the split, if there are some."""
+    """Return the problem that patients of a site are in two parts of the split, or an empty list."""
     parts: dict[str, set[str]] = {}
     for case in cases:
         parts.setdefault(case.patient, set()).add(case.part)
@@ -463,7 +413,7 @@ def _repeated(path: Path, pairs: Sequence[tuple[Path, Path | None]], places: Seq
 
 
 def _missing(path: Path, files: Sequence[Path]) -> list[str]:
-    """Return the problem that files do not exist, if there are some."""
+    """Return the problem that files do not exist, or an empty list if there are none."""
     if not files:
         return []
     return [

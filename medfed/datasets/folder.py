@@ -160,18 +160,12 @@ class Folder(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset:
-        """Return this dataset for any folder, with settings that are guessed from its files.
+        """Return this dataset for any folder, with settings that follow from its files.
 
-        The first folder in `root`, and the first folder inside that folder, are searched for exactly one image and one
-        mask with a usual name. If one of them contains such a pair, it is taken as the folder of a case, and the names
-        of the two files become `image_name` and `mask_name`. If the case folder lies directly in `root`,
-        `one_site_per_case` is true. The number of image channels is not looked at (`with_stored_channels`).
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset; never None.
+        A single table of images and masks becomes the `datalist`. If the first folder in `root`, or the first folder
+        inside that one, holds exactly one image and one mask with usual names, it is taken as the folder of a case: the
+        two names become `image_name` and `mask_name`, and `one_site_per_case` is true if the case folder lies directly
+        in `root`.
 
         Raises:
             UserError: if two tables in `root` list images and masks, or if a table lists them without their sites and
@@ -212,26 +206,17 @@ class Folder(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of image channels, such as 1 for grey and 3 for colour. The field `image_channels` sets it."""
         return self.image_channels
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
-
-        The field `structure_names` sets them.
-        """
         return tuple(self.structure_names)
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
+        """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set.
 
-        For 2-D image files these are (0, 255). For volumes they are (0, `intensity_max`). If `intensity_max` is not
-        set, the value is None; then the percentiles 0.5 and 99.5 of each volume are mapped to 0 and 1.
-
-        Raises:
-            UserError: if the folder contains both 2-D image files and volumes.
+        UserError if there are both 2-D image files and volumes.
         """
         kinds = {
             reading.is_2d_image_file(case.image)
@@ -250,8 +235,6 @@ class Folder(Dataset):
     def find_sites(self) -> dict[str, Path]:
         """Find the sites: the folders in `root`, or in its folder `images`, or the sites that the datalist names.
 
-        Hidden folders are left out.
-
         Raises:
             UserError: if `root` looks like the folder of a single site, if its folders look like DICOM patients, or if
                 the datalist cannot be read. Sites that are listed in the field `sites` are not doubted.
@@ -268,16 +251,6 @@ class Folder(Dataset):
         return dict(sorted(folders.items()))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask of one site by the names of the files, without opening the files.
-
-        Args:
-            site: name of the site.
-            folder: folder of the site, from `find_sites`.
-
-        Returns:
-            Two lists. The first contains the pairs, one `Case` each. The second contains the problems, one sentence
-            each, such as an image without a mask, a mask without an image, or a file that exists twice.
-        """
         if self.datalist is not None:
             cases, problems = datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
             return self._hide_names(folder, cases), problems
@@ -293,11 +266,7 @@ class Folder(Dataset):
         return hidden, found.problems + check_names.year_problems(folder, hidden)
 
     def root_warnings(self) -> list[str]:
-        """Return warnings about the folder `root`: about folders that may be something else than sites.
-
-        Returns:
-            One sentence if every site has a single case, and one for the columns of the datalist that are not read.
-        """
+        """Warn if every site has a single case, and about columns of the datalist that are not read."""
         root = Path(self.root)
         if self.datalist is not None:
             columns = datalists.other_columns(root / self.datalist)
@@ -311,13 +280,8 @@ class Folder(Dataset):
         ]
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return warnings about the folders of a site: which of them count as patients, and which are read together.
-
-        For DICOM images, PatientID decides, and a warning says if it is probably the same for several patients.
-
-        Args:
-            site: name of the site.
-        """
+        """Warn about folders that count as patients, about parts of a split that are read together, and about a
+        PatientID that is probably the same for several patients."""
         if self.datalist is not None:
             return []
         found = self._pairs(self._site_folders()[site])
@@ -349,43 +313,21 @@ class Folder(Dataset):
         return warnings
 
     def lists_in_root(self) -> tuple[str, ...]:
-        """Return the names of the datalist, or of each site's `dataset.json`, relative to `root`."""
         if self.datalist is not None:
             return (self.datalist,)
         root = Path(self.root)
         return tuple(str(path.relative_to(root) / datalists.MSD_LIST) for path in self.find_sites().values())
 
     def names_to_ignore(self) -> tuple[str, ...]:
-        """Return the field `ignored_names`."""
         return self.ignored_names
 
     def check_sizes(self, case: Case) -> None:
-        """Compare the sizes of an image and its mask by their headers, unless `resample_masks` accepts other sizes.
-
-        Args:
-            case: a case of this dataset: one image with its mask.
-
-        Raises:
-            UserError: if the sizes differ.
-        """
         if not self.resample_masks:
             reading.check_stored_sizes(case.image, case.mask_path, _RESAMPLE)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
-        """Check that a mask has the voxel grid of its image. With `resample_masks`, resample a mask of another size.
-
-        Args:
-            case: a case of this dataset: one image with its mask.
-            image: (C, H, W, D), from `read_image`.
-            mask: (S, H, W, D), from `read_mask`.
-            notices: a short description is appended to this list if the mask is resampled.
-
-        Returns:
-            The mask, (S, H, W, D) with the size of the image.
-
-        Raises:
-            UserError: if image and mask differ in shape or position and the mask may not or cannot be resampled.
-        """
+        """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
+        of another size."""
         if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
             mask = reading.reorder_mask(image, mask, notices)
         if self.resample_masks and image.shape[1:] != mask.shape[1:]:
@@ -395,19 +337,6 @@ class Folder(Dataset):
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of a case.
-
-        Args:
-            case: a case of this dataset: one image with its mask.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (C, H, W, D) float32, finite, with C = `image_channels`. Volumes keep their stored intensities; 2-D image
-            files are scaled to [0, 255] and have D = 1.
-
-        Raises:
-            UserError: if the file is missing, damaged or not as the settings of the dataset say.
-        """
         if case.image.is_dir():
             image = dicom.read_series(case.image, self.dicom_series, self.ignored_names)
             return reading.check_image(case.image, image, self.channels, notices, suggest_keys=True)
@@ -421,18 +350,6 @@ class Folder(Dataset):
         )
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case.
-
-        Args:
-            case: a case of this dataset: one image with its mask.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (S, H, W, D) uint8 of 0 and 1, one channel for each of the S `structures`.
-
-        Raises:
-            UserError: if the file is missing or damaged, or has values that belong to no structure.
-        """
         mask = self._read_mask_file(case, case.mask_path, notices)
         for path in case.more_masks:
             more: list[str] = []
@@ -441,7 +358,6 @@ class Folder(Dataset):
         return mask
 
     def _read_mask_file(self, case: Case, path: Path, notices: list[str]) -> MetaTensor:
-        """Read one mask file of a case, as `read_mask` does."""
         if dicom_files.kind_of(path) == "segmentation":
             grid = self._grid(case)
             return dicom_seg.read_segmentation(path, grid, self.structures, self.mask_values, notices)
@@ -469,14 +385,12 @@ class Folder(Dataset):
         return reading.to_structures(path, mask, labels, self.structures)
 
     def _read_colours(self, path: Path, notices: list[str]) -> MetaTensor:
-        """Read a mask with the setting `mask_colours`."""
         by_colour = structures_by_colour(self.mask_colours, self.structures, self.background_value)
         mask = read_coloured_mask(path, by_colour, self.structures, notices)
         notices += nesting.nesting_notices(mask.as_tensor(), by_colour, self.structures)
         return mask
 
     def _names(self) -> NameSettings:
-        """Return the settings of the names of folders and files."""
         return NameSettings(
             self.image_folders,
             self.mask_folders,

@@ -42,16 +42,9 @@ class FolderClasses(_ClassFolders):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png, or with a table of the images.
+        """Return this dataset for a folder with a table of images, or with the layout ROOT/SITE/CLASS/NAME.png.
 
-        Class folders with files of the same names are refused, because one of them may hold the masks of the other. A
-        table (CSV or JSON) counts if it has the columns site, image and class, and no column mask.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset with default settings; None if the folder has another layout.
+        A table (CSV or JSON) counts if it has the columns site, image and class, and no column mask.
         """
         lists = datalists.find_datalists(root)
         if list(lists.values()) == [False]:
@@ -60,13 +53,11 @@ class FolderClasses(_ClassFolders):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers, which start at 0.
-
-        These are the names in the field `class_names`. If this field is empty, the classes are all class folders, or
-        all values in the column class of the datalist, in alphabetical order.
+        """The field `class_names`; if it is empty, all class folders, or all values in the column class, sorted.
 
         Raises:
-            UserError: if a site has no folder for one of the classes, or if there are fewer than two classes.
+            UserError: if a site has no folder for one of the classes, if values of the column class differ only in
+                upper and lower case, or if there are fewer than two classes.
         """
         if self.datalist is None:
             return super().classes
@@ -86,45 +77,21 @@ class FolderClasses(_ClassFolders):
         return names
 
     def find_sites(self) -> dict[str, Path]:
-        """Return the folder of each site by the name of the site; for a datalist, this is always `root`.
-
-        Raises:
-            UserError: if the datalist cannot be read.
-        """
         if self.datalist is None:
             return super().find_sites()
         root = Path(self.root)
         return dict.fromkeys(datalists.rows_by_site(self._own_table(root / self.datalist)), root)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the images of all classes of one site by the names of the files, without opening the files.
-
-        Args:
-            site: name of the site.
-            folder: folder of the site, which contains one folder per class; not used for a datalist.
-
-        Returns:
-            Two lists. The first contains the images, one `Case` each, with their class numbers. The second contains the
-            problems, one sentence each, such as a file that does not exist.
-        """
         if self.datalist is None:
             return super().find_cases(site, folder)
         return datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern, self.classes)
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return a warning for every class of which a site has no image. This is allowed, but may be a mistake.
-
-        Args:
-            site: name of the site.
-
-        Returns:
-            One sentence for each such class.
-        """
         if self.datalist is None:
             return super().site_warnings(site)
         labels = {case.label for case in self.find_cases(site, Path(self.root))[0]}
         return [f"{site}: no images of the class '{name}'" for n, name in enumerate(self.classes) if n not in labels]
 
     def lists_in_root(self) -> tuple[str, ...]:
-        """Return the name of the datalist, if there is one."""
         return () if self.datalist is None else (self.datalist,)

@@ -10,9 +10,10 @@ TOLERANCE = 0.1  # in voxels, at the corners of the mask
 def voxel_mapping(
     shape: tuple[int, ...], affine: np.ndarray, grid_affine: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return how the voxel indices of a mask become those of a grid, if the voxels of both coincide.
+    """Return how the voxel indices of a mask become those of a grid: index_in_grid = matrix @ index + offset.
 
-    The axes may be exchanged or reversed, and the mask may start at another voxel.
+    The axes may be exchanged or reversed, and the mask may start at another voxel. None if the voxels do not coincide:
+    a corner of the mask would move by more than a tenth of a voxel.
 
     Args:
         shape: (H, W, D) of the mask.
@@ -20,8 +21,7 @@ def voxel_mapping(
         grid_affine: (4, 4) of the grid.
 
     Returns:
-        A matrix (3, 3) of 0, 1 and -1, and an offset (3,), both int64: index_in_grid = matrix @ index + offset. None if
-        a corner of the mask would move by more than a tenth of a voxel.
+        The matrix (3, 3) of 0, 1 and -1, and the offset (3,), both int64.
     """
     exact = np.linalg.inv(grid_affine) @ affine
     matrix, offset = np.rint(exact[:3, :3]), np.rint(exact[:3, 3])
@@ -35,16 +35,9 @@ def voxel_mapping(
 def reorder_axes(
     mask: np.ndarray, affine: np.ndarray, grid_shape: tuple[int, ...], grid_affine: np.ndarray
 ) -> np.ndarray | None:
-    """Exchange and reverse the axes of a mask so that it has the voxel order of a grid with the same voxels.
+    """Exchange and reverse the axes of a mask, (S, H, W, D), so that it has the voxel order of a grid.
 
-    Args:
-        mask: (S, H, W, D).
-        affine: (4, 4) of the mask.
-        grid_shape: numbers of voxels of the grid.
-        grid_affine: (4, 4) of the grid.
-
-    Returns:
-        (S, *grid_shape), the same values in another order. None if the mask covers other voxels than the grid.
+    None if the mask covers other voxels than the grid.
     """
     mapping = voxel_mapping(mask.shape[1:], affine, grid_affine)
     if mapping is None:

@@ -33,24 +33,16 @@ _RAW_MODE_16_BIT = re.compile(r";16[BLN]$")  # Pillow's raw modes with 16 bits p
 def read_image_file(
     path: Path, white: float | None, notices: list[str], hint: str = "save it as 8-bit grey or RGB"
 ) -> np.ndarray:
-    """Read a 2-D image file as grey or RGB values in [0, 255].
+    """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB.
 
     The image is rotated as its EXIF data require, and an alpha channel is dropped.
 
     Args:
         path: a PNG, JPEG, BMP or TIFF file.
-        white: the stored value that means white in images with more than 8 bits, such as 4095. The intensities of such
-            an image are multiplied by 255 / white. None raises an error for such an image.
+        white: the stored value that means white in images with more than 8 bits, which are multiplied by 255 / white.
+            None refuses such images.
         notices: a short description of every conversion is appended to this list.
-        hint: advice to the user, with which the error message ends if the image has more than 8 bits and `white` is
-            None.
-
-    Returns:
-        (1, H, W) for grey or (3, H, W) for RGB, float32.
-
-    Raises:
-        UserError: if the file is not a supported image file, is damaged or too large, or has more than 8 bits and
-            `white` is None.
+        hint: advice to the user, with which the message about such an image ends.
     """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
@@ -74,23 +66,16 @@ def read_image_file(
 
 
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False, hint: str = "") -> np.ndarray:
-    """Read a mask from a 2-D image file as its stored values.
+    """Read a mask from a 2-D image file as its stored values, (H, W) float32.
 
-    For an image with a palette, the values are the palette indices. An alpha channel is dropped, and the mask is
-    rotated as its EXIF data require.
+    For an image with a palette, they are the palette indices. An alpha channel is dropped, and the mask is rotated as
+    its EXIF data require. UserError if it stores the labels as colours, or its shape in the alpha channel.
 
     Args:
         path: a PNG, JPEG, BMP or TIFF file.
         notices: a short description of every conversion is appended to this list.
         two_colours: True reads a mask of exactly two colours, of which one is black, as the values 0 and 255.
-        hint: advice to the user about the colours, with which the message ends if the mask stores a few colours.
-
-    Returns:
-        (H, W) float32, the stored value of each pixel, such as 0, 128 and 255.
-
-    Raises:
-        UserError: if the file is not a supported image file, is damaged or too large, stores the labels as colours, or
-            has a single colour and its shape in the alpha channel.
+        hint: advice about the colours, with which the message ends if the mask stores a few.
     """
     image = _open(path, notices, is_mask=True)
     pixels = np.asarray(image)
@@ -117,18 +102,9 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False, h
 
 
 def read_colours(path: Path, notices: list[str]) -> np.ndarray:
-    """Read a mask from a 2-D image file as its colours. A palette is converted to the colours that it shows.
+    """Read a mask from a 2-D image file as grey values (H, W), not scaled, or as red, green and blue (H, W, 3) uint8.
 
-    Args:
-        path: a PNG, JPEG, BMP or TIFF file.
-        notices: a short description of every conversion is appended to this list.
-
-    Returns:
-        (H, W) of grey values, or (H, W, 3) uint8 of red, green and blue. Grey values are not scaled.
-
-    Raises:
-        UserError: if the file is not a supported image file, is damaged or too large, or has a single colour and its
-            shape in the alpha channel.
+    A palette is converted to the colours that it shows. UserError if the mask has its shape in the alpha channel.
     """
     image = _open(path, notices, is_mask=True)
     if image.mode.startswith(("I", "F")):
@@ -142,7 +118,7 @@ def read_colours(path: Path, notices: list[str]) -> np.ndarray:
 
 
 def _check_alpha(path: Path, image: Image.Image) -> None:
-    """Raise a UserError if a mask with an alpha channel has a single colour, and its shape is in the alpha channel."""
+    """Raise UserError if a mask has a single colour, and its shape in the alpha channel."""
     *are_constant, is_alpha_constant = (len(set(channel.getextrema())) == 1 for channel in image.split())
     if all(are_constant) and not is_alpha_constant:
         raise UserError(
@@ -153,11 +129,7 @@ def _check_alpha(path: Path, image: Image.Image) -> None:
 
 
 def stored_size(path: Path) -> tuple[int, int]:
-    """Return the height and width of an image by its header, without the rotation that its EXIF data require.
-
-    Raises:
-        OSError, ValueError: if the header cannot be read.
-    """
+    """Return the height and width of an image by its header, without the rotation that its EXIF data require."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Image.open(path, formats=FORMATS) as image:
@@ -165,18 +137,12 @@ def stored_size(path: Path) -> tuple[int, int]:
 
 
 def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
-    """Find out how many channels are needed to read 2-D image files without loss.
+    """Return the channels, 1 or 3, that 2-D image files need without loss, and whether grey ones have to be repeated.
 
     An image with a palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour
     files are read until one of them is in colour; of the other files, only the header is read. An image of a single
-    colour says nothing, unless all images are so: then the way in which they are stored counts.
-
-    Args:
-        paths: the files. Those that cannot be read are left out.
-
-    Returns:
-        The number of channels, 1 or 3, and whether the channel of some files must be repeated. (1, False) if no file
-        can be read.
+    colour says nothing, unless all images are so: then the way in which they are stored counts. Files that cannot be
+    read are left out.
     """
     has_grey_files = has_colour_files = is_colour = is_grey = False
     for path in filter(Path.is_file, paths):  # to open a pipe would wait for another program
@@ -223,10 +189,9 @@ def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
 
 
 def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: bool) -> None:
-    """Check an image by its header, before its pixels are decoded.
+    """Check an image by its header, before its pixels are decoded; conversions are added to `notices`.
 
-    Images that are too large, have several pages or many scans, or would be read with exchanged values raise a
-    UserError; conversions are added to `notices`.
+    Images that are too large, have several pages or many scans, or would be read with exchanged values are refused.
     """
     width, height = image.size
     if width * height > MAX_PIXELS:

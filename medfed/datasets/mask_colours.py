@@ -22,17 +22,10 @@ _GREY = 0x010101  # times a grey value is the number of this colour
 
 
 def colours_of(entry: ColourEntry) -> tuple[int, ...]:
-    """Return the colours that one entry of `mask_colours` lists.
+    """Return the colours in one entry of `mask_colours`, each as the number 65536 red + 256 green + blue.
 
-    Args:
-        entry: a grey value in [0, 255], a text such as "#ff0000", three numbers in [0, 255] (red, green, blue), or a
-            list of several colours with at least one such text.
-
-    Returns:
-        Each colour as the number 65536 red + 256 green + blue.
-
-    Raises:
-        ValueError: if the entry has another form.
+    An entry is a grey value in [0, 255], a text such as "#ff0000", three numbers in [0, 255] (red, green, blue), or a
+    list of several colours with at least one such text; ValueError for anything else.
     """
     if isinstance(entry, str) and _HEX.fullmatch(entry):
         return (int(entry[1:], 16),)
@@ -53,19 +46,10 @@ def colours_of(entry: ColourEntry) -> tuple[int, ...]:
 def structures_by_colour(
     mask_colours: Mapping[str, ColourEntry], structures: Sequence[str], background_value: int
 ) -> dict[int, tuple[str, ...]]:
-    """Return the structures that each colour belongs to.
+    """Return the names of the structures to which each colour belongs (see `colours_of`).
 
-    Args:
-        mask_colours: the colours of each structure. The name "background" may be among the names.
-        structures: names of the structures.
-        background_value: the grey value of the background, if `mask_colours` does not name the background.
-
-    Returns:
-        For each colour (see `colours_of`), the names of its structures; none for the background, which comes first.
-
-    Raises:
-        ValueError: if an entry is no colour, a structure has none, or a colour of the background is also that of a
-            structure.
+    The background comes first and belongs to none: the entry "background", or else the grey value `background_value`.
+    ValueError if an entry is no colour, a structure has none, or one is also the background.
     """
     if set(mask_colours) - {BACKGROUND} != set(structures) or BACKGROUND in structures:
         raise ValueError(
@@ -88,23 +72,13 @@ def structures_by_colour(
 def read_coloured_mask(
     path: Path, by_colour: Mapping[int, tuple[str, ...]], structures: Sequence[str], notices: list[str]
 ) -> MetaTensor:
-    """Read a mask file and return one channel of 0 and 1 per structure.
+    """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
-    An image with a palette is read as its colours. The values of a volume are grey values.
+    An image with a palette is read as its colours. The values of a volume are grey values. UserError if the file has a
+    colour that `by_colour`, from `structures_by_colour`, does not contain.
 
-    Args:
-        path: file in any format that `reading.read_labels` supports.
-        by_colour: from `structures_by_colour`.
-        structures: names of the S structures, in the order of the channels.
-        notices: short descriptions of conversions are appended to this list.
-
-    Returns:
-        (S, H, W, D) uint8 of 0 and 1; with the notice `LOST` if several colours are all background.
-        `meta["label_values"]` has 0 if the file shows the background, and 1, 2, ... for the structures that it shows,
-        in the order of `by_colour`. Colours of the same structures have the same value.
-
-    Raises:
-        UserError: if the file is missing or damaged, or has a colour that `by_colour` does not contain.
+    `meta["label_values"]` of the result has 0 if the file shows the background, and 1, 2, ... for the structures that
+    it shows, in the order of `by_colour`. Colours of the same structures have the same value.
     """
     if reading.is_2d_image_file(path):
         reading.check_exists(path)

@@ -57,25 +57,14 @@ class CaseMeasures:
 
 
 def sampled_percentiles(image: MetaTensor, percentiles: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles of the intensities of an image, computed from at most 100,000 to 200,000 of its voxels.
-
-    Args:
-        image: (C, H, W, D).
-        percentiles: the percentiles, in [0, 100].
-    """
+    """Return percentiles, in [0, 100], of the intensities of an image, from at most 200,000 of its voxels."""
     voxels = image.numpy().ravel()
     sampled = np.percentile(voxels[:: max(1, len(voxels) // MAX_SAMPLED_VOXELS)], percentiles)
     return tuple(float(value) for value in sampled)
 
 
 def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> CaseMeasures:
-    """Measure one case that was read.
-
-    Args:
-        case: the case.
-        image: (C, H, W, D), as read from the file.
-        mask: (S, H, W, D) of 0 and 1 for S structures; None for classification.
-    """
+    """Measure a case by its image (C, H, W, D), as read from the file, and its mask (S, H, W, D) of 0 and 1."""
     spacing_mm = reading.spacing_mm(case.image, image)
     values = dict(zip(SIZES, map(float, image.shape[1:]), strict=True))
     values |= zip(SPACINGS, spacing_mm or (), strict=False)
@@ -106,21 +95,20 @@ def site_facts(
 ) -> dict[str, float]:
     """Return the facts with which a site describes its images in a survey.
 
+    - The numbers of patients, of images (files), and of those that were measured.
+    - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
+      fewer patients have them.
+    - `K.images`: how many images belong to class K, or how many measured images show structure K.
+    - `K.cover`: median share of the image that structure K covers, over the images that show it.
+    - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
+    - `orientation.CODE`: how many images have this orientation.
+
     Args:
         cases: the cases of the site that train or validate.
         measured: the measures of those cases that were read; not of all of them if they are many.
-        n_classes: number of classes; 0 for segmentation.
+        n_classes: 0 for segmentation.
         min_patients: a number of images of fewer patients than this is left out. A quantile is also left out if it is
             of fewer than `MIN_QUANTILE_PATIENTS` patients.
-
-    Returns:
-        - The numbers of patients, of images (files), and of those that were measured.
-        - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
-          fewer patients have them.
-        - `K.images`: how many images belong to class K, or how many measured images show structure K.
-        - `K.cover`: median share of the image that structure K covers, over the images that show it.
-        - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
-        - `orientation.CODE`: how many images have this orientation.
     """
     facts: dict[str, float] = {
         PATIENTS: len({case.patient for case in cases}),
@@ -146,6 +134,7 @@ def site_facts(
 
 
 def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_patients: int) -> dict[str, float]:
+    """Return the facts about structure number `label`, as `site_facts` lists them."""
     shown = {case: measures.centres[label] for case, measures in measured.items() if measures.centres[label]}
     groups = {"shown": list(shown), "empty": [case for case in measured if case not in shown]}
     sizes = _sizes_of_groups(groups, min_patients)
@@ -161,9 +150,11 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
 
 
 def _sizes_of_groups(groups: Mapping[str, Sequence[Case]], min_patients: int) -> dict[str, int]:
+    """Return the sizes of those groups of cases that have enough patients to be named."""
     allowed = large_groups({name: [case.patient for case in group] for name, group in groups.items()}, min_patients)
     return {name: len(groups[name]) for name in allowed}
 
 
 def _rounded(number: float) -> float:
+    """Return a number with `SIGNIFICANT_DIGITS`."""
     return float(f"{number:.{SIGNIFICANT_DIGITS}g}")

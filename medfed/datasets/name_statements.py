@@ -72,15 +72,11 @@ class _Statements(NamedTuple):
 
 
 def contradict(image: str, mask: str) -> bool:
-    """Return whether two names say that an image and a mask are of different patients, visits, sides, views or phases.
+    """Return whether the names of an image and a mask are of different patients, visits, sides, views or phases.
 
-    They do if the same word has different numbers (`p1_visit1` and `p1_visit2`), if other numbers differ (`7` and
-    `mask_8`; a number that only one name has is no difference), or if they have words that exclude each other (`7_left`
-    and `7_right`, `7_arterial` and `7_venous`). Upper and lower case, and zeros before a number, are not distinguished.
-
-    Args:
-        image: name of the image file without its suffix.
-        mask: name of the mask file without its suffix.
+    They are if the same word has different numbers (`p1_visit1`, `p1_visit2`), if other numbers differ (`7`, `mask_8`;
+    a number that only one name has is no difference), or if they have words that exclude each other (`7_left`,
+    `7_right`). Upper and lower case, and zeros before a number, are not distinguished.
     """
     first, second = _statements(image), _statements(mask)
     if any(first.by_word[word] != second.by_word[word] for word in first.by_word.keys() & second.by_word.keys()):
@@ -93,42 +89,30 @@ def contradict(image: str, mask: str) -> bool:
 
 
 def differ_in_a_character(name: str, other: str) -> bool:
-    """Return whether each of two names has a single letter that the other one lacks, such as `p0_A` and `p0_B`.
-
-    Args:
-        name, other: names of files without their suffixes. Upper and lower case are not distinguished.
-    """
+    """Return whether each of two names has a single letter that the other one lacks, such as `p0_A` and `p0_B`."""
     first, second = (set(_LETTER.findall(text.casefold())) for text in (name, other))
     return not (first <= second or second <= first)
 
 
 def says_more_than_kind(text: str) -> bool:
-    """Return whether a part of a name says more than the kind of an image: the sequence, side, plane or phase.
-
-    Args:
-        text: a part of a file's name, such as "_t1" (False) or "anna_t1" (True), in lower case.
-    """
+    """Return whether a text in lower case says more than sequence, side, plane or phase: "anna_t1", but not "_t1"."""
     return any(word not in _MEANINGS for word in _WORD_OR_NUMBER.findall(_SEQUENCE.sub(" ", text)))
 
 
 def topic_of(name: str) -> str:
-    """Return what a name is about if it says nothing else, such as "side" for "left" and "finding" for "benign"; or "".
-
-    Args:
-        name: name of a folder.
-    """
+    """Return what a name is about if it says nothing else, such as "side" for "left", "finding" for "benign"; or ""."""
     topics = _statements(name).meanings.keys()
     return "" if len(topics) != 1 or says_more_than_kind(name.casefold()) else next(iter(topics))
 
 
 def spell_sequences(name: str) -> str:
-    """Return a name in lower case, with the digits of the sequences T1 and T2 as words, so that they count nothing."""
+    """Return a name in lower case, with the sequences T1 and T2 written as "tone" and "ttwo", so that they are no
+    numbers."""
     return _SEQUENCE.sub(lambda match: match[0].translate(_DIGITS_AS_WORDS), name.casefold())
 
 
 @lru_cache(maxsize=1 << 14)
 def _statements(name: str) -> _Statements:
-    """Return the numbers and the words in a name that may contradict those in another name."""
     words = _NON.sub("non", _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold())
     by_word: dict[str, set[int]] = {}
     for word, number in _WORD_AND_NUMBER.findall(words):

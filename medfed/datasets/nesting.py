@@ -10,23 +10,12 @@ from torch import Tensor
 
 
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
-    """Find pieces of an inner structure that lie outside its outer structure, such as a cup outside the disc.
+    """Find pieces of an inner structure that lie outside its outer structure, such as "cup with no disc around it".
 
-    The mask file has one value per pixel, and a value can belong to several structures. For example, the value 0
-    belongs to the cup and to the disc, and the value 128 belongs only to the disc. All values of the cup then belong to
-    the disc as well, so the cup is called an inner structure, and the disc is called its outer structure. A cup that
-    was drawn far from its disc appears in the channel of the disc, too, as a separate connected piece. The cup covers
-    this piece completely. This function searches for such pieces.
-
-    Args:
-        mask: (S, H, W, D) of 0 and 1, one channel per structure.
-        labels: for each value in the mask file, the names of the structures that it belongs to, such as {0: ("disc",
-            "cup"), 128: ("disc",), 255: ()}.
-        structures: names of the S structures, in the order of the channels.
-
-    Returns:
-        One short description for each pair of inner and outer structure with such a piece, such as "cup with no disc
-        around it". The list is empty if there is no such piece.
+    A structure is inside another one if all its values in the mask file belong to the other one as well, by `labels`,
+    such as {0: ("disc", "cup"), 128: ("disc",), 255: ()}. A cup that was drawn far from its disc is then a separate
+    connected piece in the channel of the disc, too, and covers this piece completely. `mask` has one channel of 0 and 1
+    for each of the `structures`, (S, H, W, D).
     """
     values = {name: {value for value, names in labels.items() if name in names} for name in structures}
     descriptions = []

@@ -21,20 +21,15 @@ _PATIENTS = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d
 
 
 def is_part(name: str) -> bool:
-    """Return whether a folder is called as a part of a split or of a dataset, such as "train", "test_set" or "fold3".
-
-    Args:
-        name: name of the folder. Upper and lower case are not distinguished.
-    """
+    """Return whether a folder is called as a part of a split or dataset, such as "train", "Test_set" or "fold3"."""
     return _PART.fullmatch(name) is not None
 
 
 def are_years(names: Collection[str]) -> bool:
-    """Return whether names are the years, months or days of examinations, and so no patients.
+    """Return whether two or more different names are years, months or days of examinations, and so no patients.
 
-    Args:
-        names: two or more different names, such as "2019" and "2020", or "2019-05-01" and "20200131". The same word may
-            stand before all of them, as in "scan_2019" and "scan_2020". More than 15 years may be numbers of patients.
+    They are "2019" and "2020", "2019-05-01" and "20200131", or "scan_2019" and "scan_2020". More than 15 years may be
+    numbers of patients.
     """
     start = os.path.commonprefix([re.split(r"\d", name, maxsplit=1)[0] for name in names])
     dates = [_DATE.fullmatch(name[len(start) :]) for name in names]

@@ -1,8 +1,7 @@
 """Divide the patients of a few sites among many simulated clients, as papers do that need more clients than sites.
 
-A rule gives each client a share of each site's training images (`heterogeneous_shares`, `dirichlet_shares`), and
-`assign_to_clients` assigns patients to clients by these shares. All images of a patient stay together. So the shares
-are met exactly where every patient has one image, and otherwise up to the images of one patient.
+A rule gives each client a share of each site's training images, and `assign_to_clients` assigns patients by these
+shares. All images of a patient stay together, so the shares are met up to the images of one patient.
 """
 
 from __future__ import annotations
@@ -31,31 +30,22 @@ def partition(
     concentration: float = 0.5,
     min_images: int = 1,
 ) -> dict[str, Split]:
-    """Divide the training and validation patients of the sites among simulated clients.
+    """Divide the training and validation patients of the sites among simulated clients; return their splits by name.
 
-    Some papers need more participants than there are sites; a client is such a simulated participant. The result
-    depends on the seed and on the patients, not on the order of the cases. All images of a patient go to the same
-    client. Validation patients are assigned by the same fractions as training patients; a client may have no validation
-    patient.
+    Validation patients are assigned by the same shares as training patients; a client may have none. Test images stay
+    with the sites: the test part of each client is empty. The order of the cases has no influence.
 
     Args:
-        splits: dictionary from the name of a site to its training, validation and test cases.
-        n_clients: number of clients, at most the number of training patients of all sites.
-        rule: "domains", "heterogeneous" or "dirichlet". "domains": every client holds images of one site, and every
-            site has equally many clients, as far as possible. If there are more sites than clients, a client holds
-            several whole sites. (The StableFDG paper calls this "single".) "heterogeneous": a mixture of the images of
-            one site and of all sites (`heterogeneous_shares`). "dirichlet": random fractions of each site
-            (`dirichlet_shares`; the StableFDG paper calls this "multi").
+        splits: the cases of each site.
+        n_clients: number of clients.
+        rule: "domains": every client holds images of one site, and every site has equally many clients, as far as
+            possible (called "single" in the StableFDG paper); if there are more sites than clients, a client holds
+            several whole sites. "heterogeneous": a mixture of the images of one site and of all sites
+            (`heterogeneous_shares`). "dirichlet": random shares of each site (`dirichlet_shares`; called "multi" in the
+            StableFDG paper).
         seed: seed of the run; another seed gives another assignment.
-        mixing: only for the rule "heterogeneous": a number in [0, 1], called lambda in the paper. 0 gives each client
-            images of one site (or of several whole sites, if there are more sites than clients). 1 gives all clients
-            equal fractions of every site.
-        concentration: only for the rule "dirichlet": parameter of the Dirichlet distribution, above 0.
-        min_images: only for the rule "dirichlet": smallest number of training images of each client, at least 1.
-
-    Returns:
-        Dictionary from the name of a client (`client_names`) to its training and validation cases. The test part is
-        empty, because test images stay with the sites.
+        mixing: for the rule "heterogeneous".
+        concentration, min_images: for the rule "dirichlet".
 
     Raises:
         ValueError: if there are more clients than training patients, if a client would have no training image, or, with
@@ -89,41 +79,30 @@ def partition(
 
 
 def client_names(n: int) -> list[str]:
-    """Return the names of n simulated clients, such as client_001 to client_100 for n = 100.
-
-    The numbers start at 1. All names have equally many digits.
-
-    Args:
-        n: number of clients.
-    """
+    """Return client_001 to client_100 for n = 100; all names have equally many digits."""
     return [f"client_{number:0{len(str(n))}d}" for number in range(1, n + 1)]
 
 
 def heterogeneous_shares(
     sizes: Mapping[str, int], n_clients: int, mixing: float, patients: Mapping[str, int] | None = None
 ) -> Shares:
-    """Compute the fraction of each site's images that every simulated client gets, by heterogeneous partitioning.
+    """Return the fraction of each site's images that each of the K clients gets, by heterogeneous partitioning.
 
     See Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR 2024,
-    https://arxiv.org/abs/2307.04942. The argument `mixing` sets how different the clients are. Each site has one or
-    more main clients. A site with more images has more main clients. If there are fewer clients than sites, a client is
-    the main client of several sites. If a site has m main clients, the fractions of its images are
+    https://arxiv.org/abs/2307.04942. Each site has one or more main clients, more if it has more images; with fewer
+    clients than sites, a client is the main client of several sites. If a site has m main clients, the fractions of its
+    images are
 
         (1 - mixing) / m + mixing / K      for each of its main clients
         mixing / K                         for each other client
 
     Args:
-        sizes: dictionary from the name of a site to its number of training images.
-        n_clients: K, the number of clients.
-        mixing: in [0, 1] (lambda in the paper). 0 gives the images of a site to its main clients only; 1 gives all
+        sizes: number of training images of each site.
+        n_clients: K.
+        mixing: lambda of the paper, in [0, 1]. 0 gives the images of a site to its main clients only; 1 gives all
             clients equal fractions of every site.
-        patients: dictionary from the name of a site to its number of training patients. A site gets at most as many
-            main clients as it has patients, as long as the other sites have enough patients for the remaining clients.
-            None assumes that each image belongs to another patient.
-
-    Returns:
-        Dictionary from the name of a site to an array (K,): the fractions of the site's images that the K clients get.
-        The fractions of a site sum to 1.
+        patients: number of training patients of each site, which limits the number of its main clients, as long as the
+            other sites have enough patients for the remaining clients. None: each image is of another patient.
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
@@ -136,25 +115,20 @@ def heterogeneous_shares(
 def dirichlet_shares(
     training: Mapping[str, Sequence[Case]], n_clients: int, concentration: float, min_images: int, seed: int
 ) -> Shares:
-    """Sample the fraction of each site's images that every simulated client gets, from a Dirichlet distribution.
+    """Sample the fraction of each site's images that each of the K clients gets, from a Dirichlet distribution.
 
-    The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. The fractions of all sites are sampled
-    again until every client has at least `min_images` training images. The paper has no smallest client; its public
-    code uses 70. The code also goes through the sites in turn and gives no further images to a client that already has
-    more than the average number of images per client, so its clients differ less. The paper does not mention this rule,
-    and it is left out here.
+    The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. All fractions are sampled again until
+    every client has at least `min_images` training images; the paper has no such limit, its public code uses 70. The
+    code also gives no further images to a client that already has more than the average number, so that its clients
+    differ less. The paper does not mention this rule, and it is left out here.
 
     Args:
-        training: dictionary from the name of a site to its training cases.
-        n_clients: K, the number of clients.
+        training: training cases of each site.
+        n_clients: K.
         concentration: parameter of the symmetric Dirichlet distribution, above 0. With a small value, a client gets
-            images of few sites. With a large value, all clients get almost equal fractions of every site.
-        min_images: smallest number of training images of each client.
+            images of few sites; with a large one, all clients get almost equal fractions of every site.
+        min_images: smallest number of training images of a client.
         seed: seed of the run.
-
-    Returns:
-        Dictionary from the name of a site to an array (K,): the fractions of the site's images that the K clients get.
-        The fractions of a site sum to 1.
 
     Raises:
         ValueError: if none of 100,000 samples gives every client `min_images` images.
@@ -187,18 +161,7 @@ def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed:
 
     The patients of a site are ordered by the SHA-256 of (seed, site, patient), and placed one after another on a line
     on which each image has length 1. The clients' shares divide this line into intervals. A patient goes to the client
-    in whose interval the middle of the patient's images lies. For example, if a site has 10 images and two clients have
-    a share of 0.5 each, one client gets the patients in the interval from 0 to 5, and the other client those in the
-    interval from 5 to 10.
-
-    Args:
-        cases: dictionary from the name of a site to its cases.
-        shares: dictionary from the name of a site to an array (K,): the fractions of the site's images that the K
-            clients should get. The fractions of a site sum to 1.
-        seed: seed of the run.
-
-    Returns:
-        K lists of cases, one per client, sorted by site and case name. Every case is in exactly one list.
+    in whose interval the middle of the patient's images lies. The cases of a client are sorted by site and name.
     """
     by_client: list[list[Case]] = [[] for _ in range(len(next(iter(shares.values()))))]
     for index, site in enumerate(sorted(cases)):

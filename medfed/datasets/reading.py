@@ -37,19 +37,13 @@ _SET_WHITE = (
 
 
 def suffix(path: Path) -> str | None:
-    """Return the suffix of an image file's name in lower case, such as ".nii.gz".
-
-    None means that the format is not supported.
-    """
+    """Return the suffix of an image file's name in lower case, such as ".nii.gz"; None if it is not supported."""
     name = path.name.lower()
     return next((ending for ending in SUFFIXES if name.endswith(ending)), None)
 
 
 def is_2d_image_file(path: Path) -> bool:
-    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name.
-
-    The file is not opened.
-    """
+    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name."""
     return suffix(path) in image_files.SUFFIXES
 
 
@@ -68,20 +62,14 @@ def read_image(
         path: file in NIfTI, MHA, MHD, NRRD, PNG, JPEG, BMP or TIFF format.
         channels: C, the expected number of channels. In a volume, the fourth axis of the file contains the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        intensity_max: the stored value that means white in 2-D images with more than 8 bits, such as 4095. None raises
-            an error for such images.
-        grey_to_rgb: what to do with a grey 2-D image if `channels` is 3: True repeats its channel three times, False
-            raises an error.
+        intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
+        grey_to_rgb: whether the channel of a grey 2-D image is repeated if `channels` is 3; False refuses such images.
         suggest_keys: whether error messages may recommend the config keys data.image_channels, data.intensity_max and
             data.grey_to_rgb, which not every dataset has.
 
     Returns:
         (C, H, W, D) float32, finite. 2-D images are scaled to [0, 255] and have D = 1; volumes keep their stored
         intensities.
-
-    Raises:
-        UserError: if the file is missing, empty or damaged, has an unsupported format or another number of channels, or
-            contains NaN or infinite values.
     """
     check_exists(path)
     if is_2d_image_file(path):
@@ -99,18 +87,7 @@ def read_image(
 def check_image(
     path: Path, image: MetaTensor, channels: int, notices: list[str], suggest_keys: bool = False
 ) -> MetaTensor:
-    """Check the number of channels and the intensities of an image, and return the image.
-
-    Args:
-        path: the image file, for the error message.
-        image: (C, H, W, D) float32.
-        channels: the expected number of channels C.
-        notices: "constant image" is appended to this list if all voxels are equal.
-        suggest_keys: whether error messages may recommend the config key data.image_channels.
-
-    Raises:
-        UserError: if the image has another number of channels, or contains NaN or infinite values.
-    """
+    """Check that an image has C = `channels` and is finite, and return it; "constant image" is added to `notices`."""
     if len(image) != channels:
         hint = ", or set data.image_channels" if suggest_keys else ""
         raise UserError(
@@ -127,30 +104,15 @@ def check_image(
 def read_mask(
     path: Path, labels: Mapping[int, Sequence[str]], structures: Sequence[str], notices: list[str], hint: str = ""
 ) -> MetaTensor:
-    """Read a mask file and return one channel of 0 and 1 per structure.
-
-    Args:
-        path: file in any format that `read_image` supports.
-        labels: for every allowed value in the file, the names of the structures to which the value belongs, such as
-            {0: (), 1: ("disc",), 2: ("disc", "cup")}. The value of the background belongs to no structure.
-        structures: names of the S structures, in the order of the channels.
-        notices: short descriptions of conversions and unusual properties are appended to this list.
-        hint: advice to the user, with which the error message ends if the mask has other values. "" gives general
-            advice.
-
-    Returns:
-        (S, H, W, D) uint8 of 0 and 1.
-
-    Raises:
-        UserError: if the file is missing, damaged, or has values that `labels` does not contain.
-    """
+    """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8; arguments as in
+    `to_structures`."""
     return to_structures(path, read_labels(path, notices), labels, structures, hint)
 
 
 def read_labels(
     path: Path, notices: list[str], threshold: float | None = None, two_colours: bool = False, hint: str = ""
 ) -> MetaTensor:
-    """Read the whole numbers that a mask file stores, without assigning them to structures.
+    """Read the whole numbers that a mask file stores, (1, H, W, D) float32, without assigning them to structures.
 
     Args:
         path: file in any format that `read_image` supports.
@@ -158,14 +120,7 @@ def read_labels(
         threshold: for masks with soft edges: values above the threshold become 1, all other values 0. None keeps the
             stored values, which must be whole numbers. A mask that would lose its whole foreground is an error.
         two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
-        hint: advice to the user about the colours, with which the message ends if a 2-D image file stores a few.
-
-    Returns:
-        (1, H, W, D) float32 of whole numbers.
-
-    Raises:
-        UserError: if the file is missing or damaged, stores colours, or has fractional values although `threshold` is
-            None.
+        hint: advice about the colours, with which the message ends if a 2-D image file stores a few.
     """
     check_exists(path)
     if is_2d_image_file(path):
@@ -212,11 +167,7 @@ def _check_threshold(path: Path, mask: Tensor, threshold: float) -> None:
 
 
 def label_values(mask: Tensor) -> list[int]:
-    """Return the different values in a mask, in ascending order.
-
-    Args:
-        mask: whole numbers, of any shape and dtype.
-    """
+    """Return the different values of a mask of whole numbers, in ascending order."""
     values = mask.as_tensor().flatten() if isinstance(mask, MetaTensor) else mask.flatten()
     if values.numel() and 0 <= values.min() and values.max() < 1 << 16:
         return torch.bincount(values.int()).nonzero().flatten().tolist()
@@ -226,23 +177,17 @@ def label_values(mask: Tensor) -> list[int]:
 def to_structures(
     path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str], hint: str = ""
 ) -> MetaTensor:
-    """Convert a mask of labels into one channel of 0 and 1 per structure.
+    """Convert a mask of labels, (1, H, W, D), into one channel of 0 and 1 per structure, (S, H, W, D) uint8.
+
+    `meta["label_values"]` of the result lists the values in the mask.
 
     Args:
         path: path of the mask, for the error message.
-        mask: (1, H, W, D) of whole numbers. It is not changed.
-        labels: for every allowed value, the names of the structures to which the value belongs, such as {0: (), 1:
-            ("disc",), 2: ("disc", "cup")}. The value of the background belongs to no structure. A value belongs to
-            several structures if one of them lies inside another.
+        mask: whole numbers. It is not changed.
+        labels: for every allowed value, the names of the structures to which it belongs, such as {0: (), 1: ("disc",),
+            2: ("disc", "cup")}: none for the background, several if one lies inside another.
         structures: names of the S structures, in the order of the channels.
-        hint: advice to the user, with which the error message ends if the mask has other values. "" gives general
-            advice.
-
-    Returns:
-        (S, H, W, D) uint8 of 0 and 1, with the affine of `mask`. `meta["label_values"]` lists the values in `mask`.
-
-    Raises:
-        UserError: if the mask has a value that `labels` does not contain.
+        hint: advice with which the message ends if the mask has a value that `labels` lacks; "" gives general advice.
     """
     values = label_values(mask)
     if not set(values) <= set(labels):
@@ -258,15 +203,7 @@ def to_structures(
 
 
 def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | None:
-    """Return the voxel size of an image in mm, from its affine matrix.
-
-    Args:
-        path: path of the image file. Its suffix says whether it is a 2-D image file, which stores no size in mm.
-        image: (C, H, W, D), read from this file, with its affine.
-
-    Returns:
-        The voxel size along H, W and D in mm; None for a 2-D image file.
-    """
+    """Return the voxel size of an image along H, W and D in mm, from its affine; None for a 2-D image file."""
     if is_2d_image_file(path):
         return None
     height, width, depth = torch.linalg.vector_norm(image.affine[:3, :3], dim=0).tolist()
@@ -276,19 +213,10 @@ def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | No
 def check_pair(
     image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool, hint: str = ""
 ) -> None:
-    """Check that an image and its mask have the same shape, voxel size, orientation and position.
+    """Raise UserError if image (C, H, W, D) and mask (S, H, W, D) differ in shape, voxel size, orientation or position.
 
-    Args:
-        image_path: path of the image, for the error message.
-        image: (C, H, W, D) with its affine.
-        mask_path: path of the mask, for the error message.
-        mask: (S, H, W, D) with its affine.
-        ignore_geometry: True compares only the shapes (H, W, D).
-        hint: more advice to the user, with which the error message ends if the shapes differ.
-
-    Raises:
-        UserError: if image and mask differ. Differences of up to 0.001 mm in the voxel size, and of up to a tenth of a
-            voxel in the position, are accepted.
+    Differences of up to 0.001 mm in the voxel size, and of up to a tenth of a voxel in the position, are accepted.
+    `ignore_geometry` compares only the shapes; `hint` is more advice in the message about shapes.
     """
     if image.shape[1:] != mask.shape[1:]:
         raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:], hint)
@@ -301,18 +229,10 @@ def check_pair(
 
 
 def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> None:
-    """Compare the sizes of an image and its mask by the headers of their files, before their pixels are read.
+    """Raise UserError if image and mask differ in size by the headers of their files, before their pixels are read.
 
-    The order of the axes is not compared, because it may change when the files are read. `check_pair` compares the
-    volumes completely. A file whose header cannot be read is left to the functions that read it.
-
-    Args:
-        image_path: path of the image.
-        mask_path: path of the mask.
-        hint: more advice to the user, with which the error message ends.
-
-    Raises:
-        UserError: if the sizes differ, whatever the order of the axes.
+    The order of the axes is not compared, because it may change when the files are read. A file whose header cannot be
+    read is left to the functions that read it.
     """
     sizes = [_stored_size(path) for path in (image_path, mask_path)]
     if all(sizes) and sorted(sizes[0]) != sorted(sizes[1]):
@@ -340,23 +260,12 @@ def _other_size(
 
 
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
-    """Resample a mask to the voxel grid of its image, by nearest neighbour.
+    """Resample a mask (S, H, W, D) of 0 and 1 to the voxel grid of its image (C, H, W, D), by nearest neighbour.
 
-    A mask of a 2-D image file is resized: it is assumed to show the same field as its image. A volume is resampled in
-    space, as the affines of both files say; outside the mask it is 0.
-
-    Args:
-        image_path: path of the image, for the error message.
-        image: (C, H, W, D) with its affine.
-        mask_path: path of the mask, for the error message.
-        mask: (S, H, W, D) of 0 and 1 with its affine.
-
-    Returns:
-        (S, H, W, D) uint8 of 0 and 1 with the size and the affine of the image, and with the metadata of `mask`.
-
-    Raises:
-        UserError: if the height and width of a mask of a 2-D image file do not have the ratio of those of the image, up
-            to 2 %, or if nothing of a volume's mask lies inside its image.
+    A mask of a 2-D image file is resized, because it is assumed to show the same field as its image. A volume is
+    resampled in space, as the affines of both files say; outside the mask it is 0. UserError if the ratios of height
+    and width of a 2-D mask and its image differ by more than 2 %, or if nothing of a volume's mask lies inside its
+    image.
     """
     if is_2d_image_file(image_path) and is_2d_image_file(mask_path):
         ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
@@ -379,15 +288,7 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
 
 
 def join_masks(path: Path, mask: MetaTensor, other_path: Path, other: MetaTensor) -> MetaTensor:
-    """Join two masks of an image: a voxel belongs to a structure if it does so in one of them.
-
-    Args:
-        path, other_path: the files, for the error message.
-        mask, other: (S, H, W, D) of 0 and 1.
-
-    Raises:
-        UserError: if the masks differ in shape or position.
-    """
+    """Join two masks (S, H, W, D) of an image: a voxel belongs to a structure if it does so in one of them."""
     if mask.shape != other.shape or not np.allclose(mask.affine.numpy(), other.affine.numpy(), atol=1e-3):
         raise UserError(
             f"{other_path}: the mask has {_join(other.shape[1:])} voxels, and {path.name} of the same image has "
@@ -401,13 +302,8 @@ def join_masks(path: Path, mask: MetaTensor, other_path: Path, other: MetaTensor
 def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
     """Exchange and reverse the axes of a mask if it then has the voxels of its image; else return it unchanged.
 
-    Programs write the rows of a volume in different orders: dcm2niix reverses those of a DICOM series, for example.
-    The affines of both files say which voxels coincide, so that nothing is interpolated.
-
-    Args:
-        image: (C, H, W, D) with its affine.
-        mask: (S, H, W, D) of 0 and 1 with its affine.
-        notices: a short description is appended to this list if the mask changes.
+    Programs write the rows of a volume in different orders: dcm2niix reverses those of a DICOM series, for example. The
+    affines of both files say which voxels coincide, so that nothing is interpolated.
     """
     grid = image.affine.numpy()
     if np.allclose(mask.affine.numpy(), grid, atol=SPACING_TOLERANCE_MM):
@@ -420,17 +316,12 @@ def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> Met
 
 
 def format_values(values: Sequence[int]) -> str:
-    """Return whole numbers as text, such as "0, 128, 255".
-
-    If there are more than eight numbers, the text contains only the first eight, and says how many there are, such as
-    "0, 1, 2, 3, 4, 5, 6, 7, ... (256 values)". The text for an empty list is "".
-    """
+    """Return whole numbers as text, such as "0, 128, 255"; of more than eight, the first eight and the count."""
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a tensor without metadata."""
     return tensor.as_tensor() if isinstance(tensor, MetaTensor) else tensor
 
 
@@ -477,14 +368,7 @@ def _match_channels(
 
 
 def check_exists(path: Path) -> None:
-    """Check that a file exists, is not empty, can be opened, and has a supported format by its name.
-
-    Args:
-        path: the image file or mask file.
-
-    Raises:
-        UserError: if one of these is not so.
-    """
+    """Raise UserError if a path is not a file, is empty, cannot be opened, or has no supported format by its name."""
     if not path.is_file():
         if os.path.lexists(path):
             kind = "a link that leads to no file" if path.is_symlink() else "a folder, a pipe or a device"
@@ -509,7 +393,6 @@ def check_exists(path: Path) -> None:
 
 
 def _check_finite(path: Path, image: MetaTensor) -> None:
-    """Raise UserError if an image contains NaN or infinite values."""
     if all(map(torch.isfinite, image.as_tensor().aminmax())):  # operations on a MetaTensor take longer
         return
     n_nan, n_infinite = int(image.isnan().sum()), int(image.isinf().sum())

@@ -20,25 +20,9 @@ _NAME_KEYS = ("image_name", "mask_name", "one_site_per_case")  # so do these, if
 def recognise(root: Path, name: str | None = None) -> Dataset:
     """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's files.
 
-    The layout decides on the dataset (`recognise_layout`), and a few images of each site decide on the number of image
-    channels (`Dataset.with_stored_channels`).
-
-    Args:
-        root: folder of the dataset, or a datalist: a CSV or JSON file that lists the images.
-        name: name of the only dataset to try, as in `recognise_layout`.
-
-    Raises:
-        UserError: as `recognise_layout`.
-    """
-    return recognise_layout(root, name).with_stored_channels()
-
-
-def recognise_layout(root: Path, name: str | None = None) -> Dataset:
-    """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's layout.
-
-    The method `Dataset.recognise` of each dataset decides whether the folder has the layout of this dataset. Published
-    collections are tried first, then datasets for any images in a particular layout, then datasets for any folder
-    (`Dataset.generality`). The search ends as soon as a dataset fits.
+    `Dataset.recognise` of each dataset decides whether the folder has its layout: published collections are tried
+    first, then datasets for any images in a particular layout, then datasets for any folder. The first that fits is
+    taken. A few images of each site decide on the number of image channels (`Dataset.with_stored_channels`).
 
     Args:
         root: folder of the dataset, or a datalist: a CSV or JSON file that lists the images.
@@ -47,8 +31,13 @@ def recognise_layout(root: Path, name: str | None = None) -> Dataset:
 
     Raises:
         UserError: if there is no such folder or dataset, if no dataset fits, or if several datasets of the same
-            generality fit.
+            `generality` fit.
     """
+    return recognise_layout(root, name).with_stored_channels()
+
+
+def recognise_layout(root: Path, name: str | None = None) -> Dataset:
+    """Do what `recognise` does, but leave the number of image channels at its default."""
     if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
         return _from_datalist(root, name)
     if not root.is_dir():
@@ -73,22 +62,11 @@ def recognise_layout(root: Path, name: str | None = None) -> Dataset:
 def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of the block `data` for a folder or datalist for which the user gives further settings.
 
-    The keys are those that `recognise_layout` finds out. Where the user's settings describe another layout, by names of
-    folders, by names of files with a `*` or by a datalist, these decide instead. They also decide if no layout is
-    recognised, because a setting may be needed to understand the folder. The number of image channels is not among the
-    keys.
+    These are `name`, `root` and what `recognise_layout` finds out, but not what the settings in `overrides` replace:
+    names of folders, names of files with a `*`, or a datalist. Without `name`, the recognised dataset is taken, or
+    `folder` if none is recognised or if only `folder` has one of the settings.
 
-    Args:
-        root: folder of the dataset, or a datalist.
-        name: name of the dataset. None takes the recognised dataset, or `folder` if no dataset is recognised, or if
-            only `folder` has a setting that the user gives.
-        overrides: the values that the user gives, by the names of the settings, such as {"mask_threshold": 128}.
-
-    Returns:
-        The keys `name` and `root`, and those whose values differ from the defaults.
-
-    Raises:
-        UserError: if there is no such folder or datalist, or if no layout is recognised and `overrides` is empty.
+    UserError if there is no such folder or datalist, or if no layout is recognised and `overrides` is empty.
     """
     name = str(overrides["name"]) if "name" in overrides else name
     try:

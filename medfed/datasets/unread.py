@@ -1,4 +1,4 @@
-"""Name the files and folders of a dataset that were not read, so that no image is dropped without a word."""
+"""Name the files and folders of a dataset that were not read, so that no image is dropped without a message."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ MAX_NAMED_FILES = 2  # examples for each kind of files
 
 
 def describe_unread(root: Path, read: Iterable[Path], ignored_names: Sequence[str], documents: bool) -> list[str]:
-    """Describe the files in a folder, and in all folders inside it, that are not among those that were read.
+    """Return one sentence for each folder inside `root` that holds something that was not read, in alphabetical order.
 
-    A folder from which nothing was read is one item of the description. All other files are grouped by their folder and
-    ending.
+    A folder from which nothing was read is named as a whole; other files are grouped by folder and ending.
 
     Args:
-        root: the folder.
-        read: the files that were read, or that a problem names already; for a folder that a problem names, all files
-            in it count.
-        ignored_names: patterns of names that the user wants to leave out. Hidden files and the files of operating
-            systems are left out, too.
-        documents: whether text files, tables and other documents are described; they hold no image.
-
-    Returns:
-        One sentence for each folder that holds something that was not read, in alphabetical order.
+        root: an existing folder.
+        read: the files that were read, or that a problem names already; all files count in a folder that is named.
+        ignored_names: patterns of names that the user wants to leave out.
+        documents: whether text files, tables and other documents, which hold no image, are described.
     """
     known = set(read) | {data for path in read if (data := _data_file(path))}
     known_folders = {folder for path in known for folder in path.parents}
@@ -69,7 +63,7 @@ def _walk(
 
 
 def _files(folder: Path, known: Collection[Path], ignored_names: Sequence[str]) -> Iterator[Path]:
-    """Yield all files in a folder and the folders inside it."""
+    """Yield the files in a folder and in the folders inside it that are neither known nor ignored."""
     file_names.check_depth(folder)
     for path in sorted(folder.iterdir()):
         if file_names.is_ignored(path, ignored_names) or path in known:

@@ -51,17 +51,9 @@ _COMPRESSED_NRRD = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip
 
 
 def data_file(path: Path) -> Path:
-    """Return the file that contains the voxels of an image.
+    """Return the file that contains the voxels of an image: the image file, or the one that a detached header names.
 
-    For an MHD file, which contains only a header, this is the file given in the header. The same is true of an NRRD
-    file with a detached header. For other formats it is the image file itself.
-
-    Args:
-        path: the image file.
-
-    Raises:
-        UserError: if the header gives no file, several files or a file in another folder.
-        OSError: if the file cannot be read.
+    MHD and NRRD files may have detached headers. UserError if one names no file, several, or one in another folder.
     """
     name = path.name.lower()
     if name.endswith((".mhd", ".mha")):
@@ -70,24 +62,13 @@ def data_file(path: Path) -> Path:
 
 
 def stored_size(path: Path) -> tuple[int, ...]:
-    """Return the size (X, Y, Z) of a volume in MHA, MHD or NRRD format by its header.
-
-    Args:
-        path: the image file.
-
-    Raises:
-        UserError: if the header is damaged, or names the file with the voxels in a way that is refused.
-    """
+    """Return the size (X, Y, Z) of a volume in MHA, MHD or NRRD format by its header."""
     data_file(path)
     return _read_information(path).GetSize()
 
 
 def check_size(path: Path, n_voxels: int) -> None:
-    """Check the number of voxels of a volume, with all its channels.
-
-    Raises:
-        UserError: if there is none, or if there are more than `MAX_VOXELS`.
-    """
+    """Raise UserError if a volume has no voxels, or more than `MAX_VOXELS`, all channels together."""
     if not 0 < n_voxels <= MAX_VOXELS:
         raise UserError(
             f"{path}: the volume has {n_voxels:,} voxels; expected 1 to {MAX_VOXELS:,}; crop or resample it"
@@ -95,14 +76,7 @@ def check_size(path: Path, n_voxels: int) -> None:
 
 
 def check_itk_file(path: Path) -> None:
-    """Check an MHA, MHD or NRRD file: the file with the voxels exists, has the needed size and is not damaged.
-
-    Args:
-        path: the image file.
-
-    Raises:
-        UserError: if the file is damaged, incomplete or too large.
-    """
+    """Check an MHA, MHD or NRRD file: the file with the voxels exists, has the needed size and is not damaged."""
     is_nrrd = path.name.lower().endswith(".nrrd")
     header, data, offset = _nrrd_header(path) if is_nrrd else _metaimage_header(path)
     if not data.is_file():
@@ -155,11 +129,7 @@ def gunzip(path: Path) -> Iterator[bytes]:
 
 
 def check_gzip_parts(path: Path) -> None:
-    """Check that a gzip file does not consist of very many parts, each of which takes time even if it is empty.
-
-    Raises:
-        UserError: if it has more than `MAX_GZIP_PARTS`.
-    """
+    """Raise UserError if a gzip file has very many parts, each of which takes time even if it is empty."""
     n_parts, end = 0, b""
     with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
@@ -175,13 +145,7 @@ def check_gzip_parts(path: Path) -> None:
 def check_stream(path: Path, chunks: Iterator[bytes], expected: int) -> None:
     """Decompress a stream up to its end, because only its end shows whether it is incomplete or damaged.
 
-    Args:
-        path: the file, for the error message.
-        chunks: the decompressed data.
-        expected: number of bytes up to the end of the voxels.
-
-    Raises:
-        UserError: if the stream is damaged, ends early, or goes on long after the voxels.
+    UserError if it is, or if it goes on long after the voxels, which end at the byte `expected`.
     """
     n_bytes = 0
     try:
@@ -204,14 +168,12 @@ def check_stream(path: Path, chunks: Iterator[bytes], expected: int) -> None:
 
 
 def incomplete(path: Path, n_bytes: int, expected: int) -> UserError:
-    """Return the error about a file that is too short."""
     return UserError(
         f"{path}: the file is incomplete: found {n_bytes:,} of {expected:,} bytes; copy it again from its source"
     )
 
 
 def _read_information(path: Path) -> sitk.ImageFileReader:
-    """Return SimpleITK's reader after it has read the header of a file."""
     import SimpleITK as sitk
 
     from medfed.transforms.simpleitk_reader import image_io
@@ -306,7 +268,6 @@ def _add_field(path: Path, header: dict[str, str], key: str, value: str) -> None
 
 
 def _damaged_header(path: Path, line: str, expected: str) -> UserError:
-    """Return the error about a line of a header."""
     return UserError(
         f"{path}: cannot read the header: it has the line {line[:MAX_SHOWN_CHARACTERS]!r}; expected {expected}; save "
         "the image again"
@@ -328,9 +289,7 @@ def _beside(path: Path, key: str, name: str, expected: str) -> Path:
 def _decompress(path: Path, offset: int, kind: str) -> Iterator[bytes]:
     """Yield the decompressed data of a MetaImage or NRRD file in chunks of a limited size.
 
-    Raises:
-        zlib.error, OSError: if the stream is damaged.
-        EOFError: if it ends early.
+    The stream raises zlib.error or OSError if it is damaged, and EOFError if it ends early.
     """
     with open(path, "rb") as file:
         file.seek(offset)

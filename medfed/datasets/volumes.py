@@ -59,18 +59,11 @@ _OTHER_UNITS = {1: "metres", 3: "micrometres"}  # codes of `xyzt_units` in a NIf
 
 
 def read_volume(path: Path) -> MetaTensor:
-    """Read a volume with its stored intensities and its affine.
+    """Read a NIfTI, MHA, MHD or NRRD file: (C, H, W, D) float32 with its stored intensities, and its affine.
 
-    Args:
-        path: file in NIfTI, MHA, MHD or NRRD format.
-
-    Returns:
-        (C, H, W, D) float32 on the voxel grid of the file. C is 1, except if the file has several values per voxel or a
-        fourth axis: then C is the number of values, or the length of this axis. D is 1 for a 2-D image. The attribute
-        `affine`, a matrix (4, 4), maps voxel indices to millimetres.
-
-    Raises:
-        UserError: if the file is damaged, incomplete or too large, has another format, or if its affine is singular.
+    C is the number of values per voxel or the length of the fourth axis, or 1; D is 1 for a 2-D image. The attribute
+    `affine`, (4, 4), maps voxel indices to millimetres. UserError if the file is damaged, incomplete or too large, or
+    has a singular affine.
     """
     with _quiet_nibabel():
         if _is_nifti(path):
@@ -89,14 +82,7 @@ def read_volume(path: Path) -> MetaTensor:
 
 
 def stored_size(path: Path) -> tuple[int, ...]:
-    """Return the size (X, Y, Z) of a volume by its header; the voxels are not read.
-
-    Args:
-        path: file in NIfTI, MHA, MHD or NRRD format.
-
-    Raises:
-        UserError: if the header is damaged.
-    """
+    """Return the size (X, Y, Z) of a volume by its header; the voxels are not read."""
     if not _is_nifti(path):
         return volume_headers.stored_size(path)
     with _quiet_nibabel():
@@ -108,17 +94,10 @@ def _is_nifti(path: Path) -> bool:
 
 
 def check_affine(path: Path, affine: np.ndarray) -> None:
-    """Check that the three axes of an affine matrix span a volume, and that their lengths are possible voxel sizes.
+    """Check that the axes of an affine matrix (4, 4) span a volume, and that their lengths are possible voxel sizes.
 
     A voxel size below 0.1 micrometres or above 100 mm is refused, because all distances in mm would be wrong.
     `spacing_notices` describes sizes that are possible but unusual.
-
-    Args:
-        path: path of the image file, for the error message.
-        affine: (4, 4), maps voxel indices to millimetres.
-
-    Raises:
-        UserError: if an axis has such a length, if the axes lie in one plane, or if a value is NaN or infinite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = np.linalg.norm(affine[:3, :3].astype(np.float64), axis=0)
@@ -135,11 +114,7 @@ def check_affine(path: Path, affine: np.ndarray) -> None:
 
 
 def spacing_notices(spacing: Iterable[float]) -> list[str]:
-    """Describe a voxel size that is possible but unusual: below 0.01 mm or above 25 mm.
-
-    Args:
-        spacing: the voxel size along each axis in mm.
-    """
+    """Describe a voxel size in mm that is possible but unusual: below 0.01 mm or above 25 mm."""
     smallest, largest = USUAL_SPACING_MM
     notices = []
     if min(spacing) < smallest:
@@ -173,10 +148,7 @@ def _loader(reader: str | ImageReader) -> LoadImage:
 
 @contextmanager
 def _quiet_nibabel() -> Iterator[None]:
-    """Context manager that silences nibabel's messages about corrected headers.
-
-    This module checks the important header fields itself and reports them in one sentence.
-    """
+    """Silence nibabel's messages about corrected headers; this module checks the important fields itself."""
     was_disabled = imageglobals.logger.disabled
     imageglobals.logger.disabled = True  # to set its level would empty the caches of all loggers, for each file
     try:
@@ -203,33 +175,20 @@ def _too_many_axes(path: Path, shape: tuple[int, ...]) -> UserError:
 
 
 class _OpenedNifti(NibabelReader):
-    """MONAI's reader of NIfTI files, for a file that nibabel has already opened.
-
-    Args:
-        image: the image, as nibabel returns it.
-    """
+    """MONAI's reader of NIfTI files, for an image that nibabel has already opened."""
 
     def __init__(self, image: nib.Nifti1Image) -> None:
         super().__init__()
         self.image = image
 
     def read(self, data: Sequence[PathLike] | PathLike, **kwargs: object) -> nib.Nifti1Image:
-        """Return the image.
-
-        Args:
-            data: the path of the file, which `get_data` needs.
-            kwargs: not used.
-        """
+        """Return the image; `data` is the path of its file, which `get_data` needs."""
         self.filenames = ensure_tuple(data)
         return correct_nifti_header_if_necessary(self.image)
 
 
 def _open_nifti(path: Path) -> nib.Nifti1Image:
-    """Return a NIfTI image whose voxels are not read yet; they are in memory if the file is compressed.
-
-    Raises:
-        UserError: if the file is damaged, incomplete or too large, or has an invalid voxel size.
-    """
+    """Return a NIfTI image whose voxels are not read yet; they are in memory if the file is compressed."""
     image = _load_nifti(path)
     if len(image.shape) > MAX_AXES:
         raise _too_many_axes(path, image.shape)
@@ -247,11 +206,7 @@ def _open_nifti(path: Path) -> nib.Nifti1Image:
 
 
 def _load_nifti(path: Path) -> nib.Nifti1Image:
-    """Return a NIfTI image of which only the header has been read.
-
-    Raises:
-        UserError: if the header is damaged, or if the file has another format.
-    """
+    """Return a NIfTI image of which only the header has been read."""
     try:
         if path.name.lower().endswith(".gz"):
             check_gzip_parts(path)
