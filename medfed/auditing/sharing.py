@@ -18,7 +18,7 @@ from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
 from medfed.federation.image_moments import has_constants, moments_request
 from medfed.federation.local_round import Samples
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 from medfed.federation.method import NEVER, Tensors
 from medfed.federation.site import Site
 
@@ -162,7 +162,7 @@ def evenly_spaced(items: Sequence, n: int) -> list:
 def _replies(site: Site, weights: Tensors) -> list[Message]:
     """The site's replies to all requests of the coordinator for statistics before the first round."""
     requests = [moments_request()] if has_constants(weights) else []
-    requests += [Message("share", weights, {}, {"round": 1})] if site.method.shares != NEVER else []
+    requests += [Message(Kind.SHARE, weights, {}, {"round": 1})] if site.method.shares != NEVER else []
     return [site.reply(request) for request in requests]
 
 

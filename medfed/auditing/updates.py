@@ -19,7 +19,7 @@ from medfed.auditing.inversion import SIDE, Observation
 from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Samples, Task
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 from medfed.federation.method import Tensors
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Training
@@ -95,7 +95,7 @@ def plan_site(site: Site, images: ImageSet) -> Site:
 
 def update_of(site: Site, weights: Tensors) -> Message:
     """The site's reply to the training request of the first round."""
-    return site.reply(Message("train", weights, {}, {"round": 1, "last": 0}))
+    return site.reply(Message(Kind.TRAIN, weights, {}, {"round": 1, "last": 0}))
 
 
 def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:

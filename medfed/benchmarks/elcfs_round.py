@@ -20,7 +20,7 @@ from medfed.benchmarks.federated_round import noise_slices
 from medfed.core.determinism import deterministic
 from medfed.core.seeds import seeded_layers
 from medfed.engines.in_process import InProcess
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
@@ -124,7 +124,7 @@ def _time_steps(requests: Mapping[str, Request], repeats: int) -> dict[str, floa
 def _fedavg_request(case: Case) -> Request:
     """A site that has trained once with FedAvg, to warm up, and the request to train again."""
     (site, *_), start = _build(case, FedAvg())
-    request = Message("train", start.weights, FedAvg().broadcast(start, site.name), {"round": 2})
+    request = Message(Kind.TRAIN, start.weights, FedAvg().broadcast(start, site.name), {"round": 2})
     site.reply(request)
     return site, request
 
@@ -149,7 +149,7 @@ def _profile_round(case: Case) -> tuple[dict[str, float], Request]:
         parts[outer] -= parts[inner]
     total = sum(own for _, _, own, _, _ in profile.stats.values())
     tensors = case.elcfs.broadcast(second.state, sites[0].name)
-    request = Message("train", start.weights, tensors, {"round": 3})
+    request = Message(Kind.TRAIN, start.weights, tensors, {"round": 3})
     return {**parts, "other": total - sum(parts.values())}, (sites[0], request)
 
 

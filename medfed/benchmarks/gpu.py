@@ -22,7 +22,7 @@ from medfed.core.registry import shipped_configs
 from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
 from medfed.federation.local_round import Samples
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
@@ -148,7 +148,7 @@ def _prepare_round(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
-    message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
+    message = Message(Kind.TRAIN, start.weights, method.broadcast(state, "a"), {"round": 2})
     return replace(sites[0], training=samples(0, n_images), memory={}, _expanded=None, _on_device=None), message
 
 

@@ -20,7 +20,7 @@ from medfed.engines.worker_pool import balanced_groups
 from medfed.experiments.grid import Fold
 from medfed.experiments.run_folds import run_folds
 from medfed.experiments.setup import Experiment, build_experiment
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ComparisonRow
 
@@ -92,9 +92,9 @@ def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[s
 
 def _time_exchange(experiment: Experiment, number: int) -> float:
     """Seconds of the training of all sites."""
-    request = Message("train", experiment.start.weights, {}, {"round": number, "last": 0})
+    request = Message(Kind.TRAIN, experiment.start.weights, {}, {"round": number, "last": 0})
     start = time.perf_counter()
-    experiment.engine.exchange("train", dict.fromkeys(experiment.engine.sites(), request))
+    experiment.engine.exchange(Kind.TRAIN, dict.fromkeys(experiment.engine.sites(), request))
     return time.perf_counter() - start
 
 

@@ -12,6 +12,7 @@ from medfed.core.errors import UserErrors
 from medfed.deployment.agreement import Agreement, counted_bytes, no_noise, too_few_patients
 from medfed.federation.image_moments import MOMENTS
 from medfed.federation.ledger import STATISTIC, WEIGHT
+from medfed.federation.message import Kind
 from medfed.federation.method import EVERY_ROUND
 from medfed.federation.privacy_accounting import Releases, require_accountant
 from medfed.federation.site import Site
@@ -59,13 +60,13 @@ def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releas
         return Releases()
     content = {
         kind: {row["content"] for row in rows if row["kind"] == kind and row["name"] != MOMENTS}
-        for kind in ("share", "train")
+        for kind in (Kind.SHARE, Kind.TRAIN)
     }
     n_sharing = site.rounds if site.method.shares == EVERY_ROUND else 1
     return Releases(
-        weights=site.rounds * (WEIGHT in content["train"]),
-        statistics=site.rounds * (STATISTIC in content["train"])
-        + n_sharing * (STATISTIC in content["share"])
+        weights=site.rounds * (WEIGHT in content[Kind.TRAIN]),
+        statistics=site.rounds * (STATISTIC in content[Kind.TRAIN])
+        + n_sharing * (STATISTIC in content[Kind.SHARE])
         + any(row["name"] == MOMENTS for row in rows),
     )
 

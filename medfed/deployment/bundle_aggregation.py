@@ -25,7 +25,7 @@ from medfed.cli.defaults import RULES
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
-from medfed.federation.message import Message, State, digest
+from medfed.federation.message import Kind, Message, State, digest
 from medfed.federation.method import Method
 from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
@@ -125,7 +125,7 @@ def aggregate_bundles(
     for name, path, count in zip(names, sites, images or [1] * len(names), strict=True):
         facts = {"round": 1, "examples": count, "steps": count, "loss": 0.0}  # a bundle does not state steps and loss
         try:
-            replies[name] = Message("train", _read_weights(path, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
+            replies[name] = Message(Kind.TRAIN, _read_weights(path, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
             notices += _differences(name, path, config)
         except UserError as error:
             replies.pop(name, None)
@@ -273,10 +273,10 @@ def _check(
     replies: Mapping[str, Message], state: State, largest_change: float | None, method: Method
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """Return the replies that pass the checks of a round and that the rule can use, and why the others do not."""
-    requests = dict.fromkeys(replies, Message("train", state.weights, {}, {"round": 1}))
-    expected = Expected("train", 1, state.weights, {}, state.parameters, largest_change, local_keys=frozenset())
+    requests = dict.fromkeys(replies, Message(Kind.TRAIN, state.weights, {}, {"round": 1}))
+    expected = Expected(Kind.TRAIN, 1, state.weights, {}, state.parameters, largest_change, local_keys=frozenset())
     used, rejected = validate_replies(requests, replies, expected)
-    rejected += find_failing_sites(lambda one: method.aggregate(state, one), used, "train", 1)
+    rejected += find_failing_sites(lambda one: method.aggregate(state, one), used, Kind.TRAIN, 1)
     flag = argument("largest_change", largest_change)
     reasons = {
         one.site: f"{one.site}: its bundle {one.reason.replace('federation.largest_change', flag)}" for one in rejected

@@ -24,7 +24,7 @@ from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.ledger import sum_bytes
-from medfed.federation.message import FAILED, Message, State
+from medfed.federation.message import FAILED, Kind, Message, State
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
@@ -145,8 +145,8 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     # Sending the model is the last step, because a hospital leaves when it has the model. A coordinator that is killed
     # before it sends the model when it is resumed.
     recipients = [*engine.sites(), *([validation_site] if validation_site else [])]
-    requests = dict.fromkeys(recipients, Message("end", final.weights, {}, {"round": last.round}))
-    for site, reply in engine.exchange("end", requests).items():
+    requests = dict.fromkeys(recipients, Message(Kind.END, final.weights, {}, {"round": last.round}))
+    for site, reply in engine.exchange(Kind.END, requests).items():
         if reply.kind == FAILED:
             why = reply.facts["why"]
             warnings.warn(

@@ -17,11 +17,11 @@ from medfed.deployment.agreement_check import planned_releases
 from medfed.deployment.guarded_site import agreed_survey
 from medfed.federation import ledger
 from medfed.federation.image_moments import has_constants, moments_request, pool
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import NEVER
 from medfed.federation.privacy_accounting import require_accountant
 from medfed.federation.site import Site
-from medfed.federation.survey import SURVEY, survey_request
+from medfed.federation.survey import survey_request
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.tables.table import align_columns
 
@@ -54,16 +54,16 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
         rows += _rows(site, moments)
     if method.shares != NEVER:
         weights = state.weights if method.share_reads_network else {}
-        shared = site.reply(Message("share", weights, {}, {"round": 1}))
+        shared = site.reply(Message(Kind.SHARE, weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
         rows += _rows(site, shared)
-    request = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
+    request = Message(Kind.TRAIN, state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
     rows += _rows(short_site, short_site.reply(request))
     return [*rows, *_validation_rows(site, state)]
 
 
 def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]:
-    return _rows(site, site.reply(Message("validate", state.weights, {}, {"round": 1})))
+    return _rows(site, site.reply(Message(Kind.VALIDATE, state.weights, {}, {"round": 1})))
 
 
 def _rows(site: Site | ValidationSite, reply: Message) -> Sequence[Row]:
@@ -97,7 +97,7 @@ def format_report(
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     The weights of the network are not listed one by one. The table has one line for all weights in the replies to
-    requests of one kind ("survey", "share", "train" or "validate").
+    requests of one `Kind`.
 
     Args:
         rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
@@ -107,7 +107,7 @@ def format_report(
         agreement: what the hospital agreed to, with its delta.
     """
     table = [["kind", "what", "shape", "type", "bytes", "patients"]]
-    for kind in (SURVEY, "share", "train", "validate"):
+    for kind in Kind:
         rows_of_kind = [row for row in rows if row["kind"] == kind]
         entries = [row for row in rows_of_kind if row["content"] == ledger.WEIGHT]
         if entries:
@@ -145,7 +145,7 @@ def format_report(
 def _survey_text(site: Site, agreement: Agreement) -> str:
     if site.survey is None:
         return ""
-    if SURVEY in agreement.requests:
+    if Kind.SURVEY in agreement.requests:
         return " The rows of kind survey leave once, before round 1."
     return (
         " The plan asks for a survey of the images before round 1, to which you did not agree: it is refused. Add "

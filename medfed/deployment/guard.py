@@ -17,16 +17,15 @@ from torch import Tensor
 from medfed.deployment.agreement import Agreement, Refused, counted_bytes, no_noise, too_few_patients
 from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.ledger import message_rows
-from medfed.federation.message import Message, digest, fact_bytes, n_bytes
+from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes
 from medfed.federation.method import NEVER, ONCE
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
-from medfed.federation.survey import SURVEY
 from medfed.functional.weights import check_same_entries, first_non_finite
 
-KINDS = ("share", "train", "validate", "end")
-VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
+KINDS = (Kind.SHARE, Kind.TRAIN, Kind.VALIDATE, Kind.END)
+VALIDATION_KINDS = (Kind.VALIDATE, Kind.END)  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # the only facts that a request may hold; one to share also `moments`
 DIGEST = re.compile("[0-9a-f]{64}")
 MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
@@ -109,9 +108,9 @@ class Guard:
                     f"was asked for the moments of its images in round {number}, but the agreed plan needs "
                     "them only before round 1, and only if data.standardise is dataset"
                 )
-        elif request.kind == SURVEY and number > 1:
+        elif request.kind == Kind.SURVEY and number > 1:
             raise Refused(f"was asked for a survey in round {number}, but agreed to one before round 1 only")
-        elif request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
+        elif request.kind == Kind.SHARE and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
             when = "never shares" if self.shares == NEVER else "shares before round 1 only"
             raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
         latest = max((int(key.split()[1]) for key in self.n_replies if key.startswith("train ")), default=0)
@@ -124,13 +123,14 @@ class Guard:
         if n_replies >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
         self._check_weights(request)
-        if request.tensors and request.kind != "train":
+        if request.tensors and request.kind != Kind.TRAIN:
             raise Refused(f"was sent statistics with a request to '{request.kind}', which has none")
         if (size := sum(map(n_bytes, request.tensors.values()))) > MAX_BYTES_DOWN:
             raise Refused(f"was sent {size / 2**20:.0f} MiB of statistics, but accepts at most {MAX_BYTES_DOWN >> 20}")
         if name := first_non_finite(request.tensors):
             raise Refused(f"was sent the statistic '{name}', which is not finite")
-        planned = {"train": Releases(weights=1), "share": Releases(statistics=1)}.get(request.kind, Releases())
+        releases: dict[str, Releases] = {Kind.TRAIN: Releases(weights=1), Kind.SHARE: Releases(statistics=1)}
+        planned = releases.get(request.kind, Releases())
         if self.agreement.max_epsilon is not None and (why := no_noise(self.privacy, planned)):
             raise Refused(f"was asked to {request.kind}, but {why}")
 
@@ -172,7 +172,7 @@ class Guard:
     def _check_reply_facts(self, request: Message, reply: Message) -> None:
         known = REPLY_FACTS[request.kind] | self.fact_names.get(request.kind, frozenset())
         if ASKED not in request.facts:
-            known -= REPLY_FACTS["share"]
+            known -= REPLY_FACTS[Kind.SHARE]
         kind = f"a reply to '{request.kind}'"
         named = {"weights_digest": reply.weights_digest} if reply.weights_digest else {}
         for name, fact in {**reply.facts, **named}.items():
@@ -230,7 +230,7 @@ class Guard:
     def _check_facts(self, request: Message) -> None:
         if not isinstance(request.facts, dict):
             raise Refused(f"was sent the values of a request as {type(request.facts).__name__}; expected a dictionary")
-        known = FACTS | {ASKED} if request.kind == "share" else FACTS
+        known = FACTS | {ASKED} if request.kind == Kind.SHARE else FACTS
         if unknown := sorted(set(request.facts) - known):
             raise Refused(
                 f"was sent a request with the unknown value '{unknown[0]}', but only the values "
@@ -242,7 +242,7 @@ class Guard:
         if not 1 <= number <= self.agreement.rounds:
             raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {self.agreement.rounds}")
         last = request.facts.get("last", 0)
-        end = number + (request.kind == "validate")  # a round is validated with what its own training left
+        end = number + (request.kind == Kind.VALIDATE)  # a round is validated with what its own training left
         if not 0 <= last < end:
             raise Refused(f"was sent {last} as its last accepted round; expected a round from 0 to {end - 1}")
 
@@ -253,8 +253,8 @@ class Guard:
         if not request.weights and (
             request.weights_digest
             or ASKED in request.facts
-            or request.kind == SURVEY
-            or (request.kind == "share" and not self.share_reads_network)
+            or request.kind == Kind.SURVEY
+            or (request.kind == Kind.SHARE and not self.share_reads_network)
         ):
             return
         expected = {

@@ -20,12 +20,12 @@ from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import build_network, build_sites, build_task, prepare_device
 from medfed.federation.ledger import COLUMNS, format_sums, message_rows, sum_bytes
-from medfed.federation.message import WEIGHTS_NEEDED, Message
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message
 from medfed.federation.model_transfer import ReceivedWeights
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
-from medfed.federation.survey import SURVEY, SiteSurvey
+from medfed.federation.survey import SiteSurvey
 from medfed.federation.survey import fact_names as survey_facts
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.csv_files import append_rows
@@ -70,7 +70,7 @@ def agreed_survey(site: Site, agreement: Agreement) -> SiteSurvey | None:
         site: the site, with the survey of the plan.
         agreement: what may leave the hospital.
     """
-    if site.survey is None or SURVEY not in agreement.requests:
+    if site.survey is None or Kind.SURVEY not in agreement.requests:
         return None
     return replace(site.survey, min_patients=max(site.survey.min_patients, agreement.min_patients))
 
@@ -114,12 +114,12 @@ class GuardedSite:
         self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares
         self.guard.share_reads_network = method.share_reads_network
         self.guard.patients_advice = method.patients_advice
-        self.guard.fact_names = {"train": method.fact_names}
+        self.guard.fact_names = {Kind.TRAIN: method.fact_names}
         self.site.survey = agreed_survey(self.site, self.agreement)
         self.guard.kinds = KINDS if TRAIN in self.agreement.requests else ()
         if self.site.survey:
-            self.guard.kinds = (SURVEY, *self.guard.kinds)
-            self.guard.fact_names[SURVEY] = survey_facts(self.site.survey.n_labels)
+            self.guard.kinds = (Kind.SURVEY, *self.guard.kinds)
+            self.guard.fact_names[Kind.SURVEY] = survey_facts(self.site.survey.n_labels)
         self.guard.privacy = self.site.privacy
         self.site.noise_key = hospital_secret()
         self._engine = InProcess([self.site], self.folder)
@@ -155,9 +155,9 @@ class GuardedSite:
         return reply
 
     def _reply(self, request: Message) -> Message:
-        if request.kind == "end":
+        if request.kind == Kind.END:
             write_atomically(self.folder / MODEL, safetensors.torch.save(request.weights))
-            return Message("end")
+            return Message(Kind.END)
         return self._engine.exchange(request.kind, {self.site.name: request})[self.site.name]
 
     def _record(self, request: Message, reply: Message) -> None:

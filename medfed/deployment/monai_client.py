@@ -22,7 +22,7 @@ from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.experiments.setup import build_sites
 from medfed.federation.image_moments import has_constants
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.site import Site
 
@@ -111,7 +111,7 @@ class MedfedClient(ClientAlgo):
             under `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
-        reply = self._site.reply(Message("share", weights, {}, {"round": self._round + 1}))
+        reply = self._site.reply(Message(Kind.SHARE, weights, {}, {"round": self._round + 1}))
         n_images = len(self._site.training)
         return ExchangeObject(statistics={**copy.deepcopy(reply.tensors), FlStatistics.DATA_COUNT: n_images})
 
@@ -137,7 +137,7 @@ class MedfedClient(ClientAlgo):
         before = copy.deepcopy(self._site.memory)
         # Copied at once, because the update still refers to the network, which another site may use next.
         try:
-            self._update = copy.deepcopy(self._site.reply(Message("train", self._weights_of(data), tensors, facts)))
+            self._update = copy.deepcopy(self._site.reply(Message(Kind.TRAIN, self._weights_of(data), tensors, facts)))
         except BaseException:
             self._site.memory = before  # an incomplete round must leave no trace
             raise
@@ -182,7 +182,7 @@ class MedfedClient(ClientAlgo):
         Raises:
             ValueError: if `data` does not hold complete weights that fit the network.
         """
-        request = Message("validate", self._weights_of(data), {}, {"round": self._round})
+        request = Message(Kind.VALIDATE, self._weights_of(data), {}, {"round": self._round})
         return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
     def abort(self, extra: dict | None = None) -> None:

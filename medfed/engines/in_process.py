@@ -25,7 +25,7 @@ from medfed.engines.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.engine import OnReply, OnStep
-from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply_to_error
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error
 from medfed.federation.model_transfer import ReceivedWeights, weights_digest
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
@@ -93,7 +93,7 @@ class InProcess:
         The sites of this process, and those of one worker process, work one after another, in the order of their names.
 
         Args:
-            kind: the kind of all these requests: "share", "train" or "validate".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
 
         Returns:
@@ -126,7 +126,7 @@ class InProcess:
         The iterator must be used until it ends, because only then are the last files moved to their final places.
 
         Args:
-            kind: the kind of all these requests: "share", "train" or "validate".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
             stopped: function without arguments that returns True if no further site should work; it is called before
                 each site.
@@ -140,7 +140,7 @@ class InProcess:
         """
         by_name = self._by_name()
         number = next(iter(messages.values())).facts.get("round", 0) if messages else 0
-        store = self._store if messages and kind == "train" else None
+        store = self._store if messages and kind == Kind.TRAIN else None
         if store:
             store.begin_round(self.local_sites, messages.keys(), number)
         trained: list[Site] = []
@@ -212,7 +212,7 @@ class InProcess:
                 self.on_reply(kind, name, len(replies), len(messages))
             # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
             start, site_s = time.thread_time(), time.thread_time() - start
-            if kind == "train" and self.jobs is None:
+            if kind == Kind.TRAIN and self.jobs is None:
                 site_s -= 0.0 if self._has_trained else FIRST_TRAINING_S
                 self._has_trained = True
                 n_workers = self._n_workers_worth_it(site_s, messages, len(messages) - len(replies))
@@ -293,7 +293,7 @@ class InProcess:
         if not isinstance(site, Site):
             return self._reply(site, message), None
         site.progress = self.on_step or site.progress
-        if self._store and message.kind == "train":
+        if self._store and message.kind == Kind.TRAIN:
             return self._store.train(site, request, partial(self._reply, site))
         if self._store and site.local_keys and "last" in message.facts:
             self._store.restore_memory(site, message.facts["last"])

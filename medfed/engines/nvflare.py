@@ -45,7 +45,7 @@ class NVFlare(Processes):
         The first call starts the simulator.
 
         Args:
-            kind: the kind of all these requests: "share", "train" or "validate".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
 
         Returns:

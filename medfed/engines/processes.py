@@ -31,7 +31,7 @@ class Processes(InProcess):
         """Let the sites reply to their requests, several at the same time.
 
         Args:
-            kind: the kind of all these requests: "share", "train" or "validate".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
 
         Returns:

@@ -95,7 +95,7 @@ class WorkerPool:
         Warnings of the sites are shown at the end, in the order of the names, as if one site worked after another.
 
         Args:
-            kind: the kind of all these requests: "share", "train" or "validate".
+            kind: the kind of all these requests, one of `Kind`.
             messages: the requests by the name of the site.
             on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
                 requests); None calls nothing.

@@ -12,6 +12,7 @@ from medfed.core.errors import UserErrors
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Row
 from medfed.federation.ledger import format_sums, message_rows, sum_bytes
+from medfed.federation.message import Kind
 from medfed.federation.reply_checks import Expected
 from medfed.federation.survey import (
     IMAGES,
@@ -20,7 +21,6 @@ from medfed.federation.survey import (
     PATIENTS,
     SIZES,
     SPACINGS,
-    SURVEY,
     TOO_FEW,
     Facts,
     check_survey,
@@ -91,16 +91,16 @@ class Survey:
 def survey_sites(engine: Engine, task: Task) -> Survey:
     """Ask all sites that train to describe their images, and compare the sites with a valid reply."""
     requests = dict.fromkeys(engine.sites(), survey_request())
-    replies = engine.exchange(SURVEY, requests)
+    replies = engine.exchange(Kind.SURVEY, requests)
     ledger = [*message_rows(1, "down", requests), *message_rows(1, "up", replies)]
-    accepted, rejected = validate_replies(requests, replies, Expected(SURVEY, 1, {}, {}, frozenset()))
+    accepted, rejected = validate_replies(requests, replies, Expected(Kind.SURVEY, 1, {}, {}, frozenset()))
     facts: dict[str, Facts] = {}
     for site, reply in accepted.items():
         try:
             check_survey(reply, len(task.labels))
             facts[site] = reply.facts
         except ValueError as error:
-            rejected.append(Rejection(site, 1, SURVEY, str(error)))
+            rejected.append(Rejection(site, 1, Kind.SURVEY, str(error)))
     described = {site: numbers for site, numbers in facts.items() if TOO_FEW not in numbers}
     mismatches = find_mismatches(described, task.labels, not task.uses_decoder, task.has_fixed_range)
     too_few = [site for site in facts if site not in described]

@@ -16,7 +16,7 @@ from typing import TypeVar
 from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
 from medfed.federation.engine import Engine
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.model_transfer import WeightsSender
 from medfed.federation.outliers import (
     MIN_SITES,
@@ -101,7 +101,7 @@ class Exchange:
         self._add_seconds(kind, passed_s if work_s is None else work_s)
         for direction, by_site in sent:
             self.ledger += ledger.message_rows(number, direction, by_site)
-        self.n_clients += len(messages) if kind == "train" else 0
+        self.n_clients += len(messages) if kind == Kind.TRAIN else 0
         expected = Expected(
             kind,
             number,
@@ -117,12 +117,12 @@ class Exchange:
             batch_size=self.batch_size,
             momentum=state.plan.training.momentum,
         )
-        if kind == "train":
+        if kind == Kind.TRAIN:
             expected = replace(expected, received=received_ratios(messages, expected))
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))
         self._notify(accepted, expected)
-        if kind == "share":
+        if kind == Kind.SHARE:
             shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
             self._n_examples |= {site: count for site, count in shared.items() if count is not None}
         return Replies(kind, number, len(messages), accepted)
@@ -154,7 +154,7 @@ class Exchange:
                 used = {site: reply for site, reply in used.items() if site not in failing}
                 self._handle_rejections(rejected, used, replies.n_asked)
                 result = step(used)
-        if replies.kind == "train":
+        if replies.kind == Kind.TRAIN:
             self._n_examples |= {site: update.facts["examples"] for site, update in used.items()}
         return result, used
 
@@ -194,12 +194,12 @@ class Exchange:
             "images of that site with python -m medfed.data check"
             for site, name, ratio in unusual_statistics(accepted, expected)
         ]
-        if expected.kind == "train" and expected.largest_change and len(accepted) < MIN_SITES:
+        if expected.kind == Kind.TRAIN and expected.largest_change and len(accepted) < MIN_SITES:
             notices.append(
                 f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
                 "round, but fewer sent a valid update"
             )
-        if expected.kind == "train" and len(accepted) >= MIN_SITES:
+        if expected.kind == Kind.TRAIN and len(accepted) >= MIN_SITES:
             notices += [
                 f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
                 "decides most of an average that is weighted by images; make sure that this number is right"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medfed.federation.exchange import Exchange
 from medfed.federation.local_round import Samples, batches
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import has_too_few_patients
 from medfed.functional.standardisation import INPUT_MEAN, INPUT_STD, positive_std
 from medfed.functional.style import PixelMoments
@@ -34,7 +34,7 @@ def has_constants(entries: Mapping[str, Tensor]) -> bool:
 
 
 def moments_request() -> Message:
-    return Message("share", facts={"round": 1, "last": 0, ASKED: 1})
+    return Message(Kind.SHARE, facts={"round": 1, "last": 0, ASKED: 1})
 
 
 def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
@@ -45,11 +45,11 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
     sites.
     """
     if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
-        return Message("share")
+        return Message(Kind.SHARE)
     parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
     total = _merged(parts)
     return Message(
-        "share",
+        Kind.SHARE,
         tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
         facts={PIXELS: total.count},
     )

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,15 +39,26 @@ MAX_REASON_LENGTH = 1000  # characters of the reason in a failed reply
 WEIGHTS_NEEDED = "weights_needed"  # the kind of a reply: "send the weights, I have only their checksum"
 
 
+class Kind(str, Enum):
+    """What a request asks of a site; messages and ledgers contain the value as text."""
+
+    SURVEY = "survey"  # describe the images
+    SHARE = "share"  # send the method's statistics
+    TRAIN = "train"  # train for one round
+    VALIDATE = "validate"  # score the weights
+    END = "end"  # the run is over; the weights are those of the final model
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True)
 class Message:
     """A request of the coordinator, or a site's reply.
 
     Attributes:
-        kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
-            (score the weights), "survey" (describe the images) or "end" (the run is over). A reply has the kind of its
-            request, except for "failed" (the site gives the reason) and "weights_needed" (the request has only the
-            checksum of weights that the site does not have).
+        kind: what is requested: one of `Kind`, or another text in a message of an unknown sender. A reply has the kind
+            of its request, except for "failed" (the site gives the reason) and "weights_needed" (the request has only
+            the checksum of weights that the site does not have).
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 from medfed.federation.reply_checks import Expected, entry_named
 
 RepliesBySite = Mapping[str, Message]
@@ -283,7 +283,7 @@ def _sizes(tensors: Iterable[Tensor]) -> tuple[float, float]:
 
 
 def _are_updates_of_enough_sites(replies: RepliesBySite, expected: Expected) -> bool:
-    return expected.kind == "train" and len(replies) >= MIN_SITES
+    return expected.kind == Kind.TRAIN and len(replies) >= MIN_SITES
 
 
 def _root_mean_square(tensor: Tensor) -> float:

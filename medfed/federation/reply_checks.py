@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from medfed.federation.encoding import DTYPES
-from medfed.federation.message import Message, n_bytes
+from medfed.federation.message import Kind, Message, n_bytes
 
 MAX_EXAMPLES = 10**8  # more images than any hospital has
 MAX_STEPS = 10**8
@@ -26,12 +26,12 @@ MAX_FACT_BYTES = 32  # of the JSON text of one number
 # The facts that a site's reply may hold, by the kind of the request. A reply to "train" also holds those that the
 # method reports (`Method.fact_names`), one to "survey" those of `medfed.federation.survey`, and a reply to "share" has
 # `pixels` only with the moments of the images.
-REPLY_FACTS = {
-    "share": frozenset({"pixels"}),
-    "train": frozenset({"examples", "steps", "loss"}),
-    "validate": frozenset({"score", "boundary_distance"}),
-    "end": frozenset(),
-    "survey": frozenset(),
+REPLY_FACTS: dict[str, frozenset[str]] = {
+    Kind.SURVEY: frozenset(),
+    Kind.SHARE: frozenset({"pixels"}),
+    Kind.TRAIN: frozenset({"examples", "steps", "loss"}),
+    Kind.VALIDATE: frozenset({"score", "boundary_distance"}),
+    Kind.END: frozenset(),
 }
 DIVERGED = (
     "training diverged at this site, so try a smaller training.learning_rate, or check its images with "
@@ -112,13 +112,13 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
             "validate", if the score is not in [0, 1].
     """
     if reply.kind != expected.kind:
-        raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
+        raise InvalidReply(f"is of kind {reprlib.repr(str(reply.kind))}, but '{expected.kind}' was requested")
     if reply.facts.get("round", expected.round) != expected.round:
         raise InvalidReply(f"belongs to round {reprlib.repr(reply.facts['round'])}, but {expected.round} was requested")
     _check_size(reply, expected.weights)
-    if expected.kind != "train" and reply.weights:
+    if expected.kind != Kind.TRAIN and reply.weights:
         raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
-    if expected.kind in ("validate", "survey") and reply.tensors:
+    if expected.kind in (Kind.VALIDATE, Kind.SURVEY) and reply.tensors:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
     for name, entry in reply.weights.items():
         low, high = _check_numbers(name, entry)
@@ -186,7 +186,7 @@ def _check_numbers(name: str, entry: Tensor) -> tuple[float, float]:
 
 
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
-    if expected.kind == "train":
+    if expected.kind == Kind.TRAIN:
         _check_examples(facts.get("examples"), expected.examples.get(site))
         loss: Any = facts.get("loss")
         if not is_number(loss) or abs(loss) > MAX_LOSS:
@@ -199,12 +199,12 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
                 f"reports {reprlib.repr(steps)} steps, but a whole number from 1 to {MAX_STEPS:,} is expected"
             )
         _check_planned_steps(facts["examples"], steps, expected)
-    if expected.kind == "validate":
+    if expected.kind == Kind.VALIDATE:
         _check_all_numbers(facts)
         if not 0 <= facts.get("score", 0) <= 1:
             raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
     for name in ("examples", "pixels"):
-        if expected.kind == "share" and name in facts and (type(facts[name]) is not int or facts[name] < 1):
+        if expected.kind == Kind.SHARE and name in facts and (type(facts[name]) is not int or facts[name] < 1):
             raise InvalidReply(f"reports {reprlib.repr(facts[name])} {name}, but a whole number above 0 is expected")
     try:
         size = len(json.dumps(facts, allow_nan=False))
@@ -217,7 +217,7 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
             f"{MAX_FACTS_CHARACTERS:,} are allowed"
         )
-    if expected.kind in ("train", "survey"):
+    if expected.kind in (Kind.TRAIN, Kind.SURVEY):
         _check_all_numbers(facts)
 
 

@@ -37,7 +37,7 @@ from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
 from medfed.federation.image_moments import RANGES as MOMENT_RANGES
 from medfed.federation.image_moments import agree_on_constants, constants_of, has_constants
-from medfed.federation.message import Message, State
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation, Plan, Training
@@ -131,7 +131,7 @@ def share(method: Method, exchange: Exchange, state: State, sites: list[str], se
     """
     number = state.round + 1
     requested = state if method.share_reads_network else replace(state, weights={})
-    shared = exchange.ask(requests_with_last_round("share", requested, sites, number), state)
+    shared = exchange.ask(requests_with_last_round(Kind.SHARE, requested, sites, number), state)
 
     def combine(replies: dict[str, Message]) -> dict[str, Tensor]:
         tensors = {site: reply.tensors for site, reply in replies.items()}
@@ -157,7 +157,7 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
 def training_requests(method: Method, state: State, sites: list[str]) -> dict[str, Message]:
     """Return, by site, the requests to train, with the global weights and what `Method.broadcast` selects."""
-    requests = requests_with_last_round("train", state, sites, state.round + 1)
+    requests = requests_with_last_round(Kind.TRAIN, state, sites, state.round + 1)
     for site, request in requests.items():
         if tensors := method.broadcast(state, site):
             requests[site] = replace(request, tensors=tensors)
@@ -233,9 +233,9 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
     is_whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
     validation_site = settings.validation_site if is_whole else ""
     sites = [*state.plan.sites, *([validation_site] if validation_site else [])]
-    requests = dict.fromkeys(sites, Message("validate", state.weights, {}, {"round": state.round}))
+    requests = dict.fromkeys(sites, Message(Kind.VALIDATE, state.weights, {}, {"round": state.round}))
     if not is_whole:
-        requests = requests_with_last_round("validate", state, sites, state.round)
+        requests = requests_with_last_round(Kind.VALIDATE, state, sites, state.round)
     replies = exchange.ask(requests, state).by_site
     scores = _facts_of(replies, "score")
     validation_site_score = scores.pop(validation_site, None)

@@ -7,7 +7,7 @@ restore it from the last accepted round, and repeat a round with a bit-identical
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,12 +21,12 @@ from medfed.federation.engine import OnStep
 from medfed.federation.image_moments import ASKED, moments_reply
 from medfed.federation.image_moments import RANGES as MOMENT_RANGES
 from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
-from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, digest
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Cache, Training
 from medfed.federation.step_losses import StepLosses
-from medfed.federation.survey import SURVEY, SiteSurvey
+from medfed.federation.survey import SiteSurvey
 from medfed.functional.weights import check_same_entries, running_variances
 
 OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memory
@@ -116,9 +116,13 @@ class Site:
             ValueError: if the kind is unknown, or the weights do not fit the network.
             UserError: if the training loss, or a number that must be clipped, is NaN or infinite.
         """
-        handlers = {"share": self._share, "train": self._train, "validate": self._validate}
+        handlers: dict[str, Callable[[Message], Message]] = {
+            Kind.SHARE: self._share,
+            Kind.TRAIN: self._train,
+            Kind.VALIDATE: self._validate,
+        }
         if self.survey:
-            handlers[SURVEY] = self.survey.reply
+            handlers[Kind.SURVEY] = self.survey.reply
         if request.kind not in handlers:
             raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
         if request.weights_digest and not request.weights:
@@ -162,7 +166,7 @@ class Site:
             self.n_patients = dict.fromkeys(reply.tensors, self.training.n_patients)
             return reply
         if self.method.shares == NEVER:
-            return Message("share")
+            return Message(Kind.SHARE)
         if self.method.share_reads_network:
             self.load(request.weights)
         self.network.eval()
@@ -170,14 +174,14 @@ class Site:
         data = SiteData(self.name, self.training, self.task, self.architecture, rng, self.validation)
         tensors = self.method.share(data, self.network)
         self.n_patients = {name: data.n_patients.get(name, 1) for name in tensors}
-        return Message("share", tensors=tensors)
+        return Message(Kind.SHARE, tensors=tensors)
 
     def _validate(self, request: Message) -> Message:
         if self.validation is None:
-            return Message("validate")
+            return Message(Kind.VALIDATE)
         self.load(request.weights)
         facts = self.task.validate(self.network, self.validation, self.architecture.decoder_levels)
-        return Message("validate", facts=facts)
+        return Message(Kind.VALIDATE, facts=facts)
 
     def _train(self, request: Message) -> Message:
         self.load(request.weights)
@@ -203,7 +207,7 @@ class Site:
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
         of_method = {name: fact.item() if isinstance(fact, Tensor) else fact for name, fact in local.facts.items()}
         facts = {**of_method, "examples": len(self.training), "steps": len(batches), "loss": mean_loss}
-        return Message("train", weights, tensors, facts)
+        return Message(Kind.TRAIN, weights, tensors, facts)
 
     def _local_round(self, request: Message) -> LocalRound:
         number, device = request.facts["round"], next(self.network.parameters()).device

@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import permutations, product
 
-from medfed.federation.message import Message
+from medfed.federation.message import Kind, Message
 
-SURVEY = "survey"  # the kind of the request and of its reply
 PATIENTS, IMAGES, MEASURED, TOO_FEW = "patients", "images", "measured_images", "too_few_patients"
 MIN_QUANTILE_PATIENTS = 5  # of three values, the three quantiles below would reveal all three
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -55,11 +54,11 @@ class SiteSurvey:
     def reply(self, request: Message) -> Message:
         """Return the reply of kind "survey": either the fact `too_few_patients` (1) alone, or all facts."""
         is_too_small = self.n_patients < self.min_patients
-        return Message(SURVEY, facts={TOO_FEW: 1} if is_too_small else dict(self.facts(self.min_patients)))
+        return Message(Kind.SURVEY, facts={TOO_FEW: 1} if is_too_small else dict(self.facts(self.min_patients)))
 
 
 def survey_request() -> Message:
-    return Message(SURVEY, facts={"round": 1, "last": 0})
+    return Message(Kind.SURVEY, facts={"round": 1, "last": 0})
 
 
 def fact_names(n_labels: int) -> frozenset[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.message import FAILED, Message, readable
+from medfed.federation.message import FAILED, Kind, Message, readable
 from medfed.federation.outliers import (
     absurd_statistics,
     count_outliers,
@@ -29,11 +29,11 @@ from medfed.functional.weights import check_same_entries
 RepliesBySite = dict[str, Message]
 
 # What a reply of each kind is called.
-CONTENTS = {
-    "share": "share",
-    "train": "update",
-    "validate": "score",
-    "survey": "survey",
+CONTENTS: dict[str, str] = {
+    Kind.SURVEY: "survey",
+    Kind.SHARE: "share",
+    Kind.TRAIN: "update",
+    Kind.VALIDATE: "score",
 }
 MAX_REASON_CHARACTERS = 300
 ADVICE = (
@@ -129,7 +129,7 @@ def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE,
 
 def _wrong_entries(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     """Return, by site, why an update has missing or unknown network entries, or entries of another shape or dtype."""
-    if expected.kind != "train":
+    if expected.kind != Kind.TRAIN:
         return {}
     local = expected.local_keys
     if local is None:
@@ -154,7 +154,7 @@ def _unlike_other_sites(replies: RepliesBySite, expected: Expected) -> dict[str,
         for name, tensor in reply.tensors.items():
             votes.setdefault(name, Counter())[_signature(name, tensor, expected)] += 1
     reasons = {}
-    if expected.kind == "share":
+    if expected.kind == Kind.SHARE:
         names = Counter(tuple(sorted(reply.tensors)) for reply in replies.values() if reply.tensors)
         for site, reply in replies.items():
             if reply.tensors and 2 * names[tuple(sorted(reply.tensors))] <= names.total():

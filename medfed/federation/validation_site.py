@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from medfed.federation.local_round import Samples, Task
-from medfed.federation.message import WEIGHTS_NEEDED, Message
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message
 
 
 @dataclass
@@ -31,11 +31,11 @@ class ValidationSite:
 
         The reply is "weights_needed" if the request has only the checksum of the weights.
         """
-        if request.kind != "validate":
+        if request.kind != Kind.VALIDATE:
             raise ValueError(
                 f"{self.name}: is the validation site and replies to 'validate' only, not to '{request.kind}'"
             )
         if request.weights_digest and not request.weights:
             return Message(WEIGHTS_NEEDED)
         self.network.load_state_dict(request.weights)
-        return Message("validate", facts=self.task.validate(self.network, self.samples))
+        return Message(Kind.VALIDATE, facts=self.task.validate(self.network, self.samples))

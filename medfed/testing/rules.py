@@ -20,7 +20,7 @@ from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess
 from medfed.federation.ledger import STATISTIC
 from medfed.federation.local_round import SiteData
-from medfed.federation.message import State, digest
+from medfed.federation.message import Kind, State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
 from medfed.federation.reply_checks import REPLY_FACTS
 from medfed.federation.rounds import Round
@@ -148,7 +148,7 @@ def _check_messages(trial: Trial) -> None:
     facts = {
         str(row["name"]) for row in ledger if (row["direction"], row["kind"], row["content"]) == ("up", "train", "fact")
     }
-    unknown = sorted(facts - REPLY_FACTS["train"] - trial.method.fact_names)
+    unknown = sorted(facts - REPLY_FACTS[Kind.TRAIN] - trial.method.fact_names)
     _require(
         not unknown,
         f"`local.facts` has facts that `fact_names` lacks, so that no hospital sends them: {', '.join(unknown)}",
@@ -173,7 +173,7 @@ def _check_effort(trial: Trial) -> None:
 
 def _check_sharing(trial: Trial) -> None:
     """Sites share statistics in exactly the rounds that `shares` names, and a dry run shows them."""
-    rows = [row for done in trial.run.rounds for row in done.ledger if row["kind"] == "share"]
+    rows = [row for done in trial.run.rounds for row in done.ledger if row["kind"] == Kind.SHARE]
     expected = {NEVER: set(), ONCE: {1}, EVERY_ROUND: {1, 2}}.get(trial.method.shares)
     _require(expected is not None, f"`shares` is {trial.method.shares!r}; expected NEVER, ONCE or EVERY_ROUND")
     rounds = {row["round"] for row in rows}
@@ -184,7 +184,7 @@ def _check_sharing(trial: Trial) -> None:
     sent = {row["name"] for row in rows if row["direction"] == "up"}
     site = trial.toy.engine(trial.method, SITES[:1]).local_sites[0]
     dry_rows = dry_run(site, trial.start, 0)
-    shown = {row["name"] for row in dry_rows if row["kind"] == "share"}
+    shown = {row["name"] for row in dry_rows if row["kind"] == Kind.SHARE}
     unsent = sorted(shown - sent)
     _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")
     n_patients = max(samples.n_patients for samples in (site.training, site.validation) if samples)

@@ -6,7 +6,7 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.federation.encoding import DTYPES, header_of, pack, unpack
-from medfed.federation.message import Message, State, failed_reply_to_error
+from medfed.federation.message import Kind, Message, State, failed_reply_to_error
 
 
 def message() -> Message:
@@ -26,6 +26,11 @@ def test_reading_a_messages_bytes_returns_an_equal_message():
         sent, received = getattr(message(), group), getattr(back, group)
         assert list(sent) == list(received), "order matters: optimisers number the parameters"
         assert all(torch.equal(sent[n], received[n]) and sent[n].dtype == received[n].dtype for n in sent)
+
+
+def test_a_kind_is_written_as_its_text():
+    assert Message(Kind.TRAIN).to_bytes() == Message("train").to_bytes()
+    assert f"{Kind.TRAIN}" == str(Kind.TRAIN) == json.loads(json.dumps(Kind.TRAIN)) == "train"
 
 
 def test_tensors_that_share_memory_are_received_as_separate_tensors():

@@ -78,7 +78,7 @@ class FlareConnection:
         job is started. A late reply and a second reply to the same request are not returned; a warning names the site.
 
         Args:
-            kind: the kind of all these requests: "share", "train", "validate" or "end".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
             timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
             on_reply: function that is called after each reply with (kind, site, number of replies so far, number of

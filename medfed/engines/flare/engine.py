@@ -80,7 +80,7 @@ class FlareEngine:
         engine). After this time, a warning names the hospitals that have not joined.
 
         Args:
-            kind: the kind of all these requests: "share", "train", "validate" or "end".
+            kind: the kind of all these requests, one of `Kind`.
             messages: dictionary from the name of a site to its request.
 
         Returns:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medfed.core.errors import UserError
+from medfed.federation.message import Kind
 
 CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
-TASKS = ("survey", "share", "train", "validate", "end")
 CONNECTION_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
 COORDINATOR_ROLES = ("project_admin", "lead")  # in certificates by `nvflare provision` and by `nvflare cert`
 NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the site itself reported nothing
@@ -79,7 +79,7 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     }
     site = {
         "format_version": 2,
-        "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
+        "executors": [{"tasks": [kind.value for kind in Kind], "executor": {"path": EXECUTOR, "args": {}}}],
         **_empty_lists(),
     }
     meta = {

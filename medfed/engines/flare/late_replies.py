@@ -46,7 +46,7 @@ class LateReplies:
         Args:
             key: FLARE's identifier of the task, which is unique for each request.
             site: the name of the site.
-            kind: the kind of the request: "share", "train", "validate" or "end".
+            kind: the kind of the request, one of `Kind`.
             number: the number of the round to which the request belongs.
         """
         with self._lock:

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from medfed.federation.ledger import CONTENTS
-from medfed.federation.survey import SURVEY
+from medfed.federation.message import Kind
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is_federated
 
@@ -194,16 +194,16 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
     total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
-    clients = {row["site"] for row in folder.ledger() if row["kind"] == "train"}
+    clients = {row["site"] for row in folder.ledger() if row["kind"] == Kind.TRAIN}
     for row in folder.ledger():
-        if row["kind"] == SURVEY or row["site"] not in clients:  # no part of the training
+        if row["kind"] == Kind.SURVEY or row["site"] not in clients:  # no part of the training
             continue
-        if row["kind"] == "validate":
+        if row["kind"] == Kind.VALIDATE:
             if (row["direction"], row["content"]) == ("down", "weight"):
                 total["down"] += int(row["bytes"])
                 total["down_weights"] += int(row["bytes"])
             continue
-        once = row["kind"] == "share" and not shares_every_round
+        once = row["kind"] == Kind.SHARE and not shares_every_round
         total[row["direction"] + "_once" * once] += int(row["bytes"])
         if once:
             once_sites.add(row["site"])
