@@ -80,10 +80,7 @@ def test_defaults_fill_what_a_config_leaves_out():
     assert (config.seed, config.device, config.preset, config.method_name) == (1337, "auto", "medfed", "fedavg")
     assert config.training.batch_size == 5 and config.data.root == "data/x" and config.source == "a.yaml"
     assert config.method == FedAvg() and config.network == UNet()
-
-
-def test_an_empty_block_is_its_defaults():
-    assert read("training:\n") == read()
+    assert read("training:\n") == config, "an empty block is its defaults"
 
 
 def test_lists_become_tuples_and_whole_numbers_numbers():
@@ -98,168 +95,89 @@ def test_a_number_is_read_however_it_is_written(text):
     assert read(f"training: {{learning_rate: {text}}}").training.learning_rate == 1e-3
 
 
-def test_optional_values_and_tables():
+def test_optional_values_tables_and_choices_have_the_types_of_their_fields():
     config = read("", "data.grey_range=[0, 255]", "data.scanners={Skyra: 3, Avanto: 1}")
-    assert config.data.grey_range == (0.0, 255.0)
-    assert config.data.scanners == {"Skyra": 3, "Avanto": 1}
-    assert read("", "data.grey_range=null").data.grey_range is None
-
-
-def test_a_choice_is_one_of_its_literal_values_of_the_same_type():
+    assert config.data.grey_range == (0.0, 255.0) and config.data.scanners == {"Skyra": 3, "Avanto": 1}
     config = read("", "data.plane=coronal", "data.bits=16", "data.margin=2")
     assert (config.data.plane, config.data.bits, config.data.margin) == ("coronal", 16, 2.0)
-    assert read("", "data.bits=null").data.bits is None
+    config = read("", "data.grey_range=null", "data.bits=null")
+    assert config.data.grey_range is None and config.data.bits is None
 
 
 @pytest.mark.parametrize(
     "override, wrong",
     [
-        ("data.plane=coronnal", "plane: must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
-        ("data.plane=Axial", "plane: must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
-        ("data.plane=oblique", "plane: must be one of axial, coronal, got 'oblique'"),
-        ("data.plane=8", "plane: must be one of axial, coronal, got 8"),
-        ("data.bits=12", "bits: must be one of 8, 16, or null, got 12"),
-        ("data.bits=8.0", "bits: must be one of 8, 16, or null, got 8.0"),
-        ("data.margin=wide", "margin: expected a number, got the text 'wide'"),
+        ("data.plane=coronnal", "must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
+        ("data.plane=Axial", "must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
+        ("data.plane=oblique", "must be one of axial, coronal, got 'oblique'"),
+        ("data.plane=8", "must be one of axial, coronal, got 8"),
+        ("data.bits=12", "must be one of 8, 16, or null, got 12"),
+        ("data.bits=8.0", "must be one of 8, 16, or null, got 8.0"),
+        ("data.margin=wide", "expected a number, got the text 'wide'"),
+        ("method.ratio=1.5", "must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
+        ("method.alpha=0.5", "must lie in [0, 0.5) or be one of auto, got 0.5"),
+        ("method.alpha=-0.01", "must lie in [0, 0.5) or be one of auto, got -0.01"),
+        ("method.gamma=-1", "must be at least 0, got -1"),
+        (
+            "method.denominator=negative",
+            "must be one of positive_and_negatives, negatives, got 'negative'. Did you mean",
+        ),
     ],
 )
-def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wrong):
-    assert complaint("", override) == f"--set {override}: data.{wrong}"
+def test_a_value_that_is_no_choice_or_out_of_range_is_refused(override, wrong):
+    key = override.partition("=")[0]
+    assert complaint("", "method.name=elcfs", override).startswith(f"--set {override}: {key}: {wrong}")
 
 
-TRAINING_KEYS = (
-    "optimizer, learning_rate, schedule, decay_rounds, decay_factor, betas, momentum, weight_decay, batch_size, "
+KNOWN_TRAINING = (
+    "Known: optimizer, learning_rate, schedule, decay_rounds, decay_factor, betas, momentum, weight_decay, batch_size, "
     "augment, optimizer_state, threads, precision"
 )
-BAD_VALUES = {
-    "unknown key": (
-        "training: {learnig_rate: 0.1}",
-        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
-    ),
-    "unknown block": (
-        "trainings: {}",
-        "a.yaml: trainings: unknown key. Did you mean 'training'? "
-        "Known: data, network, method, seed, device, deterministic, training, federation, evaluation, privacy, cache",
-    ),
-    "unknown key in evaluation": (
-        "evaluation: {treshold: 0.5}",
-        "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
-        "tent, tent_learning_rate, match, match_ratio, boundary_distance, unseen_every, failure_dice, also_on, metrics",
-    ),
-    "text for a whole number": (
-        'federation: {rounds: "3"}',
-        "a.yaml: federation.rounds: expected a whole number, got the text '3'; remove the quotes",
-    ),
-    "fraction for a whole number": (
-        "federation: {rounds: 3.5}",
-        "a.yaml: federation.rounds: expected a whole number, got 3.5",
-    ),
-    "yes for a whole number": ("seed: yes", "a.yaml: seed: expected a whole number, got true"),
-    "number for yes or no": ("training: {augment: 1}", "a.yaml: training.augment: expected true or false, got 1"),
-    "no for text": (
-        "federation: {unseen_site: no}",
-        "a.yaml: federation.unseen_site: expected text, got false; "
-        "YAML reads yes, no, on and off as true and false, so put the word in quotes",
-    ),
-    "number for text": (
-        "federation: {unseen_site: 7}",
-        "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
-    ),
-    "nothing for text": (
-        "federation: {unseen_site: }",
-        'a.yaml: federation.unseen_site: expected the name of a site, or "" for none, got nothing',
-    ),
-    "nothing for a choice": ("device:", "a.yaml: device: must be one of auto, cpu, cuda, got nothing"),
-    "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; write 10"),
-    "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
-    "nan": (
-        "training: {learning_rate: .nan}",
-        "a.yaml: training.learning_rate: expected a finite number, got nan",
-    ),
-    "infinity": (
-        "training: {betas: [0.9, -.inf]}",
-        "a.yaml: training.betas[1]: expected a finite number, got -inf",
-    ),
-    "overflow": ("training: {momentum: 1e999}", "a.yaml: training.momentum: expected a finite number, got inf"),
-    "too many": (
-        "training: {betas: [0.9, 0.99, 0.999]}",
-        "a.yaml: training.betas: expected a list of 2 numbers, got 3: [0.9, 0.99, 0.999]",
-    ),
-    "number for a list": (
-        "training: {betas: 0.9}",
-        "a.yaml: training.betas: expected a list of 2 numbers, got 0.9",
-    ),
-    "scalar for a block": (
-        "training: fast",
-        "a.yaml: training: expected a block of keys and values, got the text 'fast'",
-    ),
-    "negative": (
-        "training: {learning_rate: -1}",
-        "a.yaml: training.learning_rate: must be above 0, got -1",
-    ),
-    "threshold": (
-        "evaluation: {threshold: 1}",
-        "a.yaml: evaluation.threshold: must lie in (0, 1), got 1",
-    ),
-    "batch of none": ("training: {batch_size: 0}", "a.yaml: training.batch_size: must lie in [1, 1000000], got 0"),
-    "seed": ("seed: -1", "a.yaml: seed: must be at least 0, got -1"),
-    "device": (
-        "device: gpu",
-        "a.yaml: device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
-    ),
-    "precision": (
-        "training: {precision: fp16}",
-        "a.yaml: training.precision: must be one of float32, bf16, got 'fp16'. Did you mean 'bf16'?",
-    ),
-    "not deterministic on a CPU": (
-        "device: cpu\ndeterministic: false",
-        "a.yaml: deterministic: false is for GPUs, but this run uses the CPU, whose results are always the same; "
-        "leave it out",
-    ),
-    "engine": (
-        "federation: {engine: in_proces}",
-        "a.yaml: federation.engine: no engine 'in_proces'. Did you mean 'in_process'? "
-        "Known: in_process, nvflare, processes",
-    ),
-    "twice": (
-        "seed: 1\nseed: 2",
-        "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
-    ),
-    "twice below": (
-        "training:\n  momentum: 0.1\n  momentum: 0.1",
-        "a.yaml: line 11, column 3: the key 'momentum' already stands in line 10; keep one of them",
-    ),
-    "broken": ("training: [1", "a.yaml: line 9, column 13: expected ',' or ']', but got '<stream end>'"),
-    "tab": ("training:\n\tmomentum: 1", "a.yaml: line 10, column 1: found character '\\t' that cannot start any token"),
-    "python tag": (
-        "seed: !!python/object/apply:os.getpid []",
-        "a.yaml: line 9, column 7: the tag '!!python/object/apply:os.getpid' is not allowed; "
-        "a config holds plain values only",
-    ),
-    "an alias of its own block": (
-        "training: &d {name: prostate, sites: *d}",
-        "a.yaml: line 9, column 38: the alias *d is inside the block or list &d itself; write the value instead",
-    ),
-    "a key that YAML takes for a value": (
-        "training: {yes: 1}",
-        f"a.yaml: training.yes: unknown key. Known: {TRAINING_KEYS}",
-    ),
-    "nothing as a key": ("training: {null: 1}", f"a.yaml: training.null: unknown key. Known: {TRAINING_KEYS}"),
-    "control character": (
-        "device: \x00",
-        "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
-    ),
-    "depth": (
-        "seed: " + "[" * 4000,
-        "a.yaml: the blocks or lists are nested too deeply to be read; expected two or three levels of keys",
-    ),
+BAD_VALUES = {  # the beginning of the sentence, after the file
+    "training: {learnig_rate: 0.1}": "training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: ",
+    "trainings: {}": "trainings: unknown key. Did you mean 'training'? Known: data, network, method, seed, device, ",
+    "evaluation: {treshold: 0.5}": "evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, ",
+    'federation: {rounds: "3"}': "federation.rounds: expected a whole number, got the text '3'; remove the quotes",
+    "federation: {rounds: 3.5}": "federation.rounds: expected a whole number, got 3.5",
+    "seed: yes": "seed: expected a whole number, got true",
+    "training: {augment: 1}": "training.augment: expected true or false, got 1",
+    "federation: {unseen_site: no}": "federation.unseen_site: expected text, got false; YAML reads yes, no, on and off",
+    "federation: {unseen_site: 7}": "federation.unseen_site: expected text, got 7; put it in quotes",
+    "federation: {unseen_site: }": 'federation.unseen_site: expected the name of a site, or "" for none, got nothing',
+    "device:": "device: must be one of auto, cpu, cuda, got nothing",
+    "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
+    "seed: 1:30": "seed: expected a whole number, got the text '1:30'",
+    "training: {learning_rate: .nan}": "training.learning_rate: expected a finite number, got nan",
+    "training: {betas: [0.9, -.inf]}": "training.betas[1]: expected a finite number, got -inf",
+    "training: {momentum: 1e999}": "training.momentum: expected a finite number, got inf",
+    "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of 2 numbers, got 3: [0.9, 0.99, 0.999]",
+    "training: {betas: 0.9}": "training.betas: expected a list of 2 numbers, got 0.9",
+    "training: fast": "training: expected a block of keys and values, got the text 'fast'",
+    "training: {learning_rate: -1}": "training.learning_rate: must be above 0, got -1",
+    "evaluation: {threshold: 1}": "evaluation.threshold: must lie in (0, 1), got 1",
+    "training: {batch_size: 0}": "training.batch_size: must lie in [1, 1000000], got 0",
+    "seed: -1": "seed: must be at least 0, got -1",
+    "device: gpu": "device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
+    "training: {precision: fp16}": "training.precision: must be one of float32, bf16, got 'fp16'. Did you mean 'bf16'?",
+    "device: cpu\ndeterministic: false": "deterministic: false is for GPUs, but this run uses the CPU, whose results",
+    "federation: {engine: in_proces}": "federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known:",
+    "seed: 1\nseed: 2": "line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
+    "training:\n  momentum: 0.1\n  momentum: 0.1": "line 11, column 3: the key 'momentum' already stands in line 10;",
+    "training: [1": "line 9, column 13: expected ',' or ']', but got '<stream end>'",
+    "training:\n\tmomentum: 1": "line 10, column 1: found character '\\t' that cannot start any token",
+    "seed: !!python/object/apply:os.getpid []": "line 9, column 7: the tag '!!python/object/apply:os.getpid' is not",
+    "training: &d {name: prostate, sites: *d}": "line 9, column 38: the alias *d is inside the block or list &d",
+    "training: {yes: 1}": f"training.yes: unknown key. {KNOWN_TRAINING}",
+    "training: {null: 1}": f"training.null: unknown key. {KNOWN_TRAINING}",
+    "device: \x00": "character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
+    "seed: " + "[" * 4000: "the blocks or lists are nested too deeply to be read; expected two or three levels of keys",
+    "federation: {answer_seconds: 5}": "federation.answer_seconds: is now called federation.reply_timeout_s; use that",
 }
 
 
-@pytest.mark.parametrize("case", BAD_VALUES)
-def test_a_bad_value_is_one_sentence_with_file_key_found_and_expected(case):
-    text, expected = BAD_VALUES[case]
-    assert complaint(text) == expected
+@pytest.mark.parametrize("text", BAD_VALUES)
+def test_a_bad_value_is_one_sentence_with_file_key_found_and_expected(text):
+    assert complaint(text).startswith(f"a.yaml: {BAD_VALUES[text]}") and "\n" not in complaint(text)
 
 
 FIVE_MISTAKES = """
@@ -279,7 +197,7 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         "a.yaml: network.norm: must be one of instance, batch, got false; YAML reads yes, no, on and off as true and "
         "false, so put the word in quotes",
         "a.yaml: method.alpha: must lie in [0, 0.5) or be one of auto, got 0.7",
-        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
+        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? {KNOWN_TRAINING}",
     )
     with pytest.raises(UserError) as raised:  # blocks are compared once each is right
         load_text(FIVE_MISTAKES.replace("root: 7", "root: x"), "a.yaml", ["training.betas=[1, 2]", "seed=x"])
@@ -289,7 +207,7 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         "--set seed=x: seed",
         "--set training.betas=[1, 2]: training.betas[0]",
         "--set training.betas=[1, 2]: training.betas[1]",
-        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
+        f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? {KNOWN_TRAINING}",
     ]
     assert raised.value.sentences[6] == ("a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC")
 
@@ -308,46 +226,19 @@ def test_settings_made_in_python_are_checked_too():
 
 
 BAD_SITES = {
-    "by case": (
-        "data.sites=[UCL, ucl]",
-        "data.sites: the site names 'UCL' and 'ucl' differ only in upper and lower case or in Unicode form; rename or "
-        "remove one",
-    ),
-    "by Unicode form": (
-        "data.sites=[Li\u00e9ge, Lie\u0301ge]",
-        r"data.sites: the site names 'Li\xe9ge' and 'Lie\u0301ge' differ only in upper and lower case or in Unicode "
-        "form; rename or remove one",
-    ),
-    "unseen but not there": (
-        "federation.unseen_site=ucl",
-        "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL, BMC",
-    ),
-    "a path": (
-        "federation.unseen_site=../x",
-        "federation.unseen_site: a site cannot be called '../x': "
-        'it must not contain / \\ : * ? " < > | or control characters; rename it',
-    ),
-    "a newline": (
-        r'data.sites=["a\nb"]',
-        r"data.sites: a site cannot be called 'a\nb': "
-        'it must not contain / \\ : * ? " < > | or control characters; rename it',
-    ),
-    "a dot": (
-        "data.sites=[..]",
-        "data.sites: a site cannot be called '..': "
-        "it must not begin or end with a space or a dot, or begin with a hyphen; rename it",
-    ),
-    "too long": (
-        f"data.sites=[{'x' * 300}]",
-        f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1 to 64; rename it",
-    ),
+    "data.sites=[UCL, ucl]": "data.sites: the site names 'UCL' and 'ucl' differ only in upper and lower case or in",
+    "data.sites=[Li\u00e9ge, Lie\u0301ge]": r"data.sites: the site names 'Li\xe9ge' and 'Lie\u0301ge' differ only in",
+    "federation.unseen_site=ucl": "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL,",
+    "federation.unseen_site=../x": "federation.unseen_site: a site cannot be called '../x': it must not contain / \\ :",
+    r'data.sites=["a\nb"]': r"data.sites: a site cannot be called 'a\nb': it must not contain / \ : * ? ",
+    "data.sites=[..]": "data.sites: a site cannot be called '..': it must not begin or end with a space or a dot",
+    f"data.sites=[{'x' * 300}]": f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1",
 }
 
 
-@pytest.mark.parametrize("case", BAD_SITES)
-def test_site_names_are_different_and_safe_as_folders(case):
-    override, expected = BAD_SITES[case]
-    assert complaint("", "data.sites=[UCL, BMC]", override) == f"--set {override}: {expected}"
+@pytest.mark.parametrize("override", BAD_SITES)
+def test_site_names_are_different_and_safe_as_folders(override):
+    assert complaint("", "data.sites=[UCL, BMC]", override).startswith(f"--set {override}: {BAD_SITES[override]}")
 
 
 def test_the_unseen_site_leaves_a_site_to_train_on():
@@ -355,35 +246,12 @@ def test_the_unseen_site_leaves_a_site_to_train_on():
         "data.sites: 'UCL' is the unseen site, and no other site is left to train on; add one"
     )
     assert read("", "data.sites=[UCL]").data.sites == ("UCL",)  # local training
+    assert read("", "data.sites=[K\u00f6ln, \u6771\u4eac, St. Mary]").data.sites[1] == "\u6771\u4eac", "of any script"
 
 
 def test_selection_by_validation_needs_validation_patients():
     expected = "federation.selection: 'source_validation' needs data.validation_ratio above 0, got 0"
     assert expected in complaint("federation: {selection: source_validation}", "data.validation_ratio=0")
-
-
-def test_names_of_any_script_are_fine():
-    assert read("", "data.sites=[Universit\u00e4t K\u00f6ln, \u6771\u4eac, St. Mary]").data.sites[1] == "\u6771\u4eac"
-
-
-@pytest.mark.parametrize(
-    "override, wrong",
-    [
-        ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
-        ("method.alpha=0.5", "alpha: must lie in [0, 0.5) or be one of auto, got 0.5"),
-        ("method.alpha=-0.01", "alpha: must lie in [0, 0.5) or be one of auto, got -0.01"),
-        ("method.gamma=-1", "gamma: must be at least 0, got -1"),
-    ],
-)
-def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
-    assert complaint("", "method.name=elcfs", override) == f"--set {override}: method.{wrong}"
-
-
-def test_a_word_that_is_no_choice_is_refused_with_the_choices():
-    assert complaint("", "method.name=elcfs", "method.denominator=negative") == (
-        "--set method.denominator=negative: method.denominator: must be one of positive_and_negatives, negatives, "
-        "got 'negative'. Did you mean 'negatives'?"
-    )
 
 
 def test_an_unknown_method_answers_with_the_nearest():
@@ -392,63 +260,49 @@ def test_an_unknown_method_answers_with_the_nearest():
         load_text(GOOD.replace("fedavg", "elcf"), "a.yaml")
 
 
-@pytest.mark.parametrize("block, key", [("data", "data.name"), ("network", "network.name"), ("method", "method.name")])
-def test_a_block_without_its_name_says_so(block, key):
-    text = GOOD.replace(f"{block}:\n", f"{block}:\n#")
-    with pytest.raises(UserError, match=f"^a.yaml: {key}: missing; expected one of "):
-        load_text(text, "a.yaml")
-
-
-def test_a_missing_key_says_what_belongs_there():
-    with pytest.raises(UserError) as raised:
+def test_a_missing_key_or_block_says_what_belongs_there():
+    for block in ("data", "network", "method"):
+        with pytest.raises(UserError, match=f"^a.yaml: {block}.name: missing; expected one of "):
+            load_text(GOOD.replace(f"{block}:\n", f"{block}:\n#"), "a.yaml")
+    with pytest.raises(UserError, match="^a.yaml: data.root: missing; expected text$"):
         load_text(GOOD.replace("  root: data/x\n", ""), "a.yaml")
-    assert str(raised.value) == "a.yaml: data.root: missing; expected text"
-
-
-def test_a_missing_block_says_so():
     with pytest.raises(UserError) as raised:
         load_text("seed: 1", "a.yaml")
-    assert raised.value.sentences == tuple(
-        f"a.yaml: {block}: missing; expected a block of keys and values" for block in ("data", "network", "method")
-    )
+    sentence = "a.yaml: {}: missing; expected a block of keys and values"
+    assert raised.value.sentences == tuple(sentence.format(block) for block in ("data", "network", "method"))
 
 
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("", "a.yaml: is empty; expected the blocks data, network and method"),
-        ("# nothing\n", "a.yaml: is empty; expected the blocks data, network and method"),
-        ("- a\n", "a.yaml: expected a block of keys and values, got ['a']"),
-        ("hello", "a.yaml: expected a block of keys and values, got the text 'hello'"),
+        ("", "is empty; expected the blocks data, network and method"),
+        ("# nothing\n", "is empty; expected the blocks data, network and method"),
+        ("- a\n", "expected a block of keys and values, got ['a']"),
+        ("hello", "expected a block of keys and values, got the text 'hello'"),
     ],
 )
 def test_a_text_that_is_no_config_is_one_line(text, expected):
     with pytest.raises(UserError) as raised:
         load_text(text, "a.yaml")
-    assert str(raised.value) == expected
+    assert str(raised.value) == f"a.yaml: {expected}"
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
-    (tmp_path / "prostate.yaml").write_bytes(b"seed: \xff\n")
-    result = {}
-    for name in ("prostat.yaml", ".", "prostate.yaml"):
+    path = tmp_path / "prostate.yaml"
+    path.write_bytes(b"seed: \xff\n")
+    for name, expected in {
+        "prostat.yaml": f"/prostat.yaml: no such file; expected a YAML file. Did you mean '{path}'? Known: {path}",
+        ".": f": is a folder; expected a YAML file, such as {tmp_path}/config.yaml",
+        "prostate.yaml": "/prostate.yaml: not UTF-8 text (byte 0xff at position 6); save it as UTF-8",
+    }.items():
         with pytest.raises(UserError) as raised:
             load(tmp_path / name)
-        result[name] = str(raised.value)
-    path = tmp_path / "prostate.yaml"
-    assert result["prostat.yaml"] == (
-        f"{tmp_path}/prostat.yaml: no such file; expected a YAML file. Did you mean '{path}'? Known: {path}"
-    )
-    assert result["."] == f"{tmp_path}: is a folder; expected a YAML file, such as {tmp_path}/config.yaml"
-    assert result["prostate.yaml"] == f"{path}: not UTF-8 text (byte 0xff at position 6); save it as UTF-8"
+        assert str(raised.value) == f"{tmp_path}{expected}"
 
 
-def test_a_shipped_config_in_another_folder_is_answered_with_its_name(tmp_path):
+def test_a_shipped_config_in_another_folder_is_answered_with_its_name_and_its_name_with_its_path(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="write 'prostate' without folder and ending$"):
         load(tmp_path / "configs" / "prostate.yaml")
-
-
-def test_the_name_of_a_shipped_config_is_answered_with_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="The config of this name that comes with medfed is /.*/prostate.yaml$"):
         load("prostate")
@@ -544,48 +398,32 @@ def test_resolved_holds_every_field_by_name():
     assert "source" not in document and "preset" not in document
 
 
-def test_overrides_reach_blocks_that_the_file_lacks():
+def test_overrides_reach_blocks_that_the_file_lacks_and_nothing_is_empty_text():
     config = read("seed: 1", "seed=5", "training.batch_size=8", "federation.unseen_site=UCL", "training.batch_size=9")
     assert (config.seed, config.training.batch_size, config.federation.unseen_site) == (5, 9, "UCL")
 
-
-def test_an_override_with_nothing_is_empty_text():
     assert read("federation: {unseen_site: UCL}", "federation.unseen_site=").federation.unseen_site == ""
 
 
-@pytest.mark.parametrize(
-    "override, expected",
-    [
-        (
-            "training.batch_size=many",
-            "--set training.batch_size=many: training.batch_size: expected a whole number, got the text 'many'",
-        ),
-        (
-            "training.learning_rate=-1",
-            "--set training.learning_rate=-1: training.learning_rate: must be above 0, got -1",
-        ),
-        ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
-        (
-            "data.sites=A,B",
-            "--set data.sites=A,B: data.sites: expected a list of texts, got the text 'A,B'; write it as [a, b]",
-        ),
-        ("data.sites=[A, 1]", "--set data.sites=[A, 1]: data.sites[1]: expected text, got 1; put it in quotes"),
-        ("batch_size", "--set batch_size: expected key=value, such as --set training.batch_size=8"),
-        ("=3", "--set =3: expected key=value, such as --set training.batch_size=8"),
-        ("seed.x=3", "--set seed.x=3: seed is no block of keys and values, but 1"),
-        ("training.betas=[1", "--set training.betas=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
-        ("data.name=phantm", None),
-        (
-            "data.name=hospitals_for_test.FedProx",
-            "--set data.name=hospitals_for_test.FedProx: data.name: "
-            "'hospitals_for_test.FedProx' is no dataset; expected a class with Dataset as its base class",
-        ),
-        ("trainng.batch_size=8", None),
-    ],
-)
-def test_a_bad_override_is_named_instead_of_the_file(override, expected):
-    result = complaint("seed: 1", override)
-    assert result == expected if expected else result.startswith(f"--set {override}: ") and "Known: " in result
+BAD_OVERRIDES = {
+    "training.batch_size=many": "training.batch_size: expected a whole number, got the text 'many'",
+    "training.learning_rate=-1": "training.learning_rate: must be above 0, got -1",
+    "training.lr=1": f"training.lr: unknown key. {KNOWN_TRAINING}",
+    "data.sites=A,B": "data.sites: expected a list of texts, got the text 'A,B'; write it as [a, b]",
+    "data.sites=[A, 1]": "data.sites[1]: expected text, got 1; put it in quotes",
+    "batch_size": "expected key=value, such as --set training.batch_size=8",
+    "=3": "expected key=value, such as --set training.batch_size=8",
+    "seed.x=3": "seed is no block of keys and values, but 1",
+    "training.betas=[1": "line 1, column 3: expected ',' or ']', but got '<stream end>'",
+    "data.name=phantm": "data.name: no dataset 'phantm'. Did you mean 'fundus_phantom'? Known: ",
+    "data.name=hospitals_for_test.FedProx": "data.name: 'hospitals_for_test.FedProx' is no dataset; expected a class",
+    "trainng.batch_size=8": "trainng: unknown key. Did you mean 'training'? Known: ",
+}
+
+
+@pytest.mark.parametrize("override", BAD_OVERRIDES)
+def test_a_bad_override_is_named_instead_of_the_file(override):
+    assert complaint("seed: 1", override).startswith(f"--set {override}: {BAD_OVERRIDES[override]}")
 
 
 def test_a_mistake_in_the_file_is_not_blamed_on_an_override():
@@ -637,40 +475,21 @@ def test_difference_lists_what_changed_by_key():
 
 CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
 BAD_CLIENTS = {
-    "negative": ("federation.clients=-1", "federation.clients: must lie in [0, 1000000], got -1"),
-    "a rule": (
-        "federation.partition=dirichle",
-        "federation.partition: must be one of domains, heterogeneous, dirichlet, got 'dirichle'. "
-        "Did you mean 'dirichlet'?",
-    ),
-    "too mixed": ("federation.mixing=1.5", "federation.mixing: must lie in [0, 1], got 1.5"),
-    "not concentrated": ("federation.concentration=0", "federation.concentration: must be above 0, got 0"),
-    "no images": ("federation.min_images=0", "federation.min_images: must be at least 1, got 0"),
-    "a rule for no clients": (
-        "federation.clients=0",
-        "federation.partition: is dirichlet, which has no effect without clients above 0; set that too, or leave "
-        "partition out",
-    ),
-    "the number of another rule": (
-        "federation.mixing=0.5",
-        "federation.mixing: is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
-        "mixing out",
-    ),
-    "validated on the unseen": (
-        "federation.validation_site=UCL",
-        "federation.validation_site: 'UCL' is the unseen site, which must not choose the round; name another site",
-    ),
+    "federation.clients=-1": "must lie in [0, 1000000], got -1",
+    "federation.partition=dirichle": "must be one of domains, heterogeneous, dirichlet, got 'dirichle'. Did you mean",
+    "federation.mixing=1.5": "must lie in [0, 1], got 1.5",
+    "federation.concentration=0": "must be above 0, got 0",
+    "federation.min_images=0": "must be at least 1, got 0",
+    "federation.clients=0": "is dirichlet, which has no effect without clients above 0; set that too, or leave",
+    "federation.mixing=0.5": "is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave",
+    "federation.validation_site=UCL": "'UCL' is the unseen site, which must not choose the round; name another site",
 }
 
 
-@pytest.mark.parametrize("case", BAD_CLIENTS)
-def test_what_would_have_no_effect_or_mislead_is_refused(case):
-    override, expected = BAD_CLIENTS[case]
-    assert complaint(CLIENTS, override) == f"--set {override}: {expected}"
-
-
-def test_clients_may_keep_their_batch_norm():
-    assert read(CLIENTS, "federation.batch_norm=local").federation.batch_norm == "local"
+@pytest.mark.parametrize("override", BAD_CLIENTS)
+def test_what_would_have_no_effect_or_mislead_is_refused(override):
+    key = "federation.partition" if override == "federation.clients=0" else override.partition("=")[0]
+    assert complaint(CLIENTS, override).startswith(f"--set {override}: {key}: {BAD_CLIENTS[override]}")
 
 
 def test_clients_and_a_validation_site_read_back():
@@ -679,6 +498,7 @@ def test_clients_and_a_validation_site_read_back():
     assert load_text(to_yaml(config), "b.yaml") == config
     assert config.federation.partition_label() == "dirichlet 0.5"
     assert read("", "federation.clients=9").federation.partition_label() == "domains"
+    assert read(CLIENTS, "federation.batch_norm=local").federation.batch_norm == "local"
 
 
 def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
@@ -693,9 +513,10 @@ def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
 
 
 def test_a_key_that_has_another_name_now_is_refused_with_it(tmp_path):
-    old = "federation: {answer_seconds: 5}"
-    expected = "federation.answer_seconds: is now called federation.reply_timeout_s; use that name"
-    assert complaint(old) == f"a.yaml: {expected}"
+    old, expected = (
+        "federation: {answer_seconds: 5}",
+        "federation.answer_seconds: is now called federation.reply_timeout_s",
+    )
     for name in ("config.yaml", "environment.json"):  # but a run folder may be of an older version
         with pytest.raises(UserError, match=expected) if name == "config.yaml" else nullcontext():
             (tmp_path / name).write_text(GOOD + old)

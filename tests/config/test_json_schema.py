@@ -23,12 +23,10 @@ method: {name: elcfs}
 """
 
 
-def test_the_file_in_the_package_is_what_the_code_makes():
+def test_the_file_in_the_package_is_what_the_code_makes_and_a_valid_schema():
     result = json.loads(FILE.read_text(encoding="utf-8"))
     assert result == json_schema.build(), "run: python -m medfed keys --json-schema > medfed/config/schema.json"
 
-
-def test_it_is_a_valid_schema():
     VALIDATOR.check_schema(VALIDATOR.schema)
 
 
@@ -107,12 +105,7 @@ WRONG_BLOCKS = [
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *(GOOD + text for text in WRONG),
-        *(GOOD.replace(*blocks) for blocks in WRONG_BLOCKS),
-        "seed: 1",
-    ],
+    "text", [*(GOOD + text for text in WRONG), *(GOOD.replace(*b) for b in WRONG_BLOCKS), "seed: 1"]
 )
 def test_what_the_loader_refuses_does_not_fit_the_schema(text):
     with pytest.raises(UserError):
