@@ -1,8 +1,8 @@
 """Read a folder of DICOM files as one volume: the slices of one series, sorted by their position in the patient.
 
 SimpleITK reads the files (without pydicom); this module decides which files belong to the volume, and refuses series
-that are not one regular stack of slices. Error messages name files, as those of the other formats do; they are for the
-hospital's own eyes. `dicom_names` makes the names that may leave the hospital.
+that are not one regular stack of slices. Error messages name files; they are for the hospital's own eyes (`dicom_names`
+makes the names that may leave it).
 """
 
 from __future__ import annotations
@@ -102,19 +102,10 @@ class Stack:
 
 
 def read_series(folder: Path, series: str | None = None, ignored_names: Sequence[str] = ()) -> MetaTensor:
-    """Read the volume of a folder of DICOM files; rescale slope and intercept are applied.
+    """Read the volume of a folder of DICOM files, (1, columns, rows, slices) float32 in the order of NIfTI.
 
-    Args:
-        folder: folder that holds the files of one or more series, also in folders inside it.
-        series: the SeriesDescription of the series to read, as in `find_stack`.
-        ignored_names: patterns of the names of files and folders that are left out.
-
-    Returns:
-        (1, H, W, D) float32: the axes are columns, rows and slices, as SimpleITK and nibabel have them for NIfTI. The
-        attribute `affine`, a matrix (4, 4), maps voxel indices to millimetres.
-
-    Raises:
-        UserError: if there is no series or several, or if the series is damaged or no regular stack of slices.
+    Rescale slope and intercept are applied. The attribute `affine`, (4, 4), maps voxel indices to millimetres. The
+    arguments and errors are those of `find_stack`.
     """
     stack = find_stack(folder, series, ignored_names)
     for entry in stack.slices:
@@ -139,17 +130,12 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
 
 
 def find_stack(folder: Path, series: str | None = None, ignored_names: Sequence[str] = ()) -> Stack:
-    """Choose the series of a folder and sort its slices. Only the headers of the files are read.
+    """Choose the series of a folder, and of the folders inside it, and sort its slices. Only headers are read.
 
-    Args:
-        folder: folder that holds the files of one or more series, also in folders inside it.
-        series: the SeriesDescription of the series to read. A `*` stands for any characters; upper and lower case are
-            not distinguished. None expects one series.
-        ignored_names: patterns of the names of files and folders that are left out.
+    `series` is the SeriesDescription, in which a `*` stands for any characters; None expects one series.
 
-    Raises:
-        UserError: if not exactly one series fits, or if its slices are no regular stack (a multi-frame file, a
-            localiser, slices of different size or orientation, a missing or repeated slice, a tilted gantry).
+    UserError if not exactly one series fits, or if its slices are no regular stack (a multi-frame file, a localiser,
+    slices of different size or orientation, a missing or repeated slice, a tilted gantry).
     """
     slices = _choose_series(folder, [header(path) for path in files_of_kind(folder, "image", ignored_names)], series)
     for check in (_check_objects, _check_alike):
@@ -161,10 +147,6 @@ def patient_id(folder: Path, ignored_names: Sequence[str] = ()) -> str:
     """Return PatientID of the first image in a folder of DICOM files; "" if it is empty or the file is damaged.
 
     `read_series` refuses a folder with images of several patients.
-
-    Args:
-        folder: folder that holds the files, also in folders inside it.
-        ignored_names: patterns of the names of files and folders that are left out.
     """
     with suppress(UserError):  # `read_series` reports a damaged file
         return header(files_of_kind(folder, "image", ignored_names)[0]).patient
@@ -172,11 +154,7 @@ def patient_id(folder: Path, ignored_names: Sequence[str] = ()) -> str:
 
 
 def folder_sha256(folder: Path) -> str:
-    """Return the SHA-256 of the images in a folder of DICOM files, which does not depend on the names of the files.
-
-    Args:
-        folder: the folder; folders inside it count, too.
-    """
+    """Return the SHA-256 of the images in a folder of DICOM files, which does not depend on the names of the files."""
     digests = sorted(hashlib.sha256(path.read_bytes()).digest() for path in files_of_kind(folder, "image"))
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -187,14 +165,6 @@ def folder_size(folder: Path) -> int:
 
 
 def header(path: Path) -> Header:
-    """Read the header of a DICOM file that holds an image.
-
-    Args:
-        path: the file.
-
-    Raises:
-        UserError: if the file is damaged.
-    """
     return _header(path, path.stat().st_mtime_ns)
 
 
@@ -421,7 +391,7 @@ def _check_regular(folder: Path, slices: Sequence[Header], heights_mm: np.ndarra
 
 @contextmanager
 def _quiet_itk() -> Iterator[None]:
-    """Context manager that silences ITK's warnings, which contain the names of files and thus of patients."""
+    """Silence ITK's warnings, which contain the names of files and thus of patients."""
     import SimpleITK as sitk
 
     was_shown = sitk.ProcessObject.GetGlobalWarningDisplay()

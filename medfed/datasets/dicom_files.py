@@ -38,14 +38,9 @@ _LONG_TYPES = (b"OB", b"OW", b"OF", b"SQ", b"UN", b"UT", b"UC", b"UR")  # their 
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what a file holds, by its first bytes.
+    """Return what a file holds by its first bytes: an image, a DICOM SEG object, or another one such as a report.
 
-    Args:
-        path: an existing file.
-
-    Returns:
-        "image" for a DICOM image, "segmentation" for a DICOM SEG object, "other" for a DICOM object without an image,
-        such as a report; None if the file is no DICOM file, or a file of another image format by its name.
+    None if it is no DICOM file, or has the name of another image format.
     """
     name = path.name.lower()
     if suffix(path) or name.endswith(NON_IMAGE_SUFFIXES):
@@ -59,11 +54,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def sop_class(path: Path) -> str | None:
-    """Return the SOP class of a DICOM file, "" if its first bytes do not say it, or None if it is no DICOM file.
-
-    Args:
-        path: an existing file.
-    """
+    """Return the SOP class of a DICOM file, "" if its first bytes do not say it, or None if it is no DICOM file."""
     try:
         status = path.stat()
         # To open a pipe would wait for another program to write to it.
@@ -73,33 +64,17 @@ def sop_class(path: Path) -> str | None:
 
 
 def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -> list[Path]:
-    """Return the DICOM files of one kind in a folder and in the folders inside it, in the order of their names.
-
-    Args:
-        folder: an existing folder.
-        kind: the kind of the objects.
-        ignored_names: patterns of the names of files and folders that are left out.
-    """
+    """Return the DICOM files of one kind in a folder and in the folders inside it, in the order of their names."""
     return [path for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH) if kind_of(path) == kind]
 
 
 def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
-    """Return whether a folder, or a folder inside it, holds a DICOM image or a DICOM SEG object.
-
-    Args:
-        folder: an existing folder.
-        ignored_names: patterns of the names of files and folders that are left out.
-    """
+    """Return whether a folder, or a folder inside it, holds a DICOM image or a DICOM SEG object."""
     return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH))
 
 
 def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield the files in a folder, in the order of their names, and then those of each folder inside it.
-
-    Args:
-        folder: an existing folder.
-        ignored_names: patterns of the names of files and folders that are left out.
-    """
+    """Yield the files in a folder, in the order of their names, and then those of each folder inside it."""
     return _walk(folder, ignored_names, MAX_DICOM_DEPTH)
 
 

@@ -27,34 +27,21 @@ N_CASE_DIGITS = 6
 
 
 def hide_names(case: Case, salt: bytes) -> Case:
-    """Return a DICOM case with names that tell nothing about its patient.
+    """Return a DICOM case with names that tell nothing about its patient; `salt` is that of `read_salt`.
 
-    Args:
-        case: a case that is named by its folder, and whose `patient` is PatientID, or the folder if PatientID is empty.
-        salt: the site's secret, from `read_salt`.
+    Before, the case is named by its folder, and `patient` is PatientID, or the folder if PatientID is empty.
     """
     patient = patient_key(salt, case.patient)
     return replace(case, name=case_key(salt, patient, case.name), patient=patient)
 
 
 def patient_key(salt: bytes, patient: str) -> str:
-    """Return the name of a patient: `p` and 12 hexadecimal digits of a keyed hash.
-
-    Args:
-        salt: the site's secret, from `read_salt`.
-        patient: PatientID, or what takes its place; upper and lower case are distinguished.
-    """
+    """Return the name of a patient: `p` and 12 hexadecimal digits of a keyed hash of PatientID."""
     return f"p{_digits(salt, 'patient', patient)[:N_PATIENT_DIGITS]}"
 
 
 def case_key(salt: bytes, patient: str, folder: str) -> str:
-    """Return the name of a case: the patient's key and 6 digits of the keyed hash of the case's folder.
-
-    Args:
-        salt: the site's secret, from `read_salt`.
-        patient: from `patient_key`.
-        folder: path of the case's folder, relative to the site, with `/` between folders.
-    """
+    """Return the name of a case: the patient's key and 6 digits of the keyed hash of the case's folder in the site."""
     return f"{patient}_{_digits(salt, 'case', folder)[:N_CASE_DIGITS]}"
 
 
@@ -63,12 +50,6 @@ def read_salt(path: Path) -> bytes:
 
     Several processes may do this at the same time; all return the same secret. Only the user who created the file can
     read it (mode 0600).
-
-    Args:
-        path: the file of the secret.
-
-    Raises:
-        UserError: if the file cannot be created or read, or is too short for a secret.
     """
     try:
         _create_if_missing(path)
@@ -104,4 +85,5 @@ def _create_if_missing(path: Path) -> None:
 
 
 def _digits(salt: bytes, purpose: str, text: str) -> str:
+    """Return the HMAC-SHA256 of a text; names of patients and of cases (`purpose`) have different hashes."""
     return hmac.new(salt, f"{purpose}:{text}".encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()

@@ -19,17 +19,9 @@ def refuse_patients_as_sites(root: Path, folders: Iterable[Path], ignored_names:
     """Refuse a root folder whose folders are patients: their names would be the names of sites, which leave a hospital.
 
     Every folder with DICOM images must look like a patient, and there must be at least two. A folder looks like a
-    patient if its images have one PatientID, which no other folder has. If PatientID is empty or the same in several
-    folders, a folder looks like a patient if its images belong to one study. The search ends at the first folder that
-    looks like a site. The message names no folder, as the names may be those of patients.
-
-    Args:
-        root: folder of the dataset, for the message.
-        folders: the folders that would be sites.
-        ignored_names: patterns of the names of files and folders that are left out.
-
-    Raises:
-        UserError: if the folders look like patients.
+    patient if its images have one PatientID, which no other folder has; or, if PatientID is empty or the same in
+    several folders, if its images belong to one study. The message names no folder, as the names may be those of
+    patients.
     """
     identifiers, n_studies = [], []
     for folder in folders:
@@ -58,14 +50,6 @@ def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Seq
 
     They probably are if they belong to several studies, if they differ in the patient's birth date or sex, or if there
     are four or more.
-
-    Args:
-        site: name of the site.
-        cases: its cases. The image of a DICOM case is a folder; other cases are left out.
-        ignored_names: patterns of the names of files and folders that are left out.
-
-    Returns:
-        One sentence with the setting that tells the patients apart, or an empty list.
     """
     images = {case.image: case.patient for case in cases if case.image.is_dir()}
     if len(images) < 2 or len(set(images.values())) > 1:

@@ -55,16 +55,10 @@ class Content:
 
 
 def find_dicom_pairs(folder: Path, names: NameSettings) -> Found:
-    """Find the DICOM images of a site, each with its mask.
+    """Find the DICOM images of a site, each with its mask, by the path of the case's folder, relative to the site.
 
-    Args:
-        folder: the folder of a site, in which some files are DICOM images or DICOM SEG objects.
-        names: the names that the user has set.
-
-    Returns:
-        The pairs (folder of the slices, mask) by the path of the case's folder, relative to the site. These names may
-        contain names of patients: `dicom_names.hide_names` replaces them. The first folder of this path is the patient.
-        Cases without DICOM files are found as in other sites.
+    The first folder of this path is the patient. The path may contain names of patients: `dicom_names.hide_names`
+    replaces them. Cases without DICOM files are found as in other sites.
     """
     site = _read_content(folder, names, MAX_DICOM_DEPTH)
     if site.slices:
@@ -97,10 +91,7 @@ def find_dicom_pairs(folder: Path, names: NameSettings) -> Found:
 def pair_dicom_folders(images: Path, masks: Path, names: NameSettings) -> Found:
     """Pair the folders of slices in one folder with the masks in another one by their names: `images/A`, `masks/A.nii`.
 
-    Args:
-        images: folder of images. It may also contain files of other formats, such as NIfTI.
-        masks: folder of masks: files, or folders with one file each.
-        names: the names that the user has set.
+    The masks are files, or folders with one file each. The images may also be files of other formats, such as NIfTI.
     """
     image_content, mask_content = (_read_content(folder, names, MAX_DICOM_DEPTH) for folder in (images, masks))
     if image_content.slices:
@@ -193,7 +184,6 @@ def _find_cases(content: Content, site: Path, names: NameSettings, is_site: bool
 
 
 def _case(content: Content, name: str, names: NameSettings) -> Found:
-    """Return the image and the mask of the folder of one case."""
     problems: list[str] = []
     image = content.image_folder()
     if image is None:  # a NIfTI image with a DICOM SEG mask

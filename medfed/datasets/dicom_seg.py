@@ -36,25 +36,14 @@ class Grid:
 def read_segmentation(
     path: Path, grid: Grid, structures: Sequence[str], values: Mapping[str, Sequence[int]], notices: list[str]
 ) -> MetaTensor:
-    """Read the segments of a DICOM SEG object as one channel of 0 and 1 per structure.
+    """Read the segments of a DICOM SEG object as one channel of 0 and 1 per structure: (S, H, W, D) uint8 on the grid.
 
-    A segment belongs to the structure that `values` lists its number for. If `values` is empty, it belongs to the
-    structure that has its label as name; upper and lower case are not distinguished. If no label is the name of a
-    structure, the segments 1, 2, ... are the structures in their order, and the only segment is the only structure.
+    A segment belongs to the structure for which `values` lists its number. If `values` is empty, it belongs to the
+    structure that has its label as name; if no label is the name of a structure, the segments 1, 2, ... are the
+    structures in their order, and the only segment is the only structure. `notices` says if segments belong to none.
 
-    Args:
-        path: the file.
-        grid: voxel grid of the image. The frames of the object must lie on its voxels; nothing is interpolated.
-        structures: names of the S structures, in the order of the channels.
-        values: segment numbers by structure.
-        notices: a short description is appended to this list if segments belong to no structure.
-
-    Returns:
-        (S, H, W, D) uint8 of 0 and 1 on the grid. `meta["label_values"]` lists the numbers of the segments, and 0.
-
-    Raises:
-        UserError: if highdicom is not installed, the file is damaged or fractional, a segment cannot be assigned, or a
-            frame lies elsewhere than the voxels of the image.
+    The frames of the object must lie on voxels of the grid; nothing is interpolated. `meta["label_values"]` of the
+    result lists the numbers of the segments, and 0.
     """
     segmentation, frames = _open(path)
     if grid.frame_of_reference not in ("", str(segmentation.get("FrameOfReferenceUID", grid.frame_of_reference))):
@@ -112,7 +101,7 @@ def _assign(
     values: Mapping[str, Sequence[int]],
     notices: list[str],
 ) -> dict[str, list[int]]:
-    """Return the numbers of the segments of each structure."""
+    """Return the numbers of the segments of each structure; `labels` has the label of each segment."""
     listed = ", ".join(f"{number} '{label}'" for number, label in sorted(labels.items()))
     if values:
         known = {number for group in values.values() for number in group}
@@ -141,7 +130,7 @@ def _assign(
 
 
 def _marks(segmentation: Any, functions: Any, pixels: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-    """Return the pixels of a frame that belong to one of the segments, as a flat array of bool."""
+    """Return the pixels of a frame that belong to one of the segments `numbers`, as a flat array of bool."""
     if segmentation.SegmentationType == "LABELMAP":  # a pixel's value is the number of its segment
         return np.isin(pixels, numbers).ravel()
     function = _function("SegmentIdentificationSequence", segmentation, functions)

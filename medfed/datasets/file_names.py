@@ -42,7 +42,7 @@ SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder contains. Hidden files and folders, and the files of operating systems, are left out.
+    """The content of a folder. Hidden files and folders, and the files of operating systems, are left out.
 
     Args:
         folder: the folder.
@@ -66,14 +66,9 @@ def composed(name: str) -> str:
 
 
 def existing_form(path: Path, start: Path) -> Path:
-    """Return the path of a file or folder whose name may be stored in another Unicode form (`composed`).
+    """Return the existing path that differs from `path` in the Unicode form only, below the folder `start`.
 
-    Args:
-        path: a path, as a user has typed it.
-        start: an existing folder, in which the search starts if `path` lies inside it.
-
-    Returns:
-        `path` if it exists, or if no other file or two other files have these names; otherwise the existing path.
+    If `path` exists, or if there is no such file or more than one, return `path`.
     """
     if str(path).isascii() or path.exists() or not path.is_relative_to(start):
         return path
@@ -89,12 +84,9 @@ def existing_form(path: Path, start: Path) -> Path:
 
 
 def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
-    """Return whether a file or folder is left out by its name.
+    """Return whether a file or folder is left out: by its name, as hidden, or as a file of an operating system.
 
-    Args:
-        path: the file or folder.
-        patterns: names that the user wants to leave out. A `*` stands for any characters; upper and lower case are not
-            distinguished. Hidden files and the files of operating systems are always left out.
+    In a pattern, a `*` stands for any characters; upper and lower case are not distinguished.
     """
     name = composed(path.name).casefold()
     return (
@@ -105,20 +97,12 @@ def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
 
 
 def leads_back(path: Path) -> bool:
-    """Return whether a folder is a symbolic link to one of the folders in which it lies, so that a search never ends.
-
-    Args:
-        path: an existing folder.
-    """
+    """Return whether a folder is a link to one of the folders in which it lies, so that a search never ends."""
     return path.is_symlink() and path.resolve() in {folder.resolve() for folder in path.absolute().parents}
 
 
 def check_depth(folder: Path) -> None:
-    """Check that a folder does not lie inside very many other folders.
-
-    Raises:
-        UserError: if its path has more than `MAX_PATH_PARTS` parts.
-    """
+    """Raise UserError if the path of a folder has more than `MAX_PATH_PARTS` parts."""
     if len(folder.parts) > MAX_PATH_PARTS:
         raise UserError(
             f"{Path(*folder.parts[:8])}: folders lie inside each other in it, {MAX_PATH_PARTS} or more; expected a "
@@ -127,23 +111,15 @@ def check_depth(folder: Path) -> None:
 
 
 def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
-    """List the image files and the folders in a folder.
-
-    Args:
-        folder: an existing folder.
-        ignored_names: patterns of names that are left out (`is_ignored`).
-    """
+    """List the image files and the folders in a folder."""
     check_depth(folder)
     return per_version(_list_folder, folder, tuple(ignored_names))
 
 
 def per_version(cached: Any, folder: Path, ignored_names: tuple[str, ...]) -> Any:
-    """Call a cached function of a folder; the result of an earlier call is used only if the folder has not changed.
+    """Call a cached function of a folder; an earlier result is used only if the folder has not changed.
 
-    Args:
-        cached: function with `lru_cache` of the folder, its time of change, and `ignored_names`.
-        folder: an existing folder.
-        ignored_names: patterns of names that are left out.
+    The function has an `lru_cache` of its arguments: folder, time of change, and `ignored_names`.
     """
     changed_ns = folder.stat().st_mtime_ns
     if time.time_ns() - changed_ns < SETTLED_NS:  # a file that is added now may leave the time of change as it is
@@ -165,23 +141,13 @@ def _list_folder(folder: Path, _changed_ns: int, ignored_names: tuple[str, ...])
 
 
 def count_images(folder: Path, ignored_names: Sequence[str] = ()) -> int:
-    """Return the number of image files in a folder and all folders inside it.
-
-    Args:
-        folder: an existing folder.
-        ignored_names: patterns of names that are left out (`is_ignored`).
-    """
+    """Return the number of image files in a folder and all folders inside it."""
     listing = list_folder(folder, ignored_names)
     return len(listing.files) + sum(count_images(inner, ignored_names) for inner in listing.folders.values())
 
 
 def unsupported_problems(listing: Listing, suggest_keys: bool = False) -> list[str]:
-    """Return one sentence for each kind of files in a folder that cannot be read.
-
-    Args:
-        listing: from `list_folder`.
-        suggest_keys: whether the sentences recommend the setting that leaves files out.
-    """
+    """Return one sentence for each kind of files in a folder that cannot be read."""
     by_ending: dict[str, list[Path]] = {}
     for path in listing.unsupported:
         by_ending.setdefault(path.suffix.lower(), []).append(path)
@@ -194,11 +160,7 @@ def unsupported_problems(listing: Listing, suggest_keys: bool = False) -> list[s
 
 
 def outline_files(folder: Path) -> str:
-    """Return the number of files in a folder that may hold outlines instead of masks, such as "3 .xml files"; or "".
-
-    Args:
-        folder: an existing folder.
-    """
+    """Return the number of files in a folder that may hold outlines instead of masks, such as "3 .xml files"; or ""."""
     endings = Counter(path.suffix.lower() for path in folder.iterdir() if path.is_file() and not is_ignored(path))
     counts = {ending: n for ending, n in endings.items() if ending in OUTLINE_SUFFIXES}
     return " and ".join(f"{n} {ending} file{'' if n == 1 else 's'}" for ending, n in sorted(counts.items()))
@@ -210,19 +172,9 @@ def stem_of(path: Path) -> str:
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """Find the folders of the sites of a published collection by their names.
+    """Return the folders of a published collection's sites; `names` has the possible names of each site's folder.
 
-    Upper and lower case in the names are not distinguished.
-
-    Args:
-        root: an existing folder.
-        names: for each site, the possible names of its folder.
-
-    Returns:
-        Dictionary from the name of a site to its folder. Sites without a folder are missing.
-
-    Raises:
-        UserError: if two folders belong to the same site.
+    Sites without a folder are missing. UserError if two folders belong to the same site.
     """
     by_name: dict[str, list[Path]] = {}
     for path in sorted(root.iterdir()):
@@ -250,15 +202,7 @@ def subfolders(folder: Path) -> dict[str, Path]:
 
 
 def check_patient_pattern(pattern: str | None) -> None:
-    """Check the regular expression that finds the patient's identifier in a file name (`extract_patient`).
-
-    Args:
-        pattern: the regular expression. The part of the file name that its first group (pair of parentheses) matches
-            identifies the patient. None is always accepted.
-
-    Raises:
-        ValueError: if the regular expression is not valid or has no group.
-    """
+    """Raise ValueError if a regular expression is invalid, has no group for the patient, or could take hours."""
     if pattern is None:
         return
     shown = pattern if len(pattern) < 200 else f"{pattern[:200]}..."
@@ -295,17 +239,9 @@ def _has_nested_repeat(pattern: str) -> bool:
 
 
 def extract_patient(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:
-    """Extract the patient's identifier from the name of an image with a regular expression (`data.patient_pattern`).
+    """Return the first group of a regular expression in the name of an image or case folder: the patient.
 
-    Args:
-        name: name of the image or of its case folder, without suffix.
-        pattern: the regular expression. Its first group (pair of parentheses) matches the identifier. None extracts
-            nothing.
-        path: path of the image, for the error sentence.
-        problems: if the pattern does not match, one sentence about this is appended to this list.
-
-    Returns:
-        The identifier; "" if `pattern` is None or does not match.
+    "" if the pattern is None; "" and a sentence in `problems` if it does not match.
     """
     if pattern is None:
         return ""
@@ -320,15 +256,8 @@ def extract_patient(name: str, pattern: str | None, path: Path, problems: list[s
 
 
 def find_subfolder(folder: Path, name: str) -> Path | None:
-    """Find a folder directly inside another folder. Upper and lower case in folder names are not distinguished.
-
-    Args:
-        folder: the folder to search.
-        name: name of the folder to find, in lower case.
-
-    Returns:
-        The path of the folder; None if there is none.
-    """
+    """Return the folder with a name in lower case directly inside another folder, in whatever case it is written, or
+    None."""
     return next((path for path in sorted(folder.iterdir()) if path.name.casefold() == name and path.is_dir()), None)
 
 
@@ -341,9 +270,7 @@ def _others(paths: Sequence[Path], ending: str) -> str:
 def lies_inside(folder: Path, file: Path) -> bool:
     """Return whether a file lies in a folder after all symbolic links were followed.
 
-    Args:
-        folder: an existing folder.
-        file: the file. A link that leads to itself lies inside, because reading the file reports it.
+    A link that leads to itself lies inside, because reading the file reports it.
     """
     try:
         return file.resolve().is_relative_to(folder.resolve())
@@ -352,12 +279,7 @@ def lies_inside(folder: Path, file: Path) -> bool:
 
 
 def table_outside(path: Path, root: Path) -> UserError:
-    """Return the error about a table or list of images that is a symbolic link out of the data.
-
-    Args:
-        path: the table.
-        root: the folder of the data.
-    """
+    """Return the error about a table or list of images that is a symbolic link out of the data."""
     return UserError(
         f"{path}: this table lies outside {root}, behind a symbolic link; expected a table inside; move it into that "
         "folder, or set data.follow_symlinks: true"

@@ -22,12 +22,7 @@ OR_TABLE = "; or list the images with their masks or classes in a table (data.da
 
 
 def describe(folders: Mapping[str, Path], names: NameSettings) -> str:
-    """Return what folders contain, such as "a/ (40 images) and b/ (40 images)"; at most four are listed.
-
-    Args:
-        folders: the folders by name.
-        names: the names that the user has set.
-    """
+    """Return what folders contain, such as "a/ (40 images) and b/ (40 images)"; at most four are listed."""
     counts = {name: count_images(path, names.ignored_names) for name, path in folders.items()}
     listed = [f"{name}/ ({n} image{'' if n == 1 else 's'})" for name, n in list(counts.items())[:4]]
     if len(counts) > 4:
@@ -36,25 +31,13 @@ def describe(folders: Mapping[str, Path], names: NameSettings) -> str:
 
 
 def which_holds(role: str, folders: Iterable[Path], example: Path) -> str:
-    """Return the question which of several folders holds the images or the masks, with the setting that answers it.
-
-    Args:
-        role: "images" or "masks".
-        folders: the folders in question.
-        example: the folder that the example of the setting names.
-    """
+    """Ask which of several folders holds the images or the masks (`role`), with the setting that answers it."""
     listed = " and ".join(f"{path.name}/" for path in folders)
     return f"found {listed}; which holds the {role}? set data.{role[:-1]}_folders, such as [{example.name}]"
 
 
 def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettings) -> str:
-    """Return the question which of the folders in a folder holds the images and which the masks.
-
-    Args:
-        listing: the folder.
-        folders: at least two folders in it that hold image files.
-        names: the names that the user has set.
-    """
+    """Ask which of at least two folders with image files holds the images and which the masks."""
 
     def rank(path: Path) -> int:
         return bool(_MASK_WORD.search(path.name)) - bool(_IMAGE_WORD.search(path.name)) + has_only_masks(path)
@@ -74,15 +57,9 @@ def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettin
 
 
 def folder_in_cases(listing: Listing, cases: Sequence[Path], names: NameSettings) -> str:
-    """Return the question whether the only folder inside each of several folders with image files holds the masks.
+    """Ask whether the only folder inside each of several folders with image files (`cases`) holds the masks.
 
-    Args:
-        listing: the folder that contains them.
-        cases: at least two folders in it that hold image files.
-        names: the names that the user has set.
-
-    Returns:
-        The question; "" if a folder holds no or several other folders with images, or one with another name.
+    "" if one of them holds no or several other folders with images, or one with another name.
     """
     inner = [
         [
@@ -103,14 +80,8 @@ def folder_in_cases(listing: Listing, cases: Sequence[Path], names: NameSettings
 
 
 def which_inside(folder: Path, role: str, inner: Sequence[Path], listed: Sequence[str]) -> str:
-    """Return the question which folder inside a folder of images or masks is meant.
-
-    Args:
-        folder: the folder of images or masks, which holds only folders.
-        role: "images" or "masks".
-        inner: the folders in it.
-        listed: the names that the user has set for this role.
-    """
+    """Ask which folder inside a folder of "images" or "masks" (`role`) is meant; `listed` are the names already set for
+    it."""
     merge = "; if each shows another structure, merge them into one file for each image, with the values 1, 2, ... "
     return (
         f"{folder}: {which_holds(role, inner, inner[0]).rpartition('[')[0]}[{', '.join((*listed, inner[0].name))}]"
@@ -119,12 +90,7 @@ def which_inside(folder: Path, role: str, inner: Sequence[Path], listed: Sequenc
 
 
 def no_masks(images: Listing, masks: Listing) -> str:
-    """Return the problem that a folder of masks holds no image file.
-
-    Args:
-        images: content of the folder of images.
-        masks: content of the folder of masks.
-    """
+    """Return the problem that a folder of masks holds no image file."""
     documents = outline_files(masks.folder)
     found = f"found no image file, only {documents}" if documents else "found no image file"
     return (
@@ -150,9 +116,6 @@ def share_names(folders: Sequence[Path]) -> bool:
     """Return whether two of the folders have image files of the same names, at least half of those of the smaller one.
 
     A word such as `_mask` in a name does not count, and nnU-Net's ending `_0000` does not either.
-
-    Args:
-        folders: folders with image files.
     """
     stems = [{_plain(stem_of(path)) for path in list_folder(folder).files} for folder in folders]
     return any(
@@ -163,20 +126,12 @@ def share_names(folders: Sequence[Path]) -> bool:
 
 
 def holds_a_mask(folder: Path) -> bool:
-    """Return whether a folder has a file with the name of a mask; then it is more likely the folder of a case.
-
-    Args:
-        folder: a folder with image files.
-    """
+    """Return whether a folder has a file with the name of a mask; then it is more likely the folder of a case."""
     return bool(split_names([stem_of(path) for path in list_folder(folder).files])[1])
 
 
 def has_only_masks(folder: Path) -> bool:
-    """Return whether all image files in a folder have the name of a mask; False for a folder without image files.
-
-    Args:
-        folder: an existing folder.
-    """
+    """Return whether all image files in a folder have the name of a mask; False for a folder without image files."""
     stems = [stem_of(path) for path in list_folder(folder).files]
     return bool(stems) and len(split_names(stems)[1]) == len(stems)
 
@@ -187,13 +142,9 @@ def has_mask_word(name: str) -> bool:
 
 
 def sites_in_two_folders(names: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return two folders of the same site, one of images and one of masks: `Nord_images` and `Nord_masks`.
+    """Return the names of a site's two folders, of images and of masks, and their common part; None if there are none.
 
-    Args:
-        names: names of folders.
-
-    Returns:
-        The folder of images, the folder of masks, and what their names have in common; None if there are no such two.
+    These are `Nord_images`, `Nord_masks` and `Nord`, for example.
     """
     images: dict[str, tuple[str, str]] = {}
     masks: dict[str, str] = {}
@@ -219,10 +170,6 @@ def folders_by_files(listing: Listing, names: NameSettings) -> tuple[Path, Path]
 
     That is so if exactly two folders hold images, if all files in one of them have the name of a mask and none in the
     other has, and if every image has its mask: `Input/{a,b}.jpg` and `Truth/{a,b}_segmentation.png`.
-
-    Args:
-        listing: the folder that contains them.
-        names: the names that the user has set.
     """
     holders = [path for path in listing.folders.values() if count_images(path, names.ignored_names)]
     if listing.files or len(holders) != 2 or sum(map(has_only_masks, holders)) != 1:
@@ -236,11 +183,7 @@ def folders_by_files(listing: Listing, names: NameSettings) -> tuple[Path, Path]
 
 
 def fixed_names(folders: Sequence[Path]) -> str:
-    """Return the setting that helps if the folders are cases with files of the same two names; "" if they are not.
-
-    Args:
-        folders: at least one folder.
-    """
+    """Return the setting that helps if the folders are cases with files of the same two names; "" if they are not."""
     stems = [[stem_of(path) for path in list_folder(folder).files] for folder in folders]
     if len(stems[0]) != 2 or any(other != stems[0] for other in stems):
         return ""

@@ -1,10 +1,8 @@
-"""Find out which image and which mask belong together, from nothing but their names.
+"""Find out which image and which mask belong together, from nothing but their names (without suffixes).
 
-Three ways are tried: equal names, a rule that turns the name of each image into the name of its mask (`im0001` and
+Three ways are tried: equal names, a rule that turns the name of each image into that of its mask (`im0001` and
 `im0001ah`, `Test_Image_1` and `mask_1`), and equal numbers (`img7` and `mask_007`). The way that pairs the most names
-is taken. If two rules pair the same mask with two images, nothing is guessed: both are returned as rivals. A way that
-pairs names with different numbers or with opposite words, such as `p1_visit1` and `p1_visit2` or `7_left` and
-`7_right`, is not taken at all (`name_statements.contradict`).
+is taken, except one that pairs names that contradict each other (`name_statements.contradict`).
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class NamePairs:
     Args:
         image_of: name of the image by the name of its mask. Names without a partner are missing.
         second_masks: (mask, other mask, image) for every mask whose image already has another mask.
-        rivals: (mask, image, other image) for masks to which two images may belong. If there is one, `image_of` is
-            empty.
+        rivals: (mask, image, other image) for masks to which two images may belong. If there is one, nothing is
+            guessed: `image_of` is empty.
     """
 
     image_of: Mapping[str, str]
@@ -83,23 +81,16 @@ class _Rule(NamedTuple):
 
 @dataclass
 class _Trial:
-    """What one way of pairing has found: the image of each mask, and second masks of an image."""
+    """What one way of pairing has found; the fields are those of `NamePairs`."""
 
     image_of: dict[str, str] = field(default_factory=dict)
     second_masks: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 def mask_base(stem: str) -> str | None:
-    """Return the name that remains if the word for a mask is removed from the end or the start of a file's name.
+    """Return a file's name without the word for a mask at its end or start: `a` for `a_mask`, `a-seg` and `GT_a`.
 
-    The words are those of `MASK_WORDS`, with a hyphen, dot, space or underscore as separator: `a` for `a_mask`, `a-seg`
-    and `GT_a`. Upper and lower case are not distinguished.
-
-    Args:
-        stem: name of a file without its suffix.
-
-    Returns:
-        The remaining name; "" if the name is nothing but such a word; None if there is no such word.
+    "" if the name is nothing but such a word; None if it has none.
     """
     if stem.casefold() in MASK_WORDS:
         return ""
@@ -117,12 +108,6 @@ def split_names(stems: Collection[str]) -> tuple[list[str], list[str]]:
     """Divide the names in one folder into those of images and those of masks, by the words in `MASK_WORDS`.
 
     A name with such a word is an image nevertheless if it has a mask itself and is the mask of no other image.
-
-    Args:
-        stems: names of the files without their suffixes.
-
-    Returns:
-        The names of the images and the names of the masks, in the order of `stems`.
     """
     known = {stem.casefold() for stem in stems}
     bases = {stem: base for stem in stems if (base := mask_base(stem)) is not None}
@@ -141,17 +126,7 @@ def split_names(stems: Collection[str]) -> tuple[list[str], list[str]]:
 
 
 def pair_names(images: Collection[str], masks: Collection[str]) -> NamePairs:
-    """Pair the names of images with the names of masks.
-
-    Args:
-        images: names of the image files without their suffixes, all different.
-        masks: names of the mask files without their suffixes, all different.
-
-    Returns:
-        The pairs that the best way finds: equal names (also with a word such as `_mask`, also in other upper and lower
-        case), one rule for all names, or equal numbers. A rule that pairs two names that contradict each other
-        (`contradict`) pairs nothing.
-    """
+    """Pair the names of images with the names of masks by the best way; the names in each group are all different."""
     equal = _pair_equal(images, masks)
     if len(equal.image_of) >= min(len(images), len(masks)):
         return NamePairs(equal.image_of, equal.second_masks)
@@ -169,20 +144,13 @@ def belong_to_others(image: str, mask: str) -> bool:
 
     In addition to `name_statements.contradict`, single letters count if the mask's name says that it is a mask: then
     `p0_B_mask` is the mask of `p0_B` and not of `p0_A`. Without such a word, letters may say which file is the mask.
-
-    Args:
-        image, mask: names of the files without their suffixes.
     """
     base = mask_base(mask) or numbered_mask_base(mask)
     return contradict(image, mask) or (base is not None and differ_in_a_character(image, base))
 
 
 def has_equal_names(images: Collection[str], masks: Collection[str]) -> bool:
-    """Return whether a mask has the name of an image, also with a word such as `_mask` or in another case.
-
-    Args:
-        images, masks: names of the files without their suffixes.
-    """
+    """Return whether a mask has the name of an image, also with a word such as `_mask` or in another case."""
     return bool(_pair_equal(images, masks).image_of)
 
 
@@ -192,12 +160,9 @@ def are_channels(image: str, other: str) -> bool:
 
 
 def _numbered_masks(image_of: Mapping[str, str], masks: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield masks without an image whose names differ from that of an image's mask in the number at the end only.
+    """Yield `NamePairs.second_masks` that differ only in the number at their end from the mask of an image.
 
     These are `a_2` and `a_lesion2` if `a_1` and `a_lesion1` are the masks of the image `a`.
-
-    Yields:
-        (mask, mask with the other number, image), as in `NamePairs.second_masks`.
     """
     by_ending = {
         (image, _DIGITS.sub("#", mask[len(image) :])): mask
@@ -279,14 +244,10 @@ def _rules(image: str, mask: str) -> Iterator[_Rule]:
 
 
 def _keeps_the_case(rule: _Rule, name: str) -> bool:
-    """Return whether a rule leaves something in a name that says which case it is.
+    """Return whether a rule leaves something in a name, in lower case, that says which case it is.
 
     A rule that turns `anna_t1` and `anna_t2` into `bert_t1` and `bert_t2` leaves only the names of sequences, and so it
     exchanges the patient. Words for a mask can be exchanged: `img_left` may belong to `mask_left`.
-
-    Args:
-        rule: a rule that fits the name.
-        name: name of an image in lower case.
     """
     if not rule.old.strip("_-. ") or rule.new.strip("_-. ") in ("", *MASK_WORDS):
         return True
@@ -329,7 +290,7 @@ def _continues(image: str, mask: str) -> bool:
 
 
 def _rivals(best: _Trial, trials: Sequence[_Trial]) -> list[tuple[str, str, str]]:
-    """Return the masks that another rule, which pairs nearly as many names, gives to another image."""
+    """Return `NamePairs.rivals`: masks that another rule, which pairs nearly as many names, gives to another image."""
     return [
         (mask, image, trial.image_of[mask])
         for trial in trials
@@ -351,7 +312,7 @@ def _pair_by_number(images: Collection[str], masks: Collection[str]) -> _Trial:
 def _varying_numbers(names: Collection[str]) -> dict[tuple[int, ...], str]:
     """Return the names by those of their numbers that are not the same in all names.
 
-    The result is empty if the names differ in something else than numbers, or if two names have the same numbers.
+    Empty if the names differ in something else than numbers, or if two names have the same numbers.
     """
     counts = [spell_sequences(name) for name in names]
     if len({_DIGITS.sub("#", name) for name in counts}) != 1 or len(names) < 2:

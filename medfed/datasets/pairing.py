@@ -73,15 +73,9 @@ class Found:
 def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = None, is_case: bool = False) -> Found:
     """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
 
-    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
-    NAME_segmentation or NAME_seg, for example. If the names are not equal, they are paired by a rule or by their
-    numbers (`name_pairs.pair_names`).
-
-    Args:
-        images: folder of the images.
-        masks: folder of the masks.
-        names: the patterns of the file names. None finds them out, and no message recommends a setting.
-        is_case: whether the folders may belong to a single case, as for `pair_in_one_folder`.
+    If the names are not equal, also without a word such as `_mask`, they are paired by a rule or by their numbers
+    (`name_pairs.pair_names`). If `names` is None, no message recommends a setting. `is_case` as in
+    `pair_in_one_folder`.
     """
     suggest_keys = names is not None
     names = names or NameSettings()
@@ -97,16 +91,10 @@ def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = Non
 
 
 def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:
-    """Pair images and masks that are in the same folder: `NAME.ext` with `NAME_mask.ext2`.
+    """Pair images and masks in the same folder by a word at the end or start of a mask's name, such as `_mask`.
 
-    Here NAME is any name, and ext and ext2 are supported suffixes. A mask is recognised by a word at the end or at the
-    start of its name, such as NAME_segmentation, NAME_label or mask_NAME.
-
-    Args:
-        folder: folder of the images and masks.
-        names: the patterns of the file names.
-        is_case: whether the folder may belong to a single case. If it does, its only image and its only mask need no
-            similar names, but their names must not contradict each other (`name_pairs.belong_to_others`).
+    With `is_case`, the folder may belong to a single case: its only image and its only mask then need no similar names,
+    but their names must not contradict each other (`name_pairs.belong_to_others`).
     """
     listing = file_names.list_folder(folder, names.ignored_names)
     images, masks = _split_files(listing.files, names)
@@ -125,13 +113,7 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
 def folders_of_masks(images: Listing, masks: Listing, names: NameSettings) -> Found | None:
     """Pair images with folders of masks of the same names: `images/a.png` with `masks/a/1.png` and `masks/a/2.png`.
 
-    Args:
-        images: content of the folder of images.
-        masks: content of the folder of masks.
-        names: the names that the user has set. With `merge_masks`, an image may have several masks.
-
-    Returns:
-        The pairs and the problems; None if less than half of the images have such a folder.
+    None if less than half of the images have such a folder. Without `merge_masks`, several masks in it are a problem.
     """
     stems = {stem_of(path): path for path in images.files}
     folders = {composed(name): path for name, path in masks.folders.items()}
@@ -158,22 +140,10 @@ def folders_of_masks(images: Listing, masks: Listing, names: NameSettings) -> Fo
 def find_case_files(
     folder: Path, image_name: str, mask_name: str, ignored_names: Sequence[str] = ()
 ) -> tuple[Path | None, Path | None]:
-    """Find the image and the mask in the folder of one case (one image of a patient with its mask).
+    """Return the image and the mask in the folder of one case; None for a file that does not exist.
 
-    A file has one of the suffixes `.nii.gz`, `.nii`, `.mha`, `.mhd`, `.nrrd`, `.png`, `.jpg`, `.jpeg`, `.bmp`, `.tif`
-    and `.tiff`. Upper and lower case are not distinguished, neither in names nor in suffixes. Other files are ignored.
-
-    Args:
-        folder: folder of the case.
-        image_name: name of the image file, without suffix, or with the suffix if several files have this name.
-        mask_name: name of the mask file, like `image_name`.
-        ignored_names: patterns of names that are left out.
-
-    Returns:
-        The paths (image, mask); None instead of the path of a file that does not exist.
-
-    Raises:
-        UserError: If several files in the folder have one of the two names.
+    The names have a suffix only if several files have the same name. Upper and lower case are not distinguished.
+    UserError if several files have one of the two names.
     """
     files = file_names.list_folder(folder, ignored_names).files
     image, mask = (_only_file(files, name) for name in (image_name, mask_name))
@@ -181,19 +151,7 @@ def find_case_files(
 
 
 def pair_case_folders(folder: Path, names: NameSettings) -> Found:
-    """Find the image and the mask in each case folder of a site.
-
-    A site's folder contains one folder per case, such as `CASE1/t2.nii.gz` and `CASE1/segmentation.nii.gz`. The files
-    have the same names in every case folder.
-
-    Args:
-        folder: folder of the site.
-        names: `image_name` and `mask_name` are the names of the two files in each case folder, without suffix.
-
-    Returns:
-        The pairs by the name of the case folder, and one sentence for each case folder without image or mask, or with
-        several of them.
-    """
+    """Find the files `image_name` and `mask_name` in each case folder of a site, such as `CASE/t2.nii.gz`."""
     found = Found()
     assert names.image_name and names.mask_name
     for name, case in file_names.list_folder(folder, names.ignored_names).folders.items():
@@ -213,17 +171,10 @@ def pair_case_folders(folder: Path, names: NameSettings) -> Found:
 
 
 def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Guess the image file and the mask file of a case, from the names of the files in its folder.
+    """Return the names of the only image and the only mask in a case folder, without suffixes; None for other numbers.
 
     A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
     is found by a usual name, too, such as "t2" or "image".
-
-    Args:
-        folder: folder of the case.
-
-    Returns:
-        The names of the image and the mask without suffixes. None if the folder does not contain exactly one such mask
-        and exactly one such image.
     """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
     stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
@@ -234,16 +185,10 @@ def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
 
 
 def case_name(path: Path, pattern: str | None) -> str | None:
-    """Return the name of the case that a file belongs to.
+    """Return the name of the case that an image or mask belongs to, in the Unicode form NFC; None if it does not fit.
 
-    Args:
-        path: an image file or a mask file.
-        pattern: such as "*_T2": the `*` stands for the name of the case. A pattern that ends with the suffix of an
-            image file, such as "*.png", is compared with the whole name of the file. None returns the name of the
-            file without its suffix.
-
-    Returns:
-        The name in the Unicode form NFC (`file_names.composed`); None if the file does not fit the pattern.
+    In a pattern such as "*_T2", the `*` stands for the name of the case. A pattern that ends with the suffix of an
+    image file, such as "*.png", is compared with the whole name of the file. None returns the name without its suffix.
     """
     stem = file_names.stem_of(path)
     if pattern is None:
@@ -258,7 +203,7 @@ def case_name(path: Path, pattern: str | None) -> str | None:
 
 
 def _only_file(files: Sequence[Path], name: str) -> Path | None:
-    """Return the file with a name; None if there is none. Several such files raise a UserError."""
+    """Return the file with a name; None if there is none, and UserError if there are several."""
     fitting = [path for path in files if case_name(path, name) is not None]
     if len(fitting) > 1:
         raise UserError(
@@ -306,8 +251,8 @@ def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path
 def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names: NameSettings) -> Found | None:
     """Pair the only image and the only mask of a case, whatever their names; None for other numbers of files.
 
-    Several masks of a single image are a problem, because it is not known what each of them shows, unless the user has
-    set that all are joined.
+    Several masks are a problem, because it is not known what each of them shows, unless the user has set that all are
+    joined.
     """
     if len(images) != 1 or not masks:
         return None
@@ -331,13 +276,10 @@ def pair_files(
     mask_folder: Path,
     names: NameSettings | None,
 ) -> Found:
-    """Pair images and masks by their names; every file without a counterpart gives a problem.
+    """Pair images and masks, given by the names of their cases; every file without a counterpart gives a problem.
 
-    Args:
-        images, masks: the files, or folders of DICOM slices, by the names of their cases.
-        problems: problems that were found before; they come first in the result.
-        image_folder, mask_folder: the folders that hold them, for the sentences about them.
-        names: the names that the user has set. None recommends no setting.
+    The two folders are named in messages; `problems` come first in the result. If `names` is None, no setting is
+    recommended.
     """
     result = pair_names(images, masks)
     if result.rivals:

@@ -15,12 +15,7 @@ _SEPARATORS = "_-. "
 
 
 def several_masks(image: Path, masks: Sequence[Path]) -> str:
-    """Return the problem that the only image of a case has several masks, none of which has its name.
-
-    Args:
-        image: the image.
-        masks: at least two masks.
-    """
+    """Return the problem that the only image of a case has several masks, none of which has its name."""
     others = ", ".join(f"'{path.name}'" for path in masks[1:3])
     return (
         f"{image}: this image has {len(masks)} masks, such as {masks[0].name} and {masks[1].name}; expected one mask "
@@ -31,13 +26,7 @@ def several_masks(image: Path, masks: Sequence[Path]) -> str:
 
 
 def several_in_folder(masks: Path, name: str, n_masks: int) -> str:
-    """Return the problem that images have a folder with several masks each.
-
-    Args:
-        masks: the folder that holds these folders.
-        name: name of an image and of its folder.
-        n_masks: number of masks in this folder.
-    """
+    """Return the problem that images have a folder with several masks each, such as `name` in the folder `masks`."""
     return (
         f"{masks}: it holds a folder of masks for each image, such as {name}/ with {n_masks} masks; expected one mask "
         "for each image; if they show several structures, merge them into one file with the values 1, 2, ... "
@@ -47,13 +36,6 @@ def several_in_folder(masks: Path, name: str, n_masks: int) -> str:
 
 
 def second_mask(mask: Path, other: Path, image: str, suggest_keys: bool) -> str:
-    """Return the problem that an image has two masks.
-
-    Args:
-        mask, other: the two masks.
-        image: name of the image.
-        suggest_keys: whether the sentence may recommend settings.
-    """
     problem = f"{mask}: is a second mask of the image {image}; {other.name} is also one; "
     if not suggest_keys:
         return problem + "remove one of them"
@@ -68,11 +50,8 @@ def second_mask(mask: Path, other: Path, image: str, suggest_keys: bool) -> str:
 def no_mask(image: Path, others: Sequence[Path], suggest_keys: bool) -> str:
     """Return the problem that an image has no mask.
 
-    Args:
-        image: the image.
-        others: images with a mask. If the image has the name of one of them and a further word, such as `a_overlay`
-            beside `a`, the sentence says how all such files are left out.
-        suggest_keys: whether the sentence may recommend settings.
+    If it has the name of one of `others`, images with a mask, and a further word, such as `a_overlay` beside `a`, the
+    sentence says how all such files are left out.
     """
     stem = stem_of(image)
     bases = [stem_of(path) for path in others]
@@ -92,12 +71,7 @@ def _pattern_of(mask: Path, image: str) -> str:
 
 
 def no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder: Path, mask_folder: Path) -> str:
-    """Return the problem that no image has a name that belongs to a mask.
-
-    Args:
-        images, masks: the files by the names of their cases.
-        image_folder, mask_folder: the folders of the files.
-    """
+    """Return the problem that no image has a name that belongs to a mask."""
     image, mask = (next(iter(group.values())) for group in (images, masks))
     text = (
         f"{image_folder}: none of the {len(images)} images (such as {image.name}) has a name that belongs to one of "
@@ -122,11 +96,9 @@ def no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder:
 
 
 def _names_in_cases(images: Sequence[Path], mask: Path) -> tuple[str, str] | None:
-    """Return the names of the image and the mask that a folder and all folders beside it have; None if there are none.
+    """Return the names of the image and the mask that a case folder and all folders beside it have, or None.
 
-    Args:
-        images: the images in the folder of a case; the first is preferred, or one that is called T2 or image.
-        mask: a mask in this folder.
+    Of several images, one that is called T2 or image is preferred.
     """
     others = [
         file_names.list_folder(path).files
@@ -140,12 +112,7 @@ def _names_in_cases(images: Sequence[Path], mask: Path) -> tuple[str, str] | Non
 
 
 def rivals(rivals: Sequence[tuple[str, str, str]], images: Mapping[str, Path], masks: Mapping[str, Path]) -> str:
-    """Return the problem that two images may belong to the same mask.
-
-    Args:
-        rivals: (mask, image, other image), from `name_pairs.pair_names`.
-        images, masks: the files by the names of their cases.
-    """
+    """Return the problem that two images may belong to the same mask; `rivals` is that of `name_pairs.NamePairs`."""
     mask, first, second = rivals[0]
     n = len({rival[0] for rival in rivals})
     first, second = sorted((first, second))
@@ -167,12 +134,7 @@ def _common(first: str, second: str) -> int:
 
 
 def same_name_twice(images: Sequence[Path], masks: Sequence[Path]) -> str:
-    """Return the problem that every image exists with two suffixes, one of which may be the mask; "" if not.
-
-    Args:
-        images: the files that are not masks by their names.
-        masks: the files that are masks by their names.
-    """
+    """Return the problem that every image exists with two suffixes, one of which may be the mask; "" if not."""
     endings: dict[str, set[str]] = {}
     for path in images:
         endings.setdefault(stem_of(path), set()).add(suffix(path) or "")
@@ -187,12 +149,7 @@ def same_name_twice(images: Sequence[Path], masks: Sequence[Path]) -> str:
 
 
 def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
-    """Return the problem that no file in a folder is recognised as a mask.
-
-    Args:
-        folder: the folder.
-        images: its image files by their names.
-    """
+    """Return the problem that no file in a folder is recognised as a mask."""
     ordered = sorted(images)[:100]
     longer = {
         a: [b for b in ordered if a != b and b.startswith(a) and not (a[-1:].isdigit() and b[len(a)].isdigit())]

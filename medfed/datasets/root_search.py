@@ -31,19 +31,10 @@ MAX_LISTED = 8  # folders that a message names
 
 
 def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Roles:
-    """Find out whether the folders of the sites lie in folders of images and masks, and refuse the folder of one site.
+    """Return the folders of images and masks in `root` that hold the folders of the sites, such as `images/SITE`.
 
-    Args:
-        root: the folder of the dataset.
-        names: the names that the user has set.
-        ask: whether a `root` with a single folder is refused if the folders in it look like sites.
-
-    Returns:
-        The folders of images and masks in `root` that hold the folders of the sites, such as `images/SITE`; empty if
-        the folders of the sites lie directly in `root`.
-
-    Raises:
-        UserError: if `root` looks like the folder of a single site, or like the folder around the folder of the sites.
+    Both are None if the sites lie directly in `root`. UserError if `root` looks like the folder of a single site; with
+    `ask`, also if it looks like the folder around that of the sites, or if the sites look like parts of a split.
     """
     listing = list_folder(root, names.ignored_names)
     roles = _root_roles(listing, names)
@@ -74,12 +65,7 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
 
 
 def refuse_parts(root: Path, folders: Iterable[str]) -> None:
-    """Raise UserError if folders where sites are expected are called as parts of a split, years or patients: "train".
-
-    Args:
-        root: the folder that contains them.
-        folders: the names of all folders where sites are expected.
-    """
+    """Raise UserError if the folders where sites are expected are called as parts of a split, years or patients."""
     listed = list(folders)
     kind = "years" if are_years(listed) else "patients" if are_patients(listed) else "parts of a split"
     parts = [name for name in listed if is_part(name)] if kind == "parts of a split" else listed
@@ -104,14 +90,7 @@ def refuse_parts(root: Path, folders: Iterable[str]) -> None:
 
 
 def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings) -> Found:
-    """Pair the images and masks of a site whose folders lie in a folder of images and in one of masks.
-
-    Args:
-        images: folder that holds a folder of images for each site.
-        masks: folder that holds a folder of masks for each site.
-        name: name of the site.
-        names: the names that the user has set.
-    """
+    """Pair the images and masks of a site whose folders lie in a folder of images and in one of masks."""
     for folder, other in ((images, masks), (masks, images)):
         if not (folder / name).is_dir():
             return Found({}, [f"{other / name}: there is no folder {name} in {folder}; add it, or remove this folder"])
@@ -144,8 +123,7 @@ def _refuse_other_folders(root: Path, listing: Listing, roles: Roles, names: Nam
 def _refuse_folder_around_sites(root: Path, listing: Listing, names: NameSettings) -> None:
     """Raise UserError if a single folder in `root` holds images, and the folders in it look like sites.
 
-    They look like sites if they hold a folder of masks or more than one pair. They may also lie some folders deeper,
-    as in `data/train/SITE`.
+    They may also lie some folders deeper, as in `data/train/SITE`.
     """
     outer, content = root, listing
     while len(holders := [path for path in content.folders.values() if count_images(path, names.ignored_names)]) == 1:
@@ -168,7 +146,7 @@ def _refuse_folder_around_sites(root: Path, listing: Listing, names: NameSetting
 
 
 def _looks_like_sites(content: Listing, names: NameSettings) -> list[str]:
-    """Return the names of the folders in a folder that look like sites, if there are at least two; otherwise []."""
+    """Return the names of the folders with a folder of masks or several pairs; [] if there are fewer than two."""
     if content.files or find_roles(content, names):
         return []
     sites = [

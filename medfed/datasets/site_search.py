@@ -1,8 +1,8 @@
 """Find the images and masks of a site, however its folders are arranged, or ask which folder holds what.
 
 The arrangements are: a folder of images with a folder of masks (`images` and `masks`, nnU-Net's `imagesTr` and
-`labelsTr`), images and masks in the same folder, and one folder per case or per part. Only the names of folders and
-files are read. What could mean two things is never guessed: the result is then a problem that names both.
+`labelsTr`), images and masks in the same folder, and one folder per case or per part. Only names are read. What could
+mean two things is never guessed: the result is then a problem that names both.
 """
 
 from __future__ import annotations
@@ -69,16 +69,10 @@ class Roles:
 
 
 def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
-    """Find the pairs of image and mask in a folder and in the folders inside it.
+    """Find the pairs in a folder, which lies `depth` folders inside that of the site, and in the folders inside it.
 
-    Args:
-        folder: the folder of a site.
-        names: the names that the user has set.
-        depth: number of folders between the site's folder and this one.
-
-    Returns:
-        The pairs by the name of the case: the name of the image file, or of the folder if this folder holds a single
-        pair. Names of inner folders come before it, as in "train/a".
+    A case has the name of the image file, or of the folder if this folder holds a single pair. Names of inner folders
+    come before it, as in "train/a".
     """
     found = _find_pairs(folder, names, depth)
     if depth == 0 and not found.pairs and not found.problems:
@@ -87,7 +81,6 @@ def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
 
 
 def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
-    """Find the pairs as `find_pairs` does."""
     listing = list_folder(folder, names.ignored_names)
     roles = find_roles(listing, names)
     if found := read_msd(folder, names.ignored_names, names.links_inside):
@@ -111,12 +104,7 @@ def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
 
 
 def find_roles(listing: Listing, names: NameSettings) -> Roles:
-    """Decide by their names which of the folders in a folder hold the images and the masks.
-
-    Args:
-        listing: the content of the folder.
-        names: the names that the user has set; they come before the usual names.
-    """
+    """Decide by their names which of the folders in a folder hold the images and the masks."""
     images = _with_role(listing, names.image_folders, IMAGE_FOLDERS, names)
     masks = _with_role(listing, names.mask_folders, MASK_FOLDERS, names)
     if not images and not masks:
@@ -175,7 +163,6 @@ def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettin
 
 
 def _stems(files: Sequence[Path]) -> list[str]:
-    """Return the names of files without their suffixes, each once."""
     return list(dict.fromkeys(stem_of(path) if suffix(path) else composed(path.stem) for path in files))
 
 
@@ -222,13 +209,7 @@ def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool =
     """Pair a folder of images with one of masks; if both contain only folders, pair these by their names.
 
     If only one of the two contains files, the folder that the user has set inside the other one is taken, or its only
-    folder: `images/a.png` with `masks/reader1/a.png`.
-
-    Args:
-        images: folder of images, or of folders such as "train".
-        masks: folder of masks, or of folders with the same names.
-        names: the names that the user has set.
-        is_case: whether the folders may belong to a single case (`pairing.pair_two_folders`).
+    folder: `images/a.png` with `masks/reader1/a.png`. `is_case` as in `pairing.pair_in_one_folder`.
     """
     inner_images, inner_masks = (list_folder(folder, names.ignored_names) for folder in (images, masks))
     partners = _partners(list(inner_images.folders), list(inner_masks.folders))
@@ -268,11 +249,8 @@ def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool =
 def _inside(listing: Listing, listed: Sequence[str], other: Listing, names: NameSettings) -> list[Path]:
     """Return the folders inside a folder of one role that may fit the content of the folder of the other role.
 
-    Args:
-        listing: content of the folder, which holds no image files.
-        listed: the names that the user has set for its role; a folder with such a name is the only one.
-        other: content of the folder of the other role: files, or folders of which one has the same name.
-        names: the names that the user has set.
+    A folder with one of the names that the user has `listed` for its role is the only one. `other` holds files, or
+    folders of which one has the same name.
     """
     fitting = [
         path
@@ -288,10 +266,6 @@ def _partners(images: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
 
     Upper and lower case, and Unicode forms, are not distinguished if only one folder of images and one of masks are
     left for a name.
-
-    Args:
-        images: names of the folders of images.
-        masks: names of the folders of masks.
     """
     partners = {name: name for name in images if name in masks}
     left: dict[str, tuple[list[str], list[str]]] = {}
