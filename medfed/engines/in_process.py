@@ -1,8 +1,8 @@
 """The engine `in_process`: the sites work in this process, one after another, or divided among worker processes.
 
-Messages are converted to bytes and back in both cases, as for any other engine, so that a site receives nothing but
-what is in the message. Each site's reply and memory are stored in a file after each training round (`SiteStore`), so
-that a run that was stopped can be resumed with bit-identical results, also with another number of worker processes.
+Messages are converted to bytes and back in both cases, so that a site receives nothing but what is in the message. Each
+site's reply and memory are stored in a file after each training round (`SiteStore`), so that a run that was stopped can
+be resumed with bit-identical results, also with another number of worker processes.
 """
 
 from __future__ import annotations
@@ -40,26 +40,18 @@ class InProcess:
     """Engine that runs all sites in this process, or in worker processes; the default for simulations.
 
     Args:
-        local_sites: the sites that train.
-        folder: folder in which each site's reply, and the tensors that the site keeps between rounds, are stored after
-            each training round. None stores nothing. Then a run cannot be resumed, work of a rejected reply is not
-            undone at the site, and all sites work in this process.
-        validation_site: the validation site; None if there is none. The method `sites` does not return its name.
-        settings: the `federation` section of the config.
+        folder: folder of the sites' files (`SiteStore`). With None, nothing is stored: a run cannot be resumed, work of
+            a rejected reply is not undone at the site, and all sites work in this process.
         config_yaml: the whole config as YAML text, from which worker processes build their sites.
         source: the name of the config in error messages of worker processes.
-        jobs: how many sites work at the same time. With 1, all sites work in this process, one after another. With a
-            larger number, the sites are divided among this number of worker processes, which start with the first
-            request. With None, the first sites train in this process. Then worker processes are started if they are
-            expected to save time: as many as cores, free memory and sites allow, and none on a GPU. The result does not
-            depend on `jobs`.
+        jobs: how many sites work at the same time. 1: all sites work in this process, one after another. Larger: the
+            sites are divided among this number of worker processes, which start with the first request. None: the first
+            sites train in this process; then worker processes start if they are expected to save time, as many as
+            cores, free memory and sites allow, and none on a GPU. The result does not depend on `jobs`.
         shares_folder: whether other processes, with other sites, use the folder at the same time.
         reading_s: seconds that it took to read the images of all sites. It is used only if `jobs` is None, because each
             worker process reads the images of its sites again.
-        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
-            requests); None calls nothing.
-        on_step: function that is called after each training step with (site, step, steps of this round); None calls
-            nothing.
+        on_reply, on_step: as in `Engine`.
     """
 
     local_sites: list[Site]
@@ -84,26 +76,16 @@ class InProcess:
             self._store = SiteStore(self.folder, self.shares_folder)
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train. The validation site is left out."""
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let each site reply to its request.
+        """Let each site reply; the sites of one process work one after another, in the order of their names.
 
-        The sites of this process, and those of one worker process, work one after another, in the order of their names.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-
-        Returns:
-            Dictionary from the name of a site to its reply, sorted by name. If a site raises a UserError and the
-            setting `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
+        If a site raises a UserError and `federation.on_bad_update` is "drop", its reply is of kind "failed".
 
         Raises:
-            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop" (with worker
-                processes, the first error in time), if a site's file in the engine's folder is missing or damaged, or
-                if a worker process ends.
+            UserError: if a site raises it and `federation.on_bad_update` is "stop" (with worker processes, the first
+                error in time), if a site's file is missing or damaged, or if a worker process ends.
             OSError, MemoryError: if a site cannot write its files, or the memory is not enough, also in a worker.
             WorkerBug: for any other error of a site in a worker process, which has printed the traceback.
         """
@@ -121,22 +103,10 @@ class InProcess:
     def replies(
         self, kind: str, messages: Mapping[str, Message], stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[str, bytes]]:
-        """Let each site of this process reply to its request, and yield the replies one after another.
+        """Let each site of this process reply; yield its name and the bytes of its reply, sorted by name.
 
         The iterator must be used until it ends, because only then are the last files moved to their final places.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-            stopped: function without arguments that returns True if no further site should work; it is called before
-                each site.
-
-        Yields:
-            The name of a site and the bytes of its reply, in the order of the names.
-
-        Raises:
-            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", or if a site's
-                file in the engine's folder is missing or damaged.
+        `stopped` is called before each site; True ends the work.
         """
         by_name = self._by_name()
         number = next(iter(messages.values())).facts.get("round", 0) if messages else 0
@@ -161,19 +131,10 @@ class InProcess:
             store.end_round(trained, number)
 
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
-        """Give each site back what the site kept after its last accepted round.
+        """Restore what the sites kept after their last accepted round (`Engine.restore`), from their files.
 
-        Tensors such as the state of the site's optimiser are read from the site's file, if the engine has a folder. If
-        worker processes host the sites, the workers read these files themselves. This process then keeps only the
-        memory of sites with network entries that are never sent, because the evaluation needs these entries.
-
-        Args:
-            took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
-            weights: the global weights after the last finished round. All sites of this engine then have these weights,
-                as if they had received them. None does not change the weights of the sites.
-
-        Raises:
-            UserError: if the file of a site is missing or damaged.
+        Worker processes read the files of their sites themselves. This process then keeps only the memory of sites with
+        network entries that are never sent, because the evaluation needs these entries.
         """
         if weights is not None:
             self._received.keep(weights_digest(weights), weights, self._by_name())
@@ -183,7 +144,6 @@ class InProcess:
                 self._free_memory()
 
     def close(self) -> None:
-        """End the worker processes, if there are any."""
         if self._workers:
             self._workers.close()
 
@@ -191,9 +151,7 @@ class InProcess:
         """Put the weights back into requests whose weights came with an earlier request.
 
         The engine keeps the weights for its sites, which are on this machine, so that a worker needs no memory of them.
-
-        Returns:
-            The complete requests; and the reply "weights_needed" for each site that did not receive the weights.
+        Also returns the reply "weights_needed" of each site that did not receive the weights.
         """
         complete, missing = self._received.complete(messages)
         return complete, dict.fromkeys(missing, Message(WEIGHTS_NEEDED))
@@ -229,7 +187,7 @@ class InProcess:
         return n_workers_worth_it(rest_s, self.reading_s, lambda: self._max_workers(len(messages)))
 
     def _max_workers(self, n_sites: int) -> int:
-        """Return how many workers cores and free memory allow, at most `n_sites`; 1 on a GPU, and at least 1."""
+        """Return how many workers cores and free memory allow, from 1 to `n_sites`; 1 on a GPU."""
         site = self.local_sites[0]
         if next(site.network.parameters()).device.type != "cpu" or not can_be_imported(self.config_yaml):
             return 1  # sites share a GPU only if the user asks for it
@@ -243,18 +201,13 @@ class InProcess:
         self._free_memory()
 
     def _n_images(self) -> dict[str, int]:
-        """Return the number of images that each site works with, by its name."""
         n_images = {site.name: len(site.training) for site in self.local_sites}
         if self.validation_site:
             n_images[self.validation_site.name] = len(self.validation_site.samples)
         return n_images
 
     def _job(self) -> dict[str, str]:
-        """Return what the workers build their sites from (`medfed.deployment.worker.serve`).
-
-        Raises:
-            ValueError: if the engine was created without a folder.
-        """
+        """Return what the workers build their sites from (`medfed.deployment.worker.serve`)."""
         if self.folder is None:
             raise ValueError("folder is None, but sites in other processes need a folder for their files")
         return {

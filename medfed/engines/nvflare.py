@@ -1,7 +1,7 @@
 """The engine `nvflare`: NVIDIA FLARE's simulator carries the messages, with all sites on this machine.
 
-It serves to test a federation before it runs between hospitals: messages take the same way through FLARE's server and
-clients. A real federation uses `medfed.engines.flare.engine`.
+It serves to test a federation before it runs between hospitals (`medfed.engines.flare.engine`): messages take the same
+way through FLARE's server and clients.
 """
 
 from __future__ import annotations
@@ -40,17 +40,7 @@ class NVFlare(Processes):
     _flare: FlareConnection | None = field(default=None, init=False)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver the requests through NVIDIA FLARE's simulator and return the replies.
-
-        The first call starts the simulator.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-
-        Returns:
-            Dictionary from the name of a site to its reply, sorted by name. If a site fails, or does not reply within
-            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
+        """As `Processes.exchange`; the first call starts the simulator.
 
         Raises:
             UserError: if NVIDIA FLARE is not installed, there are more than 100 sites, or FLARE cannot use the name of
@@ -62,7 +52,6 @@ class NVFlare(Processes):
         return dict(sorted(replies.items()))
 
     def close(self) -> None:
-        """End NVIDIA FLARE's simulator and the processes of the sites."""
         if self._flare:
             self._flare.close()
 

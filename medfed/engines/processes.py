@@ -1,7 +1,4 @@
-"""The engine `processes`: each site runs in a process of its own on this machine.
-
-An error, a crash or a lack of memory at one site therefore does not stop the other sites or the coordinator.
-"""
+"""The engine `processes`: each site runs in a process of its own on this machine."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from medfed.federation.message import Message, failed_reply_to_error
 class Processes(InProcess):
     """Engine that runs each site in a process of its own; the results are bit-identical to those of `InProcess`.
 
-    If a site crashes, raises an error or exceeds the setting `federation.reply_timeout_s`, its reply has the kind
-    "failed". Its process is started again with the next request, and continues from its files.
+    If a site crashes, runs out of memory, raises an error or exceeds `federation.reply_timeout_s`, its reply has the
+    kind "failed". Its process is started again with the next request, and continues from its files.
 
     The arguments are those of `InProcess`, except for `jobs`: it is the largest number of sites that work at the same
     time, and None is the number of CPU cores divided by `training.threads`. The objects in `local_sites` never reply to
@@ -28,16 +25,6 @@ class Processes(InProcess):
     """
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let the sites reply to their requests, several at the same time.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-
-        Returns:
-            Dictionary from the name of a site to its reply, sorted by name. If a site fails, or does not reply within
-            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
-        """
         if self._workers is None:
             names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
             n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)

@@ -1,8 +1,7 @@
 """Stores each site's memory and its last replies in files, so that a stopped run can be resumed.
 
-`InProcess` writes one file for each site and training round. With these files a resumed run is bit-identical to one
-that was never stopped, a finished training round of a site is never computed twice, and work of a rejected round is
-undone.
+With one file for each site and training round, a resumed run is bit-identical to one that was never stopped, a finished
+training round of a site is never computed twice, and work of a rejected round is undone.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ ADVICE = "put back a copy, or start another run with --out"
 
 @dataclass
 class SiteStore:
-    """Stores each site's reply and memory after each training round, in the files `folder/SITE/round_NNNNN.site`.
+    """Stores each site's reply and memory (`Site.memory`) after each training round, in `folder/SITE/round_NNNNN.site`.
 
-    The memory of a site (`Site.memory`) is the tensors that it keeps between rounds, such as its optimiser's state.
-    If a site does not train in a round, its memory is removed from RAM and read from the file when it is needed again.
-    An exception is a site with entries of the network that it never sends (`Site.local_keys`), because it needs them
-    for validation. A site without memory (for example if `training.optimizer_state` is "reset") has a file only until
-    its round is accepted, because until then the coordinator may repeat the request.
+    If a site does not train in a round, its memory is removed from RAM and read from the file when it is needed again,
+    except for a site with entries of the network that it never sends (`Site.local_keys`), because it needs them for
+    validation. A site without memory (for example if `training.optimizer_state` is "reset") has a file only until its
+    round is accepted, because until then the coordinator may repeat the request. A missing or damaged file, or one of
+    another site, round or seed, raises UserError.
 
     Args:
         folder: the folder that holds one folder for each site.
@@ -58,18 +57,7 @@ class SiteStore:
     _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
     def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
-        """Free RAM before a training round, and delete those files of the sites that are no longer needed.
-
-        The memory of a site (`Site.memory`) is the tensors that the site keeps between rounds. If a site does not train
-        in this round, its memory is removed from RAM and stays in the site's file only. An exception is a site with
-        network entries that are never sent (`Site.local_keys`), whose memory stays in RAM. The file of an earlier round
-        is deleted if the site's memory was empty after that earlier round.
-
-        Args:
-            sites: all sites of this process.
-            training_sites: the names of the sites that train in this round.
-            number: the number of the round that begins.
-        """
+        """Free the RAM of sites that do not train in this round, and delete files of sites without memory."""
         without_memory = self._without_memory()
         for site in sites:
             if site.name not in training_sites:
@@ -86,21 +74,8 @@ class SiteStore:
     ) -> tuple[bytes, Callable[[], None] | None]:
         """Return a site's reply to a training request; train only if no reply to the same request is stored.
 
-        Args:
-            site: the site, whose memory (`Site.memory`, the tensors that it keeps between rounds) changes. Before
-                training, the memory is restored to its content after the last accepted round. After a successful call,
-                the memory is the one after the requested round.
-            request: the bytes of the request.
-            reply_to: function that trains and returns the bytes of the reply. It is called only if no stored reply to
-                this request exists.
-
-        Returns:
-            The bytes of the reply, and a function without arguments that moves the site's new file to its final place.
-            The second value is None if the reply was stored before or has the kind "failed", because then there is no
-            new file.
-
-        Raises:
-            UserError: if the file of the last accepted round is missing or damaged.
+        `reply_to` trains, after the memory was restored to its content after the last accepted round. The second result
+        moves the site's new file to its final place; None if there is no new file (stored or failed reply).
         """
         message = Message.from_bytes(request)
         number, last = message.facts["round"], message.facts.get("last", 0)
@@ -120,15 +95,7 @@ class SiteStore:
         return reply, commit
 
     def end_round(self, trained: Iterable[Site], number: int) -> None:
-        """Record, at the end of a training round, which sites have an empty memory (`Site.memory`).
-
-        The memory is the tensors that a site keeps between rounds. For a site with an empty memory, a missing file is
-        not an error when the run is resumed.
-
-        Args:
-            trained: the sites that trained in this round, sorted by name.
-            number: the number of the round.
-        """
+        """Record which of the trained sites have an empty memory, so that a missing file of theirs is no error."""
         trained = list(trained)
         if not self._changed(trained, number):
             return
@@ -138,39 +105,16 @@ class SiteStore:
             write_atomically(self.folder / WITHOUT_MEMORY, checked_json({"rounds": record}))
 
     def restore_memory(self, site: Site, last: int) -> None:
-        """Restore a site's memory to its content after the site's last accepted round, from the site's file.
-
-        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state.
-        Nothing happens if the memory in RAM is already the one after this round.
-
-        Args:
-            site: the site; its memory is replaced.
-            last: the number of the site's last accepted round. 0 means that no round of the site was accepted; the
-                memory is then emptied.
-
-        Raises:
-            UserError: if the file of that round is missing or damaged, or is that of another site, round or seed.
-        """
+        """Restore a site's memory to its content after round `last`, its last accepted one; 0 empties it."""
         if self._memory_round.get(site.name, 0) != last or site.name in self._released:
             site.memory = self._memory_after(site, last)
             self._memory_round[site.name] = last
             self._released.discard(site.name)
 
     def restore(self, sites: Iterable[Site], took_part: Mapping[str, int]) -> None:
-        """Restore the memory of each site to its content after the site's last accepted round, from the site's file.
+        """Restore the memory of each site to its content after its last accepted round (`State.took_part`).
 
-        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state. To
-        save RAM, the memory of a site stays in the file until it is needed, if another site has a later last accepted
-        round. An exception is a site with network entries that are never sent (`Site.local_keys`). The memory of such a
-        site is always read into RAM.
-
-        Args:
-            sites: all sites of this process. A site that is missing in `took_part`, or has the number 0, stays
-                unchanged.
-            took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
-
-        Raises:
-            UserError: if the file of a site is missing or damaged, or is that of another site, round or seed.
+        The memory of a site stays in its file if another site has a later last accepted round.
         """
         for site in sites:
             if number := took_part.get(site.name):
@@ -180,7 +124,7 @@ class SiteStore:
                     self._release(site)
 
     def _memory_after(self, site: Site, number: int) -> dict[str, Tensor]:
-        """Return a site's memory after an accepted round; an empty dict for round 0."""
+        """Return a site's memory after an accepted round; empty for round 0."""
         path = self._path(site.name, number)
         if path.is_file():
             stored, expected = _read(path), _origin(site, number)
@@ -266,15 +210,7 @@ def _stage(path: Path, key: str, reply: bytes, site: Site, number: int, last: Pa
 
     The file holds the length of the reply (8 bytes, little endian), the reply, and the memory. The header of the memory
     holds site, round and seed, so that a file of another site or run is found, and the numbers of patients, because
-    they must not be in the reply.
-
-    Args:
-        path: the file of this round.
-        key: the digest of the request, the site's name and `Site.reply_key`.
-        reply: the bytes of the reply.
-        site: the site, with its memory after the round.
-        number: the number of the round.
-        last: the file of the last accepted round, which is not deleted until another round is accepted.
+    they must not be in the reply. `last`, the file of the last accepted round, is not deleted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     memory = pack({"memory": site.memory}, {"asked": key, "n_patients": site.n_patients, **_origin(site, number)})

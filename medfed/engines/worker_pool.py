@@ -1,7 +1,6 @@
 """Worker processes that host the sites of a run: the sites of one worker work one after another.
 
-`InProcess` gives several sites to each worker, to use several cores. `Processes` gives each site a worker of its own,
-so that a site that crashes does not affect the others.
+`InProcess` gives several sites to each worker, `Processes` one.
 """
 
 from __future__ import annotations
@@ -21,16 +20,9 @@ OnFailure = Callable[[Sequence[str], WorkerFailed], Mapping[str, Message]]  # ca
 
 
 def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
-    """Divide sites among groups so that the groups have about the same number of images.
+    """Divide sites among at most `n_groups` non-empty groups with about the same number of images (`sizes`).
 
-    Args:
-        sizes: the number of images of each site, by the name of the site.
-        n_groups: number of groups, at least 1.
-
-    Returns:
-        The groups, each with the sorted names of its sites. No group is empty: with fewer sites than `n_groups`, each
-        site has a group. The sites are assigned by size, the largest first, each to the group that has the fewest
-        images so far.
+    The sites are assigned by size, the largest first, each to the group that has the fewest images so far.
     """
     groups: list[list[str]] = [[] for _ in range(min(n_groups, len(sizes)))]
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -39,15 +31,7 @@ def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
 
 
 def encode_requests(messages: Mapping[str, Message]) -> tuple[dict[str, int], list[bytes]]:
-    """Convert requests to bytes. A request object that several sites share is converted only once.
-
-    Args:
-        messages: the requests by the name of the site.
-
-    Returns:
-        Two values: the index of each site's request in the list, by the name of the site; and the list of the
-        different requests as bytes (`Message.to_bytes`).
-    """
+    """Return each site's index into the list of the different requests, and this list as bytes."""
     indices: dict[int, int] = {}
     encoded: list[bytes] = []
     for message in messages.values():
@@ -63,11 +47,10 @@ class WorkerPool:
 
     Args:
         groups: the names of the sites of each worker.
-        job: what all workers build their sites from, as JSON values: `config`, `source`, `folder` and `directory`
-            (`medfed.deployment.worker.serve`).
+        job: what all workers build their sites from (`medfed.deployment.worker.serve`), without `sites`.
         n_at_once: how many workers work at the same time.
-        on_failure: function that is called if a worker fails, with the names of its sites that have not replied and the
-            error. It returns the replies of these sites by name, or raises an error, which ends the exchange.
+        on_failure: called if a worker fails, with the names of its sites that have not replied and the error. It
+            returns the replies of these sites by name, or raises an error, which ends the exchange.
         timeout_s: seconds that a worker may take for all its replies to an exchange; None waits without limit.
 
     Attributes:
@@ -90,20 +73,9 @@ class WorkerPool:
     def deliver(
         self, kind: str, messages: Mapping[str, Message], on_reply: OnReply | None, on_step: OnStep | None
     ) -> dict[str, Message]:
-        """Let the sites reply to their requests; several workers work at the same time.
+        """Return the sites' replies to their requests, sorted by name; several workers work at the same time.
 
         Warnings of the sites are shown at the end, in the order of the names, as if one site worked after another.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: the requests by the name of the site.
-            on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
-                requests); None calls nothing.
-            on_step: function that is called after each training step with (site, step, steps of this round); None calls
-                nothing.
-
-        Returns:
-            The replies, by the name of the site, sorted by name.
         """
         replies: dict[str, Message] = {}
         self._on_step, self.work_s = on_step, 0.0
@@ -130,19 +102,12 @@ class WorkerPool:
         return dict(sorted(replies.items()))
 
     def close(self) -> None:
-        """End all worker processes."""
         self._stopping = True
         for process in self.processes.values():
             process.close()
 
     def job_of(self, sites: Iterable[str]) -> dict[str, Any]:
-        """Return the description of a worker's job: the entries of `job`, and `sites`, the names of its sites.
-
-        The description is sent to the worker when its process starts (`medfed.deployment.worker.serve`).
-
-        Args:
-            sites: the names of the sites that the worker hosts.
-        """
+        """Return `job` with the names of a worker's sites, which the worker receives when its process starts."""
         return {**self.job, "sites": list(sites)}
 
     def _ask(self, kind: str, messages: Mapping[str, Message], receive: Callable[[str, Message], None]) -> None:
@@ -174,7 +139,6 @@ class WorkerPool:
                 self._on_step(site, step, n_steps)
 
     def _show_warnings(self) -> None:
-        """Show the warnings of an exchange in the order of the sites' names, whichever site was faster."""
         for name in sorted(self._warnings):
             for text in self._warnings.pop(name):
                 warnings.warn(text, stacklevel=2)

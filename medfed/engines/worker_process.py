@@ -1,7 +1,7 @@
 """A worker process, as the process that started it sees it: requests and replies travel through a socket.
 
-`WorkerProcess` starts `medfed.deployment.worker`, which hosts sites or does whole runs, sends it requests and receives
-the replies. Every failure of the worker, also a crash or a lack of memory, becomes a `WorkerFailed` error here.
+The worker runs `medfed.deployment.worker`. Every failure of it, also a crash or a lack of memory, becomes a
+`WorkerFailed` error here.
 """
 
 from __future__ import annotations
@@ -39,16 +39,10 @@ OWN_PROGRAM = "__main__."  # begins the name of a class that only the program th
 
 
 def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callable[[], int]) -> int:
-    """Return how many worker processes to start for work that could also be done in this process.
+    """Return how many workers to start for work that takes `rest_s` seconds in this process; 1 means none.
 
-    Args:
-        rest_s: expected seconds of the work in this process.
-        preparation_s: seconds that each worker needs to prepare its work, besides the start of its process.
-        max_workers: function that returns how many workers are allowed. It is called only if two would be worth it.
-
-    Returns:
-        The result of `max_workers`, if this number of workers saves at least three times the time that a worker needs
-        to start and to prepare its work. Otherwise 1, which means that no worker is started.
+    Workers must save at least three times the time that one needs to start and to prepare its work (`preparation_s`).
+    `max_workers` is called only if two workers would be worth it.
     """
     needed_s = MIN_GAIN * (WORKER_START_S + preparation_s)
     if rest_s < needed_s:  # any number of workers saves less than this
@@ -58,26 +52,12 @@ def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callabl
 
 
 def can_be_imported(config_yaml: str) -> bool:
-    """Return whether a worker process can import all classes that a config names.
-
-    The result is False if a class is defined in the program that the user started (`__main__`).
-
-    Args:
-        config_yaml: the config as YAML text.
-    """
+    """Return whether a worker can import all classes of a config, none of which is in the user's own `__main__`."""
     return OWN_PROGRAM not in config_yaml
 
 
 def check_can_be_imported(config_yaml: str, jobs: int) -> None:
-    """Check that worker processes can import all classes that a config names.
-
-    Args:
-        config_yaml: the config as YAML text.
-        jobs: the number of processes, for the error message.
-
-    Raises:
-        UserError: if a class is defined in the program that the user started.
-    """
+    """Raise UserError if `can_be_imported` is false; `jobs` is the number of processes for its text."""
     if not can_be_imported(config_yaml):
         raise UserError(
             f"{argument('jobs', jobs)}: the config names a class of the program itself ({OWN_PROGRAM}...), which other "
@@ -86,10 +66,7 @@ def check_can_be_imported(config_yaml: str, jobs: int) -> None:
 
 
 class WorkerFailed(RuntimeError):
-    """Error: a worker process did not reply. The text of the error is the reason.
-
-    The text is a clause that can follow the name of a site, such as "its process ended with exit code 1". If the worker
-    reported the error, the text is the message of that error.
+    """A worker process did not reply. The text is a clause that can follow the name of a site.
 
     Attributes:
         reported: the error that the worker reported, as an exception of the same kind: a UserError, an OSError, a
@@ -102,12 +79,9 @@ class WorkerFailed(RuntimeError):
 
 
 def error_frame(error: Exception, text: str = "") -> bytes:
-    """Return the frame with which a worker reports an error: the kind of the error and its text as JSON.
+    """Return the frame with which a worker reports the kind of an error and its text; `text` replaces the error's own.
 
-    Args:
-        error: the error.
-        text: text that is sent instead of the error's own text; then no name of a file is sent either. "" sends the
-            error's own text.
+    With `text`, no name of a file is sent either.
     """
     content: dict[str, Any] = {"kind": BUG, "text": f"{type(error).__name__}: {error}"}
     if isinstance(error, UserError):
@@ -135,11 +109,10 @@ class WorkerProcess:
     Args:
         job: what the worker does, as JSON values (`medfed.deployment.worker.serve`). Its entry `directory` is the
             working directory of the worker.
-        on_step: function that is called to show progress, with a name and two numbers. If the worker hosts sites, the
-            function is called after each training step with (site, step, steps of this round). If the worker does runs
-            of a comparison, the function is called after each training of a site with ("", number of trainings done,
-            number of trainings of the run). None calls nothing.
-        on_warning: function that is called with the text of each warning of the worker; None calls nothing.
+        on_step: called to show progress. If the worker hosts sites: after each training step with (site, step, steps of
+            this round). If it does runs of a comparison: after each training of a site with ("", number of trainings
+            done, number of trainings of the run).
+        on_warning: called with the text of each warning of the worker.
 
     Attributes:
         work_s: seconds that the worker worked on the last request.
@@ -160,10 +133,9 @@ class WorkerProcess:
         timeout_s: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[bytes]:
-        """Send a request to the worker, and yield its replies as they arrive.
+        """Send a request to the worker, and yield the bytes of each reply as it arrives.
 
-        This method is a generator. Nothing is sent until the caller asks the iterator for the first reply. Then the
-        process is started, if it does not run, and the request is sent. The next request must not be sent before the
+        The request is sent when the iterator is asked for the first reply; the next request must not be sent before the
         iterator has ended.
 
         Args:
@@ -171,11 +143,7 @@ class WorkerProcess:
             bodies: the bytes that belong to the request, such as messages to sites (`Message.to_bytes`).
             timeout_s: seconds to wait for all replies, not counting the start of the process, which may take
                 `LOAD_TIMEOUT_S` seconds; None waits without limit.
-            stopped: function without arguments that returns True when waiting must end; it is called about every 0.2
-                seconds.
-
-        Yields:
-            The bytes of each reply.
+            stopped: returns True when waiting must end; it is called about every 0.2 seconds.
 
         Raises:
             WorkerFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
@@ -207,19 +175,12 @@ class WorkerProcess:
             connection.close()
 
     def is_running(self) -> bool:
-        """Return whether the worker process runs."""
         return (process := self._process) is not None and process.poll() is None
 
     def start(self, stopped: Callable[[], bool] = lambda: False, timeout_s: float | None = None) -> None:
         """Start the process if it does not run, and wait until it is ready: a site has then read its data.
 
-        Args:
-            stopped: as for `ask`.
-            timeout_s: seconds to wait; None waits without limit.
-
-        Raises:
-            WorkerFailed: if the process ended or was not ready in time, if the worker reported an error, or if
-                `stopped` returned True.
+        The arguments and errors are those of `ask`.
         """
         if self.is_running():
             return

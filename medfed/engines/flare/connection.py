@@ -33,7 +33,7 @@ WARNING = b"\0"  # first byte of a frame with a warning for the user; any other 
 
 
 class Job(Protocol):
-    """Interface of a FLARE job that runs."""
+    """A FLARE job that runs."""
 
     def end_reason(self) -> str | None:
         """Return why the FLARE job ended, as a clause such as "FLARE says FINISHED"; None while the job runs."""
@@ -49,12 +49,11 @@ class FlareConnection:
     """Sends requests to sites and receives their replies through FLARE jobs.
 
     Args:
-        start: function that starts a job. Its argument is a dict of two texts: `address`, the path of a local socket,
-            and `key`, a secret in hexadecimal. The function must write this dict to the file `CONNECTION_FILE` in the
-            local folder of the job's server, where `FlareController` reads it.
+        start: starts a job. It must write its argument, a dict with `address`, the path of a local socket, and `key`, a
+            secret in hexadecimal, to the file `CONNECTION_FILE` in the local folder of the job's server.
         join_timeout_s: seconds until the job's `FlareController` must have connected.
-        load_timeout_s: seconds that a site may take to start and to read its data. They are added to the timeout of the
-            first request that a job sends to the site.
+        load_timeout_s: seconds that a site may take to start and to read its data, added to the timeout of the first
+            request that a job sends to the site.
         grace_s: seconds after a request's timeout until the `FlareController` must have reported it, and seconds
             without progress after which a transfer is given up.
     """
@@ -72,21 +71,11 @@ class FlareConnection:
     def exchange(
         self, kind: str, messages: Mapping[str, Message], timeout_s: float, on_reply: OnReply | None = None
     ) -> dict[str, Message]:
-        """Send one request to each site and return the replies.
+        """Send one request to each site and return the replies, sorted by site.
 
-        If the FLARE job fails, another job is started for the sites without a reply. After three failed jobs, no other
-        job is started. A late reply and a second reply to the same request are not returned; a warning names the site.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-            timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
-            on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
-                requests); None calls nothing.
-
-        Returns:
-            Dictionary from the name of each site to its reply, sorted by name. If a site did not reply, its entry is a
-            message of kind "failed" with the reason.
+        If the FLARE job fails, another job is started for the sites without a reply, at most `MAX_JOBS` in all. A site
+        without a reply gets a "failed" one. A late or second reply to a request is not returned; a warning names the
+        site. A `timeout_s` of 0 waits as long as the job runs.
         """
         replies: dict[str, Message] = {}
         self._n_failed_jobs = 0

@@ -39,8 +39,8 @@ ReplyQueue = queue.Queue[tuple[float, str, Message]]  # (time of receipt, site, 
 class FlareController(Controller):
     """FLARE controller that carries requests and replies between the coordinator's program and the sites.
 
-    FLARE creates it by its class name, without arguments. The local folder of FLARE's server must hold the file
-    `CONNECTION_FILE` with the address and the key of the coordinator's program.
+    FLARE creates it by its class name. The local folder of FLARE's server must hold the file `CONNECTION_FILE` with the
+    address and the key of the coordinator's program.
     """
 
     def __init__(self) -> None:
@@ -50,15 +50,10 @@ class FlareController(Controller):
         self._has_replied: set[str] = set()  # sites that have read their data, or said why not
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
-        """Set the object through which FLARE exchanges messages with the sites, and record replies that are too late.
+        """Make the communicator record each question about a closed task as a late reply.
 
-        FLARE calls this method. Before a site sends a reply, the site asks FLARE whether the task is still open. If the
-        task is closed, the site sends nothing. This method makes the communicator record each question about a closed
-        task as a late reply of the site.
-
-        Args:
-            communicator: FLARE's communicator. Its method `process_task_check`, which answers that question, is
-                replaced.
+        Before a site sends a reply, the site asks FLARE whether the task is still open. If it is closed, the site sends
+        nothing.
         """
         super().set_communicator(communicator)
         check = communicator.process_task_check
@@ -71,30 +66,12 @@ class FlareController(Controller):
 
         communicator.process_task_check = check_and_record
 
-    def start_controller(self, fl_ctx: FLContext) -> None:
-        """Do nothing. FLARE calls this method when the job starts.
+    def start_controller(self, fl_ctx: FLContext) -> None: ...
 
-        Args:
-            fl_ctx: FLARE's context; not used.
-        """
-
-    def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Do nothing. FLARE calls this method when the job ends.
-
-        Args:
-            fl_ctx: FLARE's context; not used.
-        """
+    def stop_controller(self, fl_ctx: FLContext) -> None: ...
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Pass requests from the coordinator's program to the sites and their replies back, until the job ends.
-
-        FLARE calls this method after the start of the job. The method returns when the coordinator's program closes the
-        connection, or when FLARE stops the job.
-
-        Args:
-            abort_signal: FLARE's signal that the job must stop.
-            fl_ctx: FLARE's context, which gives the path of the server's local folder.
-        """
+        """Pass requests and replies on, until the coordinator's program closes the connection or the job stops."""
         path = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / CONNECTION_FILE
         settings = json.loads(path.read_text())
         with Client(settings["address"], "AF_UNIX", authkey=bytes.fromhex(settings["key"])) as connection:
@@ -190,14 +167,7 @@ class FlareController(Controller):
         }
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record every reply that FLARE receives from a site, so that the user can be warned of a late reply.
-
-        FLARE itself drops a late reply without a warning. FLARE calls this method for each of its events.
-
-        Args:
-            event_type: FLARE's name of the event. Only `BEFORE_PROCESS_SUBMISSION` (a reply was received) is used.
-            fl_ctx: FLARE's context, which holds the reply and the name of the site.
-        """
+        """Record every reply that FLARE receives from a site, because FLARE itself drops a late one without a warning."""
         if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
             key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             succeeded = result.get_return_code() == ReturnCode.OK
@@ -212,17 +182,7 @@ class FlareController(Controller):
     def process_result_of_unknown_task(
         self, client: Site, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Write a warning to FLARE's log about a reply to a request that this job did not send.
-
-        FLARE calls this method. The reply is not used.
-
-        Args:
-            client: the site that sent the reply.
-            task_name: FLARE's name of the task; not used.
-            client_task_id: FLARE's identifier of the task; not used.
-            result: the reply; not used.
-            fl_ctx: FLARE's context, for the log.
-        """
+        """Write a warning to FLARE's log about a reply to a request that this job did not send."""
         self.log_warning(fl_ctx, f"{client.name}: sent a reply to a request that this job did not send; it is not used")
 
 

@@ -1,9 +1,8 @@
 """The engine of a real federation: the sites are hospitals that joined the coordinator's FLARE server.
 
-Messages travel over mutual TLS. FLARE ends a job when one of its processes at a site crashes, and a site that comes
-back does not rejoin a running job. A job therefore only carries messages (`FlareConnection`): if it ends, it is started
-again for the requests that have no reply yet, and if a missing site has come back, it is started again before the next
-requests.
+FLARE ends a job when one of its processes at a site crashes, and a site that comes back does not rejoin a running job.
+A job therefore only carries messages (`FlareConnection`), and is started again for requests without a reply, or, before
+the next requests, if a missing site has come back.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class FlareEngine:
         settings: the `federation` section of the config.
         join_timeout_s: seconds to wait for the sites to join before the first requests, and for a site that has joined
             to read its data.
-        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
-            requests). Set this attribute after the creation; None calls nothing.
+        on_reply: as in `Engine`; set it after the creation.
     """
 
     names: list[str]
@@ -70,23 +68,14 @@ class FlareEngine:
         self._log_start = log.stat().st_size if log.is_file() else 0
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train. The validation site, which never trains, is left out."""
         return sorted(set(self.names) - {self.settings.validation_site})
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Deliver the requests to the hospitals over the network and return their replies.
 
-        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds (an attribute of this
-        engine). After this time, a warning names the hospitals that have not joined.
-
-        Args:
-            kind: the kind of all these requests, one of `Kind`.
-            messages: dictionary from the name of a site to its request.
-
-        Returns:
-            Dictionary from the name of a site to its reply. If a site is not connected, reports an error, or does not
-            reply within `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed"
-            with the reason.
+        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds; then a warning names
+        those that have not. If a site is not connected, reports an error, or does not reply within
+        `federation.reply_timeout_s` seconds (0: no limit), its reply is of kind "failed".
 
         Raises:
             UserError: if FLARE's server ended or does not reply, or no hospital joined.
@@ -118,15 +107,7 @@ class FlareEngine:
             )
 
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
-        """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
-
-        With this engine, a site reads these tensors from its own files, because each request contains the number of the
-        site's last accepted round.
-
-        Args:
-            took_part: dictionary from the name of a site to the number of its last accepted round; not used.
-            weights: the global weights; not used. A hospital that no longer has the weights asks for them.
-        """
+        """Do nothing: a site reads what it kept from its own files, by the last accepted round in each request."""
 
     def close(self) -> None:
         """End the FLARE job that carries the messages. FLARE's server keeps running until the caller stops it."""

@@ -23,8 +23,8 @@ class SiteExecutor(Executor):
     """FLARE executor that lets a site reply to the coordinator's requests.
 
     FLARE creates it by its class name, without arguments: which site runs is set by a file on the site's machine, not
-    by the coordinator. The site runs in a process of its own (`SiteWorker`), because FLARE ends the whole job if one
-    of its own processes crashes; every error at the site becomes a reply of kind "failed".
+    by the coordinator. The site runs in a process of its own (`SiteWorker`), because FLARE ends the whole job if one of
+    its own processes crashes; every error at the site becomes a reply of kind "failed".
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,7 @@ class SiteExecutor(Executor):
         self._worker: SiteWorker | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Start the site's process when FLARE starts the job, and end it when FLARE ends the job.
-
-        FLARE calls this method for each of its events.
-
-        Args:
-            event_type: FLARE's name of the event. Only `START_RUN` and `END_RUN` are used.
-            fl_ctx: FLARE's context.
-        """
+        """Start the site's process when FLARE starts the job, and end it when FLARE ends the job."""
         if event_type == EventType.START_RUN:
             self._start_worker(fl_ctx)
         if event_type == EventType.END_RUN and self._worker:
@@ -48,20 +41,7 @@ class SiteExecutor(Executor):
         super().handle_event(event_type, fl_ctx)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Return the site's reply to a request that FLARE has received.
-
-        This method never raises an exception. If the site fails, the reply is a message of kind "failed" with the
-        reason.
-
-        Args:
-            task_name: FLARE's name of the task, which is the kind of the request; not used.
-            shareable: the request as a FLARE message, as `to_shareable` returns it.
-            fl_ctx: FLARE's context, which gives the name of the site and the path of the site's local folder.
-            abort_signal: FLARE's signal that the task was cancelled. The site's process keeps running.
-
-        Returns:
-            The reply as a FLARE message, as `to_shareable` returns it.
-        """
+        """Return the site's reply to a request, both as of `to_shareable`; never raise an error."""
         try:
             request = to_message(shareable)
             header = {"kind": request.kind, "sites": {fl_ctx.get_prop(FLContextKey.CLIENT_NAME): 0}}

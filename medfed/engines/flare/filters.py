@@ -29,14 +29,11 @@ CLASS_KEYS = {"path", "class_path", "name"}  # FLARE creates an object from a di
 
 
 def check_filters(path: Path) -> None:
-    """Check that FLARE will apply all privacy filters of a hospital's file `privacy.json` to every job.
+    """Check that FLARE will apply all privacy filters of a hospital's file `local/privacy.json` to every job.
 
     Without this check, mistakes in the file would stay unnoticed or stop the training. If a key is misspelt, FLARE
     ignores the key and filters nothing. If the file has several scopes (named groups of filters), a coordinator's job
     may choose one of the scopes. A filter that cannot be created, or that encrypts updates, ends the job at all sites.
-
-    Args:
-        path: the file `local/privacy.json` of the hospital's startup kit.
 
     Raises:
         UserError: if a filter encrypts, cannot be created or would not be applied; if the file lists no filter; if the
@@ -99,7 +96,6 @@ def _check_classes(path: Path, document: dict[str, Any]) -> None:
 
 
 def _create_manager(local: Path) -> PrivacyManager:
-    """Let FLARE read the file."""
     logging.disable()  # FLARE would log a traceback in addition to the error
     try:
         with redirect_stdout(io.StringIO()):

@@ -22,18 +22,18 @@ TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s wou
 
 
 def allow_list() -> dict[str, object]:
-    """Return the content of FLARE's file `local/resources.json` for the simulator, as JSON values.
+    """Return FLARE's file `local/resources.json` for the simulator: the classes that a job may use.
 
-    The file lists the classes that a FLARE job may use: FLARE's own classes, and medfed's controller and executor.
+    These are FLARE's own classes, and medfed's controller and executor.
     """
     return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
 def coordinator_permissions() -> dict[str, object]:
-    """Return the content of a hospital's file `local/authorization.json`, as JSON values.
+    """Return a hospital's file `local/authorization.json`: the coordinator may submit, manage and view jobs.
 
-    The file tells FLARE what the coordinator may do at the hospital: submit, manage and view jobs. With FLARE's default
-    file, the coordinator could also send code with a job, download files and run shell commands at the hospital.
+    With FLARE's default file, the coordinator could also send code with a job, download files and run shell commands at
+    the hospital.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
     rights = {"submit_job": "any", "manage_job": "any", "view": "any", **dict.fromkeys(denied, "none")}
@@ -41,14 +41,9 @@ def coordinator_permissions() -> dict[str, object]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check that NVIDIA FLARE can use the names of the sites in its command lines and certificates.
+    """Raise UserError unless FLARE's command lines and certificates can hold the names of the sites.
 
-    Args:
-        names: the names of the sites.
-
-    Raises:
-        UserError: if a name has other characters than the letters A to Z and a to z, digits, "_", "." and "-", or does
-            not begin with a letter or digit.
+    A name has the letters A to Z and a to z, digits, "_", "." and "-", and begins with a letter or digit.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -59,17 +54,10 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
-    """Write the files of the FLARE job that connects the coordinator and the sites.
+    """Write the files of the FLARE job that connects the coordinator and the sites; return the folder.
 
-    The job is the same for all federations, except for the names of the sites. It contains no code.
-
-    Args:
-        folder: the folder of the job, which is created if it does not exist.
-        sites: the names of the sites.
-        min_sites: number of sites that must be connected before FLARE starts the job, at least 1.
-
-    Returns:
-        `folder`.
+    The job is the same for all federations, except for the names of the sites. FLARE starts it when `min_sites` sites
+    are connected.
     """
     server = {
         "format_version": 2,

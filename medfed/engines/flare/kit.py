@@ -48,10 +48,6 @@ def check_kit(kit: Path, site: str) -> None:
 
     A kit without the file `local/privacy.json` has no filters, which is allowed.
 
-    Args:
-        kit: the folder, with the subfolders `startup` and `local`.
-        site: the name of the hospital's site.
-
     Raises:
         UserError: if a file is missing, if the kit was made for another site or its server's address is unusual, or if
             FLARE would not apply the filters in `local/privacy.json` as they are written.
@@ -71,15 +67,10 @@ def check_kit(kit: Path, site: str) -> None:
 def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, object]) -> FlareProcess:
     """Write the workspace of a hospital's FLARE client, and return the client, which is not started yet.
 
-    An existing workspace is replaced. The workspace has copies of the kit's certificates, key and privacy
-    filters. The coordinator may submit and manage jobs, a job may name only medfed's executor, and no log is sent.
-
-    Args:
-        kit: the hospital's startup kit, which `check_kit` has accepted.
-        folder: the hospital's output folder. The workspace is its subfolder `flare`, and FLARE's audit logs are in its
-            subfolder `audit`.
-        site: the name of the hospital's site.
-        job: the job of the site's worker (`medfed.deployment.worker.serve`).
+    An existing workspace is replaced. The workspace, `folder/flare`, has copies of the kit's certificates, key and
+    privacy filters; FLARE's audit logs are in `folder/audit`. The coordinator may submit and manage jobs, a job may
+    name only medfed's executor, and no log is sent. `job` is that of the site's worker
+    (`medfed.deployment.worker.serve`).
     """
     workspace = folder / "flare"
     client = FlareProcess(workspace, "client", site, folder / "audit")
@@ -112,16 +103,10 @@ def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, objec
 
 
 def server_process(kit: Path) -> FlareProcess:
-    """Return the FLARE server of the coordinator, which is not started yet. Its workspace is its startup kit.
+    """Return the coordinator's FLARE server, not started yet; its workspace is its startup kit.
 
     The file `local/resources.json` is changed: a job may name only medfed's controller. Processes of the same kit that
-    an earlier program left behind are ended.
-
-    Args:
-        kit: the server's startup kit, made by the coordinator itself.
-
-    Raises:
-        UserError: if another program uses one of the server's ports.
+    an earlier program left behind are ended. UserError if another program uses one of the server's ports.
     """
     server = FlareProcess(kit, "server")
     server.end_left_processes()
@@ -134,11 +119,7 @@ def server_process(kit: Path) -> FlareProcess:
 
 
 def allow_only(allowed: str) -> dict[str, object]:
-    """Return the entries of FLARE's file `resources.json` that restrict a job: it may name one class, and read no log.
-
-    Args:
-        allowed: the full name of the class.
-    """
+    """Return the entries of FLARE's file `resources.json` by which a job may name one class, and read no log."""
     return {"class_allow_list": [allowed], "class_list_enforcement_mode": "enforce", "allow_log_streaming": False}
 
 

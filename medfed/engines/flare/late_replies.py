@@ -1,8 +1,4 @@
-"""Finds replies that are received too late or twice, so that the user can be warned of them.
-
-FLARE drops such replies silently. `FlareController` reports every request and every reply to a `LateReplies`, which
-produces one warning for each request whose reply was not used.
-"""
+"""Finds replies that are late or repeated, which FLARE drops silently, so that the user can be warned."""
 
 from __future__ import annotations
 
@@ -32,6 +28,7 @@ class LateReplies:
 
     All methods may be called by different threads. A request is open from `record_request` until `close_requests`. The
     first reply to an open request causes no warning; any other reply does, with at most one warning for each request.
+    `key` is FLARE's identifier of the task, unique for each request.
     """
 
     _requests: dict[str, _Request] = field(default_factory=dict, init=False)
@@ -39,31 +36,16 @@ class LateReplies:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def record_request(self, key: str, site: str, kind: str, number: int) -> None:
-        """Record that a request is sent to a site, so that a late reply to it can be recognised.
-
-        Recording a request with the same key again changes nothing.
-
-        Args:
-            key: FLARE's identifier of the task, which is unique for each request.
-            site: the name of the site.
-            kind: the kind of the request, one of `Kind`.
-            number: the number of the round to which the request belongs.
-        """
+        """Record that a request is sent to a site; recording the same key again changes nothing."""
         with self._lock:
             self._requests.setdefault(key, _Request(site, kind, number, time.monotonic()))
             if len(self._requests) > MAX_REQUESTS:
                 del self._requests[next(iter(self._requests))]
 
     def record_reply(self, key: str, site: str, failure: str = "") -> None:
-        """Record that a reply was received, and produce a warning if the reply is late or repeated.
+        """Record a reply; warn if it is late or repeated. It is ignored if the site has no request with this key.
 
-        A reply is late if `close_requests` was called between its request and the reply. A reply is repeated if it is
-        the second one to the same request. The call is ignored if no request with this key was recorded for this site.
-
-        Args:
-            key: FLARE's identifier of the task, as in `record_request`.
-            site: the name of the site that replied.
-            failure: the reason that the site gave for not doing what was requested; "" if the site did it.
+        `failure` is the reason of a failed reply, or "".
         """
         with self._lock:
             request = self._requests.get(key)
@@ -76,12 +58,7 @@ class LateReplies:
                 self._warn(key, "twice" if not is_first else _delay(request))
 
     def close_requests(self, unused: Collection[str]) -> None:
-        """Close all requests that were recorded so far. A reply to a closed request counts as late.
-
-        Args:
-            unused: names of the sites whose replies to these requests were not used. For each such reply that was
-                already received, a warning is produced as well.
-        """
+        """Close all requests so far; also warn of received replies of `unused`, the sites whose replies were not used."""
         with self._lock:
             for key, request in list(self._requests.items()):
                 if request.is_open and request.site in unused and request.replied_at is not None:
@@ -89,10 +66,7 @@ class LateReplies:
                 request.is_open = False
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings about late or repeated replies since the last call, one sentence each.
-
-        The returned warnings are removed from this object.
-        """
+        """Return the warnings since the last call, one sentence each, and remove them."""
         return [self._warnings.get() for _ in range(self._warnings.qsize())]
 
     def _warn(self, key: str, how: str) -> None:

@@ -31,9 +31,9 @@ FILTER_ERRORS = {
 
 
 def register() -> None:
-    """Register FLARE's conversion of NumPy arrays to bytes, so that FLARE can send and receive arrays.
+    """Register FLARE's conversion of NumPy arrays to bytes in this process, before it receives a task.
 
-    Every process must call this function before it receives a task. Otherwise FLARE loses the arrays without an error.
+    Otherwise FLARE loses the arrays without an error.
     """
     numpy_decomposers.register()
 
@@ -41,14 +41,9 @@ def register() -> None:
 def to_shareable(message: Message) -> Shareable:
     """Convert a message of medfed to a FLARE message.
 
-    Args:
-        message: a request or a reply.
-
-    Returns:
-        A FLARE message with two parts. The weights are a part of FLARE's kind WEIGHTS, and all other tensors a part of
-        kind STATISTICS. Each part contains NumPy arrays by name. A part without tensors is left out. The meta data of
-        the FLARE message contains the message's kind and facts. A message of kind "failed" becomes a FLARE reply with
-        the error code EXECUTION_EXCEPTION and the reason in a header.
+    The weights are a part of FLARE's kind WEIGHTS, all other tensors a part of kind STATISTICS, as NumPy arrays by
+    name; an empty part is left out. The meta data contain the kind and the facts. A message of kind "failed" becomes a
+    FLARE reply with the error code EXECUTION_EXCEPTION and the reason in a header.
     """
     if message.kind == "failed":
         reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -66,20 +61,15 @@ def to_shareable(message: Message) -> Shareable:
 
 
 def to_message(shareable: Shareable) -> Message:
-    """Convert a FLARE message back to a message of medfed.
+    """Convert a FLARE message from `to_shareable`, or a FLARE reply with an error code, to a message of medfed.
 
-    A hospital's privacy filters may have changed the FLARE message. Tensors that a filter removed are missing in the
-    result, and tensors that it changed have the changed values.
-
-    Args:
-        shareable: a FLARE message that `to_shareable` returned, or a FLARE reply with an error code.
-
-    Returns:
-        The message. A FLARE reply with an error code becomes a message of kind "failed" with the reason.
+    A hospital's privacy filters may have changed the FLARE message: tensors that a filter removed are missing in the
+    result, and tensors that it changed have the changed values. A FLARE reply with an error code becomes a message of
+    kind "failed" with the reason.
 
     Raises:
-        ValueError: if the FLARE message was not made by `to_shareable`, if it is not a valid message
-            (`Message.check`), or a filter packed or encrypted its tensors.
+        ValueError: if the FLARE message was not made by `to_shareable`, if it is not a valid message (`Message.check`),
+            or a filter packed or encrypted its tensors.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
         return failed_reply(str(shareable.get_header(REASON_HEADER) or FILTER_ERRORS.get(code) or f"FLARE says {code}"))

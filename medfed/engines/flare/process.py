@@ -47,26 +47,16 @@ class FlareProcess:
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def write(self, name: str, content: object) -> None:
-        """Write a JSON file into the subfolder `local`, which FLARE never sends to anyone.
-
-        A new file can be read by its owner only. An existing file is replaced.
-
-        Args:
-            name: the name of the file.
-            content: the content of the file, any value that JSON can represent.
-        """
+        """Write or replace a JSON file, readable by its owner only, in `local`, which FLARE never sends to anyone."""
         path = self.workspace / "local" / name
         path.touch(mode=0o600)
         path.write_text(json.dumps(content))
 
     def start(self, log: Path) -> None:
-        """Start the process in the background. Processes that an earlier program left behind are ended first.
+        """Start the process in the background; its output is appended to `log`.
 
-        Args:
-            log: the file to which the output of the process is appended.
-
-        Raises:
-            UserError: if FLARE cannot use the path of the workspace.
+        Processes that an earlier program left behind are ended first. UserError if FLARE cannot use the path of the
+        workspace.
         """
         if not re.fullmatch(r"[\w@%+=:,./-]+", str(self.workspace.resolve()), re.ASCII):  # FLARE splits it at a space
             raise UserError(
@@ -87,17 +77,11 @@ class FlareProcess:
             )
 
     def has_ended(self) -> bool:
-        """Return whether the process was started and has ended by itself.
-
-        The result is False before `start` and after `stop`.
-        """
+        """Return whether the process has ended by itself; False before `start` and after `stop`."""
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the process and its jobs. A process that does not end within 20 seconds is killed.
-
-        Nothing happens if the process was not started.
-        """
+        """End the process, if it was started, and its jobs; kill it if it does not end within 20 seconds."""
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -164,14 +148,7 @@ class FlareProcess:
 
 
 def check_ports_free(ports: list[int]) -> None:
-    """Check that no other process listens on a port; two processes of FLARE could otherwise share one port.
-
-    Args:
-        ports: port numbers of this machine.
-
-    Raises:
-        UserError: if a port is in use.
-    """
+    """Raise UserError if a process listens on a port; two processes of FLARE could otherwise share one port."""
     for port in ports:
         with socket.socket(socket.AF_INET) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closed connection may still be waiting
@@ -185,11 +162,7 @@ def check_ports_free(ports: list[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a module of FLARE as the main program, and end with all its children when the parent process has ended.
-
-    Args:
-        arguments: the name of the module and its command-line arguments.
-    """
+    """Run a module of FLARE with its arguments, and end with all children when the parent process has ended."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     sys.argv[:] = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

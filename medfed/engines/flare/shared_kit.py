@@ -27,12 +27,9 @@ ERROR = "already registered"  # in the reply to a heartbeat of a client that was
 
 
 def sites_with_shared_kits(log: bytes) -> set[str]:
-    """Return the names of the sites whose startup kit is used by two programs, according to FLARE's server.
+    """Return the names of the sites whose startup kit is used by two programs, from the log of FLARE's server.
 
     A program that was killed and joined again is not reported, because the killed program sends no heartbeats.
-
-    Args:
-        log: what FLARE's server has written into its log.
     """
     n_evictions: dict[bytes, int] = {}
     for line in log.splitlines():
@@ -51,14 +48,7 @@ class ReplacedClientReporter(FLComponent):
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Look at the server's reply to each heartbeat, from the registration of the client on.
-
-        FLARE calls this method for each of its events.
-
-        Args:
-            event_type: FLARE's name of the event. Only `AFTER_CLIENT_REGISTER` is used.
-            fl_ctx: FLARE's context, which gives the client and its workspace.
-        """
+        """Look at the server's reply to each heartbeat, from the registration of the client on."""
         if event_type == EventType.AFTER_CLIENT_REGISTER:
             file = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()) / REPLACED_FILE
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell

@@ -30,11 +30,7 @@ class SiteWorker:
     """A site's worker process that reads its data at once, and is never killed because a reply is late.
 
     A thread passes one request after another to the worker. If a reply is late, the caller stops waiting for it, the
-    worker finishes its work, and the reply is dropped. The worker can then reply to the next request.
-
-    Args:
-        job: what the worker does, as JSON values (`medfed.deployment.worker.serve`).
-        on_warning: function that is called with the text of each warning of the worker.
+    worker finishes its work, and the reply is dropped. The arguments are those of `WorkerProcess`.
     """
 
     def __init__(self, job: Mapping[str, Any], on_warning: Callable[[str], None]) -> None:
@@ -54,19 +50,10 @@ class SiteWorker:
         load_timeout_s: float,
         stopped: Callable[[], bool],
     ) -> bytes:
-        """Send a request to the worker and return its reply.
+        """Send a request to the worker and return its reply; the other arguments are those of `WorkerProcess.ask`.
 
-        Args:
-            header: what is requested, as for `WorkerProcess.ask`.
-            body: the request as bytes (`Message.to_bytes`).
-            timeout_s: seconds that the worker may take to reply, from the receipt of the request. If it is the first
-                request, the time begins when the worker has read its data. 0 waits without a limit.
-            load_timeout_s: seconds that the worker may take to start and to read its data, if it is the first request;
-                used only if `timeout_s` is greater than 0.
-            stopped: function without arguments that returns True when waiting must end.
-
-        Returns:
-            The reply as bytes.
+        The worker may take `timeout_s` seconds from the receipt of the request; 0 waits without a limit. The time of
+        the first request begins when the worker has read its data, for which it may take `load_timeout_s` seconds.
 
         Raises:
             WorkerFailed: if the worker failed, if the reply is late, or if `stopped` returned True. In the last two
@@ -88,7 +75,6 @@ class SiteWorker:
         return request.reply
 
     def close(self) -> None:
-        """End the worker process."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
