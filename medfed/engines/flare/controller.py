@@ -167,7 +167,7 @@ class FlareController(Controller):
         }
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record every reply that FLARE receives from a site, because FLARE itself drops a late one without a warning."""
+        """Record every reply that FLARE receives from a site, because FLARE drops a late one silently."""
         if event_type == EventType.BEFORE_PROCESS_SUBMISSION:
             key, result = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             succeeded = result.get_return_code() == ReturnCode.OK

@@ -58,7 +58,7 @@ class LateReplies:
                 self._warn(key, "twice" if not is_first else _delay(request))
 
     def close_requests(self, unused: Collection[str]) -> None:
-        """Close all requests so far; also warn of received replies of `unused`, the sites whose replies were not used."""
+        """Close all requests so far; also warn of received replies of `unused` sites, which were not used."""
         with self._lock:
             for key, request in list(self._requests.items()):
                 if request.is_open and request.site in unused and request.replied_at is not None:
