@@ -97,7 +97,7 @@ def format_report(
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     The weights of the network are not listed one by one. The table has one line for all weights in the replies to
-    requests of one `Kind`.
+    requests of one kind.
 
     Args:
         rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
