@@ -22,15 +22,11 @@ TRAIN = "train"  # of `Agreement.requests`: all requests of a training
 
 
 class Refused(Exception):
-    """Error of a request or reply that the hospital did not agree to.
+    """A request or reply that the hospital did not agree to.
 
-    The text of the error is a clause whose subject is the hospital or a tensor, such as "was asked to share in round 2,
-    but ...". It contains no names of files or patients.
-
-    Args:
-        why: the text, for the hospital.
-        sent: the text that is sent to the coordinator, if `why` says something that must stay at the hospital; ""
-            sends `why`.
+    The text is a clause whose subject is the hospital or a tensor, such as "was asked to share in round 2, but ...",
+    without names of files or patients. `sent` is sent to the coordinator in its place if `why` must stay at the
+    hospital.
     """
 
     def __init__(self, why: str, sent: str = "") -> None:
@@ -77,44 +73,23 @@ class Agreement:
         bounds.check(self)
 
     def allows(self, name: str) -> bool:
-        """Return whether the hospital agreed to send a shared statistic: a tensor other than the weights.
-
-        Args:
-            name: the name of the statistic, such as `mean`. The name is compared with the names in `sends`, in which
-                `*` stands for any text.
-        """
+        """Return whether the hospital agreed to send a tensor other than the weights (`sends`)."""
         return any(fnmatchcase(name, pattern) for pattern in self.sends)
 
     def epsilon(self, privacy: Privacy, released: Releases) -> float:
-        """Return the epsilon of differential privacy of messages that leave, for this agreement's `delta`.
-
-        Args:
-            privacy: the plan's noise.
-            released: the numbers of messages with weights and with statistics.
-
-        Returns:
-            Epsilon, at least 0; infinite if something leaves without noise.
-        """
+        """Return epsilon of the messages that leave, for this agreement's `delta`; infinite without noise."""
         return epsilon(replace(privacy, delta=self.delta), released)
 
 
 def counted_bytes(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return the bytes that count towards `Agreement.megabytes_per_round`: of tensors, and of facts and their names.
-
-    Args:
-        rows: rows of the ledger.
-    """
+    """Return the bytes that count towards `Agreement.megabytes_per_round`: of tensors, and of facts and their names."""
     return sum(row["bytes"] + (len(row["name"].encode()) if row["content"] == FACT else 0) for row in rows)
 
 
 def too_few_patients(name: str, n_patients: int, min_patients: int, advice: str) -> str:
     """Return a clause that says why a statistic of too few patients is refused, and what helps.
 
-    Args:
-        name: the name of the statistic.
-        n_patients: the smallest number of patients from which a number of the statistic is computed.
-        min_patients: the smallest number that the hospital agreed to.
-        advice: what helps in the plan (`Method.patients_advice`); "" if nothing is known.
+    `advice` is `Method.patients_advice`, "" if there is none.
     """
     return (
         f"the statistic '{name}' has numbers that are computed from {n_patients} patient"
@@ -125,12 +100,7 @@ def too_few_patients(name: str, n_patients: int, min_patients: int, advice: str)
 
 
 def no_noise(privacy: Privacy, planned: Releases) -> str:
-    """Return a clause that says what a plan sends without noise, or "" if everything has noise.
-
-    Args:
-        privacy: the plan's noise.
-        planned: how many messages with weights and with statistics the plan sends.
-    """
+    """Return a clause that says what a plan sends without noise, or "" if everything has noise."""
     for content, key, n in (
         ("weights", "noise", planned.weights),
         ("statistics", "statistics_noise", planned.statistics),

@@ -1,7 +1,4 @@
-"""Compare what would leave a hospital, as a dry run finds it, with what the hospital agreed to, before joining.
-
-The same limits hold during the federation (`medfed.deployment.guard`).
-"""
+"""Compare what would leave a hospital, as a dry run finds it, with what the hospital agreed to, before joining."""
 
 from __future__ import annotations
 
@@ -23,13 +20,7 @@ Row = Mapping[str, Any]  # a row of the ledger, with the number of patients (`me
 
 
 def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
-    """Check that the hospital agreed to everything that would leave the hospital in a round.
-
-    Args:
-        rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
-        site: the site.
-        agreement: what the hospital agreed to.
-        file: the path of the hospital's YAML file, which contains the agreement; for error messages.
+    """Check that the hospital agreed to the rows of `outgoing_rows`; `file` is its YAML file, for errors.
 
     Raises:
         UserError: with one sentence for each mistake: if a statistic is not in the list `sends` of the agreement, if
@@ -50,12 +41,7 @@ def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement:
 
 
 def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releases:
-    """Return how many messages with weights and with statistics a site would send in a federation.
-
-    Args:
-        rows: what would leave in the first round, as `outgoing_rows` returns it.
-        site: the site.
-    """
+    """Return how many messages a site would send in a federation, from its rows of the first round."""
     if isinstance(site, ValidationSite):
         return Releases()
     content = {

@@ -1,8 +1,7 @@
 """Average bundles that hospitals trained without medfed, for example with `python -m monai.bundle run`.
 
-All hospitals start from the same bundle, train its weights, and send their bundle folders back. The coordinator checks
-each hospital's weights as `medfed.federation.update_checks` checks the updates of a round, averages those that pass,
-and writes them as a new bundle. The bundles are read as data; no code in them runs.
+All hospitals start from the same bundle and send their trained bundles back. Each hospital's weights pass the checks of
+a round (`medfed.federation.update_checks`). The bundles are read as data; no code in them runs.
 """
 
 from __future__ import annotations
@@ -89,25 +88,17 @@ def aggregate_bundles(
     part, and it has no scores, because nobody has tested it yet. `docs/ledger.csv` lists every tensor that was read.
 
     Args:
-        sites: folders (or zip files) of the bundles that the sites trained, one per site. The name of a folder is the
-            name of the site.
+        sites: folders (or zip files) of the bundles that the sites trained, one per site, named after the sites.
         start: the bundle from which all sites started. The changes of the weights are measured from it.
         out: folder to create; it must not exist.
         images: number of training images of each site, in the order of `sites`, at least 1. None: all sites count
             alike.
         rule: how the weights are combined, one of `RULES`: "fedavg" is the mean, weighted by the numbers of images.
-        on_bad_update: what happens if a site's weights cannot be read or fail a check: "stop" raises an error, "drop"
+        on_bad_update: what happens if a site's weights cannot be read or fail a check: "stop" raises UserError, "drop"
             leaves the site out.
         largest_change: as `federation.largest_change`, at least 1; None allows any change.
         allow_unchecked_configs: true copies the configs of a `start` that does not pass `check_bundle`, such as a
             bundle of others, and says so in the new bundle. They may run code at a hospital.
-
-    Returns:
-        The new bundle's folder, and what was used and left out.
-
-    Raises:
-        UserError: if a bundle is missing, damaged or of another network, if two sites have the same name, if no site or
-            only rejected sites are left, if a check fails and `on_bad_update` is "stop", or if `out` exists.
     """
     names = _site_names(sites, start, out)
     if images is not None and (len(images) != len(names) or min(images) < 1):

@@ -1,8 +1,8 @@
-"""The style codecs of a plan, as files that travel with it.
+"""The style codecs (pretrained encoder and decoder) of a plan, as files that travel with it.
 
 All sites of a federation must use exactly the same codec. Two codecs with the same architecture give statistics of the
 same shape, so a check of shapes would not find that the codecs differ. A plan therefore names a codec by its checksum,
-and the codec's file lies next to the plan.
+and the codec's file lies next to the plan. A codec that is part of medfed keeps its name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,7 @@ from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
-    """Copy the style codecs of a config's method to a folder, under file names that contain their checksums.
-
-    A style codec is a pretrained encoder and decoder, stored in a file. A codec that is part of medfed is not copied.
-
-    Args:
-        config: the config. The settings of its method contain the paths of the codecs; most methods use none.
-        folder: an existing folder, to which the files are written.
-
-    Returns:
-        A copy of the config, in which the path of each copied codec is replaced by the file name of the copy.
-
-    Raises:
-        UserError: if a codec is missing or damaged.
-    """
+    """Copy the codecs of a config's method to a folder; return the config with the names of the copies."""
     names = {}
     for name in config.method.files:
         load_codec(name)  # finds an error here rather than at every hospital
@@ -42,21 +29,7 @@ def export_codecs(config: Config, folder: Path) -> Config:
 
 
 def resolve_codecs(config: Config, folder: Path) -> Config:
-    """Return a copy of a plan in which the file name of each style codec is replaced by the path of the file.
-
-    The plan is the config of the federation, written by the coordinator. A style codec is a pretrained encoder and
-    decoder, stored in a file whose name contains the file's checksum. The file must exist and have this checksum.
-
-    Args:
-        config: the plan. Each codec in it is given as the name of a file in `folder`, as `export_codecs` wrote it.
-        folder: the folder of the plan, which also contains the files of the codecs.
-
-    Returns:
-        The copy of the plan. A codec that is part of medfed keeps its name.
-
-    Raises:
-        UserError: if a file is missing or has another checksum.
-    """
+    """Return a plan with the paths of its codecs in `folder`; UserError if one is missing or has another checksum."""
     paths = {}
     for name in config.method.files:
         path = folder / name

@@ -34,25 +34,7 @@ RUN = "run"
 
 
 def run_coordinator(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.coordinator run`: train with the hospitals and write the results.
-
-    The results are written to the folder `run` inside `args.folder`.
-
-    Args:
-        args: the parsed arguments: `folder` (the folder that `prepare` wrote), `kits` (the folder with FLARE's startup
-            kits; None takes `kits/medfed/prod_00` in `folder`), `join_seconds` (for how many seconds to wait for the
-            hospitals to join), `reply_seconds` (for how many seconds to wait for a reply; None takes the plan's
-            `federation.reply_timeout_s`), `resume` (whether to continue an existing run) and `quiet` (whether to show
-            no progress).
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        UserError: if FLARE is not installed; if a file or a startup kit is missing; if a run exists and `resume` is
-            false; if the plan (the config that `prepare` wrote) changed since the run started; or if the training
-            fails.
-    """
+    """Run `python -m medfed.coordinator run`: train with the hospitals, and write `run` in `args.folder`."""
     if importlib.util.find_spec("nvflare") is None:
         raise UserError(
             "a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
@@ -166,14 +148,7 @@ def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
 
 
 def site_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the hospitals of a prepared federation.
-
-    Args:
-        folder: the folder that `prepare` wrote.
-
-    Raises:
-        UserError: if it has none.
-    """
+    """Return the sorted names of the hospitals of a prepared federation; UserError if it has none."""
     folders = sorted((folder / "hospitals").glob("*"))
     if not (sites := [path.name for path in folders if (path / f"{path.name}.yaml").is_file()]):
         raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
@@ -181,11 +156,7 @@ def site_folders(folder: Path) -> list[str]:
 
 
 def find_kits(kits: Path) -> tuple[Path, Path]:
-    """Return the folders of the kits of FLARE's server and of the admin console.
-
-    Raises:
-        UserError: if a kit is missing.
-    """
+    """Return the folders of the kits of FLARE's server and of the admin console; UserError if any kit is missing."""
     folders = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
     servers = [path for path in folders if (path / "startup" / "fed_server.json").is_file()]
     consoles = [path for path in folders if (path / "startup" / "fed_admin.json").is_file()]

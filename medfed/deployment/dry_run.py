@@ -1,8 +1,7 @@
 """The dry run: before anything is sent, show what would leave a hospital.
 
 The site runs one short round, with the requests that a coordinator would send, and the replies are listed as rows of
-the ledger, which `medfed.deployment.agreement_check` compares with the agreement. Called by `medfed site`, with and
-without `--dry-run`.
+the ledger, which `medfed.deployment.agreement_check` compares with the agreement.
 """
 
 from __future__ import annotations
@@ -30,20 +29,12 @@ Row = Mapping[str, Any]  # a row of the ledger, with the number of patients
 
 
 def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
-    """Compute what a site that trains would send in the first round, without sending anything.
+    """Return rows for everything that a site would send in the first round; nothing is sent.
 
     The site computes statistics of all its images and validation scores as in a real round, but does at most two
-    training steps. No other site takes part, so tensors whose number depends on the other sites may be missing.
-
-    Args:
-        site: the site. Its memory (the tensors that the site keeps between rounds) is not changed by the training.
-        start: the coordinator's state before the first round, with the network's first weights.
-        seed: the seed of the coordinator's random streams.
-
-    Returns:
-        One row for each tensor or single value that would leave the site: a dict with the keys
-        `medfed.federation.ledger.COLUMNS`, such as `name`, `shape` and `bytes`, and `patients`: from how many patients
-        each number of a statistic is computed, at least; None for weights and facts.
+    training steps; its memory does not change. No other site takes part, so tensors whose number depends on the other
+    sites may be missing. A row has the keys `medfed.federation.ledger.COLUMNS`, and `patients`: from how many patients
+    each number of a statistic is computed, at least; None for weights and facts.
     """
     short_site = replace(site, max_steps=N_STEPS, local_epochs=1, memory={})
     method, state = site.method, start
@@ -76,14 +67,9 @@ def _rows(site: Site | ValidationSite, reply: Message) -> Sequence[Row]:
 
 
 def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence[Row]:
-    """List everything that would leave a site in one round, without sending anything.
+    """Return the rows of `dry_run`, without a survey to which the hospital did not agree.
 
-    Args:
-        site: a site that trains, or a validation site, which would send its scores only.
-        agreement: what the hospital agreed to. Without its consent to a survey, no survey leaves, and none is listed.
-
-    Returns:
-        One row for each tensor or single value, as `dry_run` returns them.
+    A validation site would send its scores only.
     """
     state = State.of(site.network)
     if isinstance(site, ValidationSite):
@@ -94,18 +80,7 @@ def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence
 def format_report(
     rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int, agreement: Agreement
 ) -> str:
-    """Return a text that shows everything that would leave a site in a round: a table and an explanation.
-
-    The weights of the network are not listed one by one. The table has one line for all weights in the replies to
-    requests of one kind.
-
-    Args:
-        rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
-        site: the site.
-        method: the name of the federated method.
-        n_rounds: the number of rounds of the federation.
-        agreement: what the hospital agreed to, with its delta.
-    """
+    """Return a text that shows the rows in a table and explains them; all weights of one kind of reply share a line."""
     table = [["kind", "what", "shape", "type", "bytes", "patients"]]
     for kind in Kind:
         rows_of_kind = [row for row in rows if row["kind"] == kind]

@@ -1,7 +1,6 @@
 """The guard at a hospital: it checks every request before the site uses it, and every reply before the reply leaves.
 
-What the hospital did not agree to (`medfed.deployment.agreement`) is refused, and nothing is sent. All checks run at
-the hospital, so they protect the hospital even from a coordinator that it does not trust.
+All checks run at the hospital, so they protect the hospital even from a coordinator that it does not trust.
 """
 
 from __future__ import annotations
@@ -41,16 +40,11 @@ class Guard:
     """Checks every request and every reply of one site against the hospital's agreement.
 
     Args:
-        agreement: what the hospital agreed to.
         network: the site's own state dict, with the names, shapes and dtypes that weights must have.
         local_keys: names of the entries of `network` that never leave the site.
-        kinds: the kinds of requests to which the site replies, such as "train".
-        shares: when the method shares statistics (`Method.shares`).
-        share_reads_network: whether the weights come with a request to share (`Method.share_reads_network`).
-        fact_names: names of further facts of a reply, by the kind of its request: those that the method reports with
-            an update (`Method.fact_names`), and those of a survey.
-        privacy: the plan's noise.
-        patients_advice: what helps if a statistic has too few patients (`Method.patients_advice`).
+        kinds: the kinds of requests to which the site replies.
+        fact_names: names of further facts of a reply, by the kind of its request: those that the method reports with an
+            update (`Method.fact_names`), and those of a survey.
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
             uses the guard must store `n_replies`, `sent_bytes`, `sent` and `released`.
         sent_bytes: number of bytes that left, by round.
@@ -73,7 +67,7 @@ class Guard:
     released: Releases = Releases()
 
     def check_request(self, request: Message) -> None:
-        """Check a request of the coordinator before the site uses any of it.
+        """Check a request of the coordinator, as it was received, before the site uses any of it.
 
         The request is refused in these cases:
 
@@ -88,12 +82,6 @@ class Guard:
         - The weights do not fit the network.
         - A statistic comes with another request than one to train, is not finite, or the statistics are too large.
         - The agreement limits epsilon, but the plan adds no noise to what the reply would contain.
-
-        Args:
-            request: the request, as it was received.
-
-        Raises:
-            Refused: in each of these cases. The text says why.
         """
         if request.kind not in self.kinds:
             raise Refused(
@@ -135,11 +123,9 @@ class Guard:
             raise Refused(f"was asked to {request.kind}, but {why}")
 
     def check_reply(self, request: Message, reply: Message, n_patients: Mapping[str, int]) -> None:
-        """Check a reply before it leaves the hospital, and count it.
+        """Check a reply to an accepted request before it leaves the hospital, and count it unless it is refused.
 
         Args:
-            request: the request, which `check_request` has accepted.
-            reply: the site's reply to the request.
             n_patients: for each statistic in the reply, by name, from how many patients each of its numbers is computed
                 (`Site.n_patients`). A missing statistic counts as one of a single patient.
 
@@ -147,7 +133,7 @@ class Guard:
             Refused: if the reply contains an entry of the network that must stay at the site, a statistic that the
                 hospital did not agree to send or that too few patients are behind, a fact that such a reply does not
                 have, or a fact that is not one number; if the replies of this round would be larger than agreed; or if
-                epsilon would be larger than agreed. A refused reply is not counted, and must not be sent.
+                epsilon would be larger than agreed.
         """
         number = request.facts["round"]
         if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):

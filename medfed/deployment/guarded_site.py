@@ -35,19 +35,7 @@ LEDGER, MODEL = "ledger.csv", "model.safetensors"
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
-    """Build a hospital's site from the images at this hospital only.
-
-    Args:
-        config: the config that the coordinator sent, with the hospital's own values in its `data` section.
-        name: the name of the site.
-
-    Returns:
-        A site that trains. If this site is the validation site in the config: a site that does not train, and only
-        computes the scores of weights on all its images.
-
-    Raises:
-        UserError: if the folder of the site or its images are missing or damaged.
-    """
+    """Build a hospital's site from its images: one that trains, or the validation site of the config."""
     if name != config.federation.validation_site:
         (site,), _ = build_sites(config, [name])
         return site
@@ -64,12 +52,7 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
 
 
 def agreed_survey(site: Site, agreement: Agreement) -> SiteSurvey | None:
-    """Return the survey to which the hospital agreed, with the larger minimum group size; None if it did not.
-
-    Args:
-        site: the site, with the survey of the plan.
-        agreement: what may leave the hospital.
-    """
+    """Return the survey to which the hospital agreed, with the larger minimum group size; None if it did not."""
     if site.survey is None or Kind.SURVEY not in agreement.requests:
         return None
     return replace(site.survey, min_patients=max(site.survey.min_patients, agreement.min_patients))
@@ -80,7 +63,7 @@ class GuardedSite:
     """A hospital's site that replies only to what the hospital agreed to.
 
     Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`. The
-    numbers of replies and bytes that the guard has counted are stored in the folder and kept after a restart.
+    numbers of replies and bytes that the guard has counted are kept after a restart.
 
     Args:
         site: the site that replies.
@@ -127,17 +110,8 @@ class GuardedSite:
     def reply(self, request: Message) -> Message:
         """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
 
-        A request of kind "end" contains the final model. The model is saved as `model.safetensors` in the hospital's
-        output folder, and the reply is empty. The request, as it was received, and the reply are recorded in the
-        hospital's `ledger.csv` before the reply is returned.
-
-        Args:
-            request: a request of the coordinator, of any kind. It may contain only a checksum of weights that came with
-                an earlier request.
-
-        Returns:
-            The reply, of the same kind as the request. Exception: if this process does not have the weights with the
-            checksum in the request, the reply is an empty message of kind "weights_needed".
+        The final model of a request of kind "end" is saved as `model.safetensors`. The reply is "weights_needed" if
+        this process does not have the weights with the checksum in the request.
 
         Raises:
             Refused: if the hospital did not agree to the request or the reply. Then nothing may be sent.
@@ -177,13 +151,7 @@ class GuardedSite:
 
 
 def describe_participation(folder: Path, agreement: Agreement, privacy: Privacy) -> str:
-    """Return a text that says how many bytes were sent and received, and how much of `agrees.max_epsilon` is spent.
-
-    Args:
-        folder: the hospital's output folder, with its ledger.
-        agreement: what the hospital agreed to.
-        privacy: the plan's noise.
-    """
+    """Return a text that says how many bytes were sent and received, and how much of `agrees.max_epsilon` is spent."""
     sums = sum_bytes(RunFolder(folder).ledger())
     lines = [f"Sent: {format_sums(sums['up'])}. Received: {format_sums(sums['down'])}."]
     if agreement.max_epsilon is not None:

@@ -28,20 +28,16 @@ ADVICE = (
 
 
 def secret_path() -> Path:
-    """Return the path of the file with the hospital's secret: one for all federations of this user.
+    """Return the path of the hospital's secret, one for all federations of this user, in $XDG_STATE_HOME.
 
-    It is `medfed/noise.key` in the folder $XDG_STATE_HOME, or in `~/.local/state` if this variable is not set.
+    Without this variable, it is in `~/.local/state`.
     """
     folder = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (folder if folder.is_absolute() else Path.home() / ".local" / "state") / "medfed" / SECRET
 
 
 def hospital_secret() -> bytes:
-    """Return 32 random bytes that never leave the hospital; created once, and the same after a restart.
-
-    Raises:
-        UserError: if the file of the secret cannot be read or written, or is damaged.
-    """
+    """Return 32 random bytes that never leave the hospital; created once, and the same after a restart."""
     path = secret_path()
     try:
         if not path.is_file():
@@ -66,9 +62,6 @@ def hospital_secret() -> bytes:
 
 def read_counts(folder: Path) -> dict[str, Any] | None:
     """Read what a hospital has counted of the replies that left; None if nothing was counted yet.
-
-    Args:
-        folder: the hospital's output folder.
 
     Raises:
         UserError: if the file was not written by this hospital (its signature does not fit the secret), or if the
@@ -97,24 +90,12 @@ def read_counts(folder: Path) -> dict[str, Any] | None:
 
 
 def write_counts(folder: Path, counts: Mapping[str, Any]) -> None:
-    """Write what a hospital has counted of the replies that left, with a signature; an existing file is replaced.
-
-    Args:
-        folder: the hospital's output folder.
-        counts: JSON values by name.
-    """
+    """Write or replace the signed counts of the replies that left."""
     write_atomically(folder / COUNTS, json.dumps({**counts, SIGNATURE: _signature(counts)}, sort_keys=True))
 
 
 def begin_folder(folder: Path) -> None:
-    """Create a hospital's output folder, unless medfed created it at this hospital.
-
-    Args:
-        folder: the output folder.
-
-    Raises:
-        UserError: if the folder has files, but not the signed counts with which medfed begins a folder.
-    """
+    """Create a hospital's output folder, unless medfed created it at this hospital (`is_begun`)."""
     if not is_begun(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_counts(folder, {})
@@ -122,9 +103,6 @@ def begin_folder(folder: Path) -> None:
 
 def is_begun(folder: Path) -> bool:
     """Return whether medfed created a hospital's output folder at this hospital; false if it is missing or empty.
-
-    Args:
-        folder: the output folder.
 
     Raises:
         UserError: if the folder has files, but not the signed counts with which medfed begins a folder.

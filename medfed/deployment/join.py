@@ -1,7 +1,4 @@
-"""A hospital's part in a federation: read its own file and the plan, and join over NVIDIA FLARE.
-
-`medfed site` calls `read_site_file`, shows the dry run, and then calls `join_federation`.
-"""
+"""A hospital's part in a federation: read its own file and the plan, and join over NVIDIA FLARE."""
 
 from __future__ import annotations
 
@@ -68,18 +65,9 @@ class SiteFile:
 
 
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
-    """Read a hospital's YAML file, and the plan (the config of the federation, written by the coordinator).
+    """Read a hospital's YAML file, and the plan with the hospital's own `data`, `device` and `cache`.
 
-    The hospital's file says where the images are, what the hospital agrees to send, and where the plan lies. Values in
-    its sections `data` and `device` replace the same values of the plan. `cache` comes from the hospital's file only.
-
-    Args:
-        path: the hospital's file, such as `HK.yaml`.
-
-    Returns:
-        Two values. The first is the content of the hospital's file. In the file, paths are relative to the folder of
-        the file; in the result, this folder is put in front of the paths. The second value is the plan with the
-        hospital's own `data`, `device` and `cache`.
+    The paths in the result start with the folder of the file.
 
     Raises:
         UserError: if a file is missing or wrong, if the plan names Python code from outside medfed or the file of the
@@ -154,20 +142,11 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
 
 
 def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
-    """Connect this hospital to the coordinator through NVIDIA FLARE, and wait until the federation is over.
-
-    FLARE's client is started with the hospital's startup kit, the folder with certificates and scripts that the
-    coordinator sent. The function returns when the final model has been received.
-
-    Args:
-        site_file: the content of the hospital's YAML file, as `read_site_file` returns it.
-        config: the plan with this hospital's own values; its source is the hospital's YAML file.
-        quiet: True shows no progress.
+    """Connect this hospital to the coordinator through NVIDIA FLARE, and wait for the final model.
 
     Raises:
-        UserError: if the hospital's output folder already contains a final model or was not created by medfed at this
-            hospital, if FLARE or the startup kit is
-            missing, if another process uses the startup kit, or if FLARE's client ends before the federation.
+        UserError: if `check_output_folder` fails, FLARE or the startup kit is missing, another process uses the startup
+            kit, or FLARE's client ends before the federation.
     """
     if importlib.util.find_spec("nvflare") is None:
         raise UserError(
@@ -196,10 +175,6 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
 def check_output_folder(folder: Path, file: str) -> None:
     """Check, before a dry run and before joining, that the federation can use an output folder; nothing is created.
 
-    Args:
-        folder: the hospital's output folder.
-        file: the path of the hospital's YAML file, for error messages.
-
     Raises:
         UserError: if the folder contains a final model, or was not created by medfed at this hospital.
     """
@@ -212,17 +187,7 @@ def check_output_folder(folder: Path, file: str) -> None:
 
 
 def lock_kit(kit: Path) -> AbstractContextManager[int]:
-    """Lock a startup kit of NVIDIA FLARE, so that no second program can use it at the same time.
-
-    Args:
-        kit: the folder of the startup kit.
-
-    Returns:
-        A context manager that holds the lock and yields the file descriptor of the lock file.
-
-    Raises:
-        UserError: on entering the context, if another program holds the lock.
-    """
+    """Lock a startup kit, so that no second program can use it; the context yields the lock's file descriptor."""
     return exclusive_lock(
         kit / LOCK,
         lambda holder: UserError(

@@ -1,7 +1,7 @@
 """A medfed site as a client of another MONAI federation, through MONAI's client interface `monai.fl.client.ClientAlgo`.
 
 The host is the program of that federation, such as NVIDIA FLARE with MONAI's executor: it calls this client and
-averages the weights. The client uses the same `Site` as medfed's own engines.
+averages the weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUND, LAST = "round", "last"  # keys of `extra` for hosts that count rounds; ot
 
 
 class Aborted(Exception):
-    """Error that ends a training after the host has aborted it."""
+    """The host has aborted the training."""
 
 
 class MedfedClient(ClientAlgo):
@@ -64,17 +64,7 @@ class MedfedClient(ClientAlgo):
 
     @classmethod
     def from_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:
-        """Create the client for one site of a config; the site's images are read.
-
-        Args:
-            config: the path of the config file.
-            site: the name of the site.
-            overrides: changes of the config, such as "training.batch_size=8".
-
-        Raises:
-            UserError: if the config or the site's files are missing or wrong, or if the site is the validation site,
-                which does not train.
-        """
+        """Create the client for one site of a config, and read its images; UserError for the validation site."""
         loaded = load(config, overrides)
         set_deterministic(loaded.training.threads)
         sites, _ = build_sites(loaded, [site])
@@ -83,15 +73,7 @@ class MedfedClient(ClientAlgo):
         return cls(sites[0])
 
     def initialize(self, extra: dict | None = None) -> None:
-        """Check that the host (the program that runs the federation) uses the name of this site.
-
-        Args:
-            extra: may hold the name that the host uses, under `ExtraItems.CLIENT_NAME`. Without this entry, or with
-                None, nothing is checked.
-
-        Raises:
-            UserError: if the host calls this client by another name.
-        """
+        """Raise UserError if the host calls this client (`ExtraItems.CLIENT_NAME`) by another name than its site's."""
         name = (extra or {}).get(ExtraItems.CLIENT_NAME, self._site.name)
         if name != self._site.name:
             raise UserError(
@@ -99,16 +81,11 @@ class MedfedClient(ClientAlgo):
             )
 
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
-        """Return the statistics that the federated method shares before a round, and the number of training images.
+        """Return the statistics that the method shares before a round, and the number of training images.
 
-        Args:
-            extra: may hold the global weights under "weights", as a state dict. Without this entry, or with None, the
-                present weights of the site's network are used. Before the first round, these weights depend only on the
-                config.
-
-        Returns:
-            An object whose `statistics` contain the method's shared tensors by name, and the number of training images
-            under `FlStatistics.DATA_COUNT`.
+        `extra` may hold the global weights under "weights", as a state dict; else the present weights of the site's
+        network are used, which before the first round depend only on the config. The number of images is
+        `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
         reply = self._site.reply(Message(Kind.SHARE, weights, {}, {"round": self._round + 1}))
@@ -119,11 +96,10 @@ class MedfedClient(ClientAlgo):
         """Train on the site's images for one round. Afterwards, `get_weights` returns the trained weights.
 
         Args:
-            data: the complete global weights as `weights`. If the federated method sends other tensors to the sites,
-                `statistics` contains these tensors by name.
+            data: the complete global weights as `weights`; what `Method.broadcast` sends as `statistics`.
             extra: may hold the number of the round under "round", and under "last" the number of the last round in
-                which the host (the program that runs the federation) accepted an update of this site. Without these
-                numbers, or with None, the client counts the rounds itself.
+                which the host accepted an update of this site. Without these numbers, the client counts the rounds
+                itself.
 
         Raises:
             ValueError: if `data` does not hold complete weights that fit the network.
@@ -144,18 +120,10 @@ class MedfedClient(ClientAlgo):
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:
-        """Return copies of the weights after the last `train`, and of other tensors that the federated method sends.
+        """Return the complete weights after the last `train`, and the other tensors of the update as `statistics`.
 
-        Args:
-            extra: not used.
-
-        Returns:
-            An object with the complete weights (not their change) as `weights`. Its `statistics` contain the method's
-            other tensors by name, the number of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and the number
-            of training images (`FlStatistics.DATA_COUNT`).
-
-        Raises:
-            ValueError: if `train` has not been called.
+        The `statistics` also hold the numbers of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and of
+        training images (`FlStatistics.DATA_COUNT`). ValueError if `train` has not been called.
         """
         if self._update is None:
             raise ValueError(f"{self._site.name}: has not trained yet; call train first")
@@ -169,36 +137,20 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
-        """Compute the scores of weights on the site's validation patients.
+        """Return scores of the weights on the site's validation patients as `metrics`; none without such patients.
 
-        Args:
-            data: the complete weights of the network as `weights`.
-            extra: not used.
-
-        Returns:
-            An object whose `metrics` are the scores by name. One of them is "score", for which higher is better.
-            `metrics` is empty if the site has no validation patients.
-
-        Raises:
-            ValueError: if `data` does not hold complete weights that fit the network.
+        The main one is "score"; higher is better. ValueError if `data` does not hold complete weights that fit the
+        network.
         """
         request = Message(Kind.VALIDATE, self._weights_of(data), {}, {"round": self._round})
         return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
     def abort(self, extra: dict | None = None) -> None:
-        """Stop a running call of `train` after its present training step. The call of `train` then raises `Aborted`.
-
-        Args:
-            extra: not used.
-        """
+        """Let a running call of `train` raise `Aborted` after its present training step."""
         self._aborted = True
 
     def finalize(self, extra: dict | None = None) -> None:
-        """Free the memory that the result of the last `train` uses. Afterwards, `get_weights` raises ValueError.
-
-        Args:
-            extra: not used.
-        """
+        """Free the memory of the result of the last `train`; afterwards, `get_weights` raises ValueError."""
         self._update = None
 
     def _stop_if_aborted(self, site: str, step: int, n_steps: int) -> None:

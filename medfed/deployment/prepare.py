@@ -30,18 +30,6 @@ def prepare_federation(args: argparse.Namespace) -> int:
 
     The folder holds the plan (the config for all hospitals), the network's first weights, the project file for `nvflare
     provision`, a README.md with the commands for both sides, and one folder for each hospital.
-
-    Args:
-        args: the parsed arguments: `config` (path of a config); `set`, `seed` and `device` (changes of its values);
-            `out` (the folder to write; None takes `federations/NAME`, where NAME is the name of the config file without
-            its ending); `sites` (names of the hospitals; None takes all sites of the dataset except the unseen site);
-            `host` (host name or address of the coordinator); and `port` (port of FLARE's server).
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        UserError: if the folder holds a federation already, or the config cannot be used for hospitals.
     """
     config = load(args.config, overrides(args))
     out = args.out or Path("federations") / Path(config.source).stem

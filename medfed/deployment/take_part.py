@@ -19,19 +19,7 @@ from medfed.experiments.setup import progress_bar
 
 
 def run_site(args: argparse.Namespace) -> int:
-    """Run `medfed site`: check the data, show what would leave, ask for agreement, and join the federation.
-
-    Args:
-        args: the parsed arguments: `file` (the hospital's YAML file), `yes` (agree without being asked), `dry_run`
-            (send nothing) and `quiet` (show no progress).
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        UserError: if the file, the data or the plan cannot be used, the hospital's file does not agree to what would
-            leave, or the federation fails.
-    """
+    """Run `medfed site`: check the data, show what would leave, ask for agreement, and join the federation."""
     site_file, config = read_site_file(args.file)
     check_output_folder(Path(site_file.folder), config.source)
     set_deterministic(config.training.threads)

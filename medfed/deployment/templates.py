@@ -153,28 +153,18 @@ written before the filters run; `medfed_SITE/audit/SITE/JOB/audit.log` has a lin
 
 
 def site_file_text(site: str, n_rounds: int) -> str:
-    """Return the text of a hospital's own YAML file, which the hospital then completes.
+    """Return a hospital's own YAML file, which the hospital then completes.
 
-    The file says where the images are and what may leave the hospital. The list of statistics that may leave is empty,
-    and `min_patients` is 5, because the hospital decides about both after a dry run.
-
-    Args:
-        site: the name of the site.
-        n_rounds: the number of rounds of the federation.
+    The list of statistics that may leave is empty, and `min_patients` is 5: the hospital decides about both after a dry
+    run.
     """
     return SITE_FILE.format(site=site, rounds=n_rounds, min_patients=MIN_PATIENTS)
 
 
 def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:
-    """Return the contents of the files for `nvflare cert`, with which each participant makes its own private key.
+    """Return, by path in the federation's folder, the YAML files for `nvflare cert`, which makes private keys.
 
-    Args:
-        sites: the names of the hospitals' sites.
-        host: the host name or address under which the hospitals reach the coordinator.
-        port: the port of FLARE's server; FLARE's admin console uses port + 1.
-
-    Returns:
-        Dictionary from the path of a file in the federation's folder to its content, to be written as YAML.
+    Each participant makes its own key. FLARE's admin console uses port + 1.
     """
     ports = {"fed_learn_port": port, "admin_port": port + 1}
 
@@ -202,17 +192,9 @@ def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
-    """Return the content of FLARE's project file, from which `nvflare provision` makes the startup kits.
+    """Return FLARE's project file, from which `nvflare provision` makes the participants' startup kits.
 
-    A startup kit is a folder with the certificates and scripts of one participant.
-
-    Args:
-        sites: the names of the hospitals' sites.
-        host: the host name or address under which the hospitals reach the coordinator.
-        port: the port of FLARE's server; FLARE's admin console uses port + 1.
-
-    Returns:
-        Nested dicts and lists, to be written as YAML.
+    FLARE's admin console uses port + 1.
     """
     server = {
         "name": host,

@@ -1,7 +1,7 @@
 """The program that hosts one or more sites, or does the runs of a comparison, in a process of its own.
 
-`medfed.engines.worker_process.WorkerProcess` starts it, sends requests through a socket and receives replies. Sites
-work one after another, and so do runs. At a hospital there is one site, behind its guard (`GuardedSite`).
+`medfed.engines.worker_process.WorkerProcess` starts it. Sites work one after another, and so do runs. At a hospital
+there is one site, behind its guard (`GuardedSite`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,7 @@ PARENT_POLL_S = 0.2
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program that serves sites in a process of its own. `WorkerProcess` starts this program, not the user.
-
-    Args:
-        argv: one argument, the file descriptor of this process's end of the socket; None reads `sys.argv`.
-
-    Returns:
-        The exit code 0.
-    """
+    """Serve the socket whose file descriptor is the only argument; return the exit code 0."""
     (descriptor,) = sys.argv[1:] if argv is None else argv
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     keep_freed_memory()
@@ -76,19 +69,15 @@ def serve(connection: Connection) -> None:
     The first message on the connection is JSON that describes the job. Its entry `directory` is the working directory,
     in which relative paths start. If the worker hosts sites, the job also has the entries `config` (the config as YAML
     text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
-    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). Without the entry
-    `sites`, the worker does runs of a comparison.
+    of the sites' files) and, only at a hospital, `agreement`. Without the entry `sites`, the worker does runs of a
+    comparison.
 
     Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
-    entries `kind` (the kind of the requests), `sites` (for each site, the index of its request among the messages) and
-    `n_bodies` (the number of messages). For runs, the header is that of `serve_run`, and no messages follow.
+    entries `kind`, `sites` (for each site, the index of its request among the messages) and `n_bodies` (the number of
+    messages). For runs, the header is that of `serve_run`, and no messages follow.
 
     Everything that is sent back begins with one byte that says what it is: a reply, an error, a warning, a progress
-    report, or the sign that the worker is ready for the next request. This sign contains the seconds that the last
-    request took.
-
-    Args:
-        connection: the connection to the parent process.
+    report, or the sign that the worker is ready for the next request, with the seconds that the last request took.
     """
     job = json.loads(connection.recv_bytes())
     os.chdir(job["directory"])
