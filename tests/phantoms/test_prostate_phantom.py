@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medfed.core.errors import UserError
-from medfed.datasets.base import PHANTOM_MARK, Progress
+from medfed.datasets.prostate import Prostate
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, tissue_signal, to_stored_units
-from medfed.phantoms.synthesis.prostate import VERSION, simulate_examination
+from medfed.phantoms.synthesis.prostate import simulate_examination
 from medfed.phantoms.synthesis.prostate_anatomy import add_textures, anatomy, zone_coverage
 from medfed.phantoms.synthesis.prostate_patient import Patient
 from medfed.phantoms.synthesis.prostate_sites import REFERENCE, SITES
@@ -27,25 +25,11 @@ SMALL = 32  # of the images of the collection, whose tests do not look at the an
 ENDORECTAL = [name for name, site in SITES.items() if site.coil == "endorectal"]
 
 
-def make_phantom(root: Path, progress: Progress | None = None) -> Path:
-    ProstatePhantom(root=str(root), cases_per_site=2, matrix=SMALL, phantom_seed=5).ensure_available(progress)
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("phantom") / "prostate"
+    ProstatePhantom(root=str(root), cases_per_site=2, matrix=SMALL, phantom_seed=5).ensure_available()
     return root
-
-
-@pytest.fixture(scope="module")
-def steps() -> list:
-    """Return the cases of the collection that the generator has finished."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory, steps) -> Path:
-    def count(cases):
-        for case in cases:
-            yield case
-            steps.append(case)
-
-    return make_phantom(tmp_path_factory.mktemp("phantom") / "prostate", count)
 
 
 @pytest.fixture(scope="module")
@@ -69,46 +53,16 @@ def gland_box(examination) -> tuple[slice, slice, int]:
     return slice(columns[0], columns[-1] + 1), slice(rows[0], rows[-1] + 1), level
 
 
-def test_the_file_layout_is_the_published_one(collection):
+def test_the_file_layout_is_the_published_one_and_the_numbers_are_116_patients(collection):
     actual = {path.name: sorted(file.name for file in path.iterdir()) for path in collection.iterdir() if path.is_dir()}
+    numbers = {"RUNMC": "00 01", "BMC": "00 01", "I2CVB": "00 01", "UCL": "01 26", "BIDMC": "00 02", "HK": "38 39"}
     assert actual == {
-        "RUNMC": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
-        "BMC": ["Case00.nii.gz", "Case00_Segmentation.nii.gz", "Case01.nii.gz", "Case01_Segmentation.nii.gz"],
-        "I2CVB": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case01.nii.gz", "Case01_segmentation.nii.gz"],
-        "UCL": ["Case01.nii.gz", "Case01_segmentation.nii.gz", "Case26.nii.gz", "Case26_segmentation.nii.gz"],
-        "BIDMC": ["Case00.nii.gz", "Case00_segmentation.nii.gz", "Case02.nii.gz", "Case02_segmentation.nii.gz"],
-        "HK": ["Case38.nii.gz", "Case38_segmentation.nii.gz", "Case39.nii.gz", "Case39_segmentation.nii.gz"],
+        site: [f"Case{n}{end}.nii.gz" for n in pair.split() for end in ("", SITES[site].suffix)]
+        for site, pair in numbers.items()
     }
-
-
-def test_the_published_numbers_are_116_patients():
-    assert {name: len(site.numbers) for name, site in SITES.items()} == {
-        "RUNMC": 30,
-        "BMC": 30,
-        "I2CVB": 19,
-        "UCL": 13,
-        "BIDMC": 12,
-        "HK": 12,
-    }
-
-
-def test_phantom_json_contains_the_generator_settings(collection):
-    facts = json.loads((collection / PHANTOM_MARK).read_text())
-    assert facts["synthetic"] is True
-    assert (facts["version"], facts["seed"], facts["matrix"], facts["cases_per_site"]) == (VERSION, 5, SMALL, 2)
-
-
-def test_the_same_arguments_give_identical_files(collection, tmp_path):
-    make_phantom(tmp_path / "again")
-    files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
-    assert len(files) == 25
-    assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
-
-
-def test_another_seed_gives_another_patient():
-    assert not np.array_equal(
-        simulate_examination("HK", 38, SMALL, seed=0).mask, simulate_examination("HK", 38, SMALL, seed=1).mask
-    )
+    assert {site for site in SITES if SITES[site].suffix != "_segmentation"} == {"BMC"}
+    assert SITES["BMC"].suffix == "_Segmentation"
+    assert {name: len(site.numbers) for name, site in SITES.items()} == Prostate.published_counts
 
 
 def test_a_case_does_not_depend_on_the_number_of_cases(collection):
@@ -306,34 +260,6 @@ def test_every_part_has_a_known_tissue_and_a_coverage_from_0_to_1():
 def test_the_transition_zone_lies_within_the_gland():
     patient = Patient.sample(stream(0, "test", "zones"))
     axis = np.arange(-50, 51, 1.0)
-    whole, transition = zone_coverage(
-        patient, add_textures(patient, regular_grid(np.arange(-30, 31, 3.0), axis, axis, 1.0))
-    )
+    grid = regular_grid(np.arange(-30, 31, 3.0), axis, axis, 1.0)
+    whole, transition = zone_coverage(patient, add_textures(patient, grid))
     assert (transition <= whole + 1e-6).all() and 0.2 < transition.sum() / whole.sum() < 0.6
-
-
-def test_a_folder_with_other_files_is_not_changed(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="found notes.txt, so this is not a phantom"):
-        ProstatePhantom(root=str(tmp_path), cases_per_site=1, matrix=32).ensure_available()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_an_interruption_leaves_no_files_behind(tmp_path):
-    def stop(cases):
-        yield cases[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32).ensure_available(stop)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_counts_every_case(collection, steps):
-    assert len(steps) == 12
-
-
-@pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 31}])
-def test_invalid_values_are_rejected(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ProstatePhantom(root="x", **wrong)
