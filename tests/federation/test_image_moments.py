@@ -100,24 +100,14 @@ def test_a_site_with_too_few_patients_shares_no_moments_and_trains_with_the_cons
     engine = toy.engine(method, sites=("north", "south"))
     few, other = engine.local_sites
     few.min_patients = 4
-    with pytest.warns(
-        UserWarning,
-        match=f"{few.name}: has 3 training patients, fewer than data.min_patients .4., so "
-        "the site shares no image moments; it takes part in training as usual",
-    ):
+    with pytest.warns(UserWarning, match=f"{few.name}: has 3 .* data.min_patients .4., .* shares no image moments; "):
         rounds = rounds_of(toy, method, engine=engine)
     pixels = other.training.images.double().numpy()
     assert float(rounds[-1].state.weights[INPUT_MEAN]) == pytest.approx(pixels.mean(), rel=1e-6)
     rows = [row for done in rounds for row in done.ledger if row["direction"] == "up"]
     assert {row["site"] for row in rows if row["name"] == MOMENTS} == {other.name}
     assert {row["site"] for row in rows if row["kind"] == "train"} == {few.name, other.name}
-
-
-def test_without_moments_of_any_site_images_are_not_standardised_and_a_warning_says_so():
-    toy, method = Scaled(), FedAvg()
-    engine = toy.engine(method, sites=("north", "south"))
-    for site in engine.local_sites:
-        site.min_patients = 4
+    other.min_patients = 4
     with pytest.warns(UserWarning, match="no site shared the moments of its images.* decrease data.min_patients"):
         last = rounds_of(toy, method, engine=engine)[-1].state.weights
     assert last[INPUT_MEAN].tolist() == [0.0] and last[INPUT_STD].tolist() == [1.0]
@@ -149,10 +139,13 @@ def test_a_hospital_shares_its_moments_only_before_round_1_and_only_if_the_plan_
         return GuardedSite(site, folder, Agreement(sends=(MOMENTS,), rounds=3))
 
     assert set(guarded(Scaled()).reply(moments_request()).tensors) == {MOMENTS}
-    with pytest.raises(Refused, match="asked for the moments of its images in round 2, but the agreed plan needs"):
-        guarded(Scaled()).reply(replace(moments_request(), facts={"round": 2, "moments": 1}))
-    with pytest.raises(Refused, match="asked for the moments of its images in round 1, but the agreed plan needs"):
-        guarded(ToySegmentation()).reply(moments_request())
+    late = replace(moments_request(), facts={"round": 2, "moments": 1})
+    for toy, request in ((Scaled(), late), (ToySegmentation(), moments_request())):
+        number = request.facts["round"]
+        with pytest.raises(
+            Refused, match=f"asked for the moments of its images in round {number}, but the agreed plan"
+        ):
+            guarded(toy).reply(request)
     with pytest.raises(Refused, match="unknown value 'moments'"):
         guarded(Scaled()).reply(replace(moments_request(), kind="validate"))
 

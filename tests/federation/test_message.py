@@ -37,6 +37,8 @@ def test_tensors_that_share_memory_are_received_as_separate_tensors():
     whole = torch.arange(6.0)
     back = Message.from_bytes(Message("train", {"a": whole, "b": whole, "c": whole[2:4]}).to_bytes()).weights
     assert torch.equal(back["a"], whole) and torch.equal(back["b"], whole) and back["c"].tolist() == [2, 3]
+    back["a"] += 1
+    assert whole[0] == back["b"][0] == 0, "nor do they share memory with the tensors that were sent"
 
 
 def test_equal_messages_have_equal_bytes():
@@ -54,16 +56,8 @@ def test_the_bytes_are_those_that_safetensors_itself_writes():
     tensors |= {"number": torch.tensor(3), "empty": torch.zeros(0, 3), "transposed": torch.rand(2, 3).T}
     data = pack({"weights": tensors}, {"round": 1})
     metadata = json.loads(bytes(header_of(data)))["__metadata__"]
-    assert data == safetensors.torch.save(
-        {f"weights/{name}": tensor.contiguous() for name, tensor in tensors.items()}, metadata
-    )
-
-
-def test_a_received_message_does_not_share_memory_with_the_sent_one():
-    weights = {"w": torch.zeros(2)}
-    back = Message.from_bytes(Message("train", weights).to_bytes())
-    back.weights["w"] += 1
-    assert weights["w"].sum() == 0
+    named = {f"weights/{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    assert data == safetensors.torch.save(named, metadata)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", message().to_bytes()[:-3], b"\x80\x04K\x01."])
@@ -74,8 +68,9 @@ def test_bytes_that_are_not_a_message_are_refused(data):
 
 def test_a_message_of_another_format_version_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
-    sentence = "the data have format version 9, but the installed medfed reads format version 1; use the version of"
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(
+        ValueError, match="the data have format version 9, but the installed medfed reads format version 1"
+    ):
         unpack(data, ("weights",))
 
 
@@ -86,19 +81,11 @@ def test_a_checkpoint_of_an_older_version_is_refused():
         State.from_bytes(older)
 
 
-def test_facts_must_be_finite_json():
-    with pytest.raises(ValueError):
-        Message("train", facts={"loss": float("nan")}).to_bytes()
-    with pytest.raises(ValueError):
-        Message("train", facts={"tensor": torch.zeros(1)}).to_bytes()
-
-
 @pytest.mark.parametrize("missing", ["order", "kind", "facts"])
 def test_a_message_whose_header_lacks_an_entry_is_refused(missing):
     header = {"kind": "train", "facts": {}}
-    data = pack({"weights": {}}, {name: value for name, value in header.items() if name != missing})
-    if missing == "order":
-        data = data.replace(b'\\"order\\"', b'\\"other\\"')
+    header.pop(missing, None)
+    data = pack({"weights": {}}, header).replace(f'\\"{missing}\\"'.encode(), b'\\"other\\"')
     with pytest.raises(ValueError, match=f"'{missing}' is missing"):
         Message.from_bytes(data)
 

@@ -129,6 +129,8 @@ def test_a_header_that_would_need_much_memory_is_refused_before_it_is_parsed(mon
         Message("train", {"w": torch.eye(2).to_sparse()}),
         Message("train", {"\ud800": torch.ones(1)}),
         Message("train", facts={"loss": float("inf")}),
+        Message("train", facts={"loss": float("nan")}),
+        Message("train", facts={"tensor": torch.zeros(1)}),
         Message("failed"),
         Message("failed", facts={"why": 3}),
         Message(3),
@@ -137,7 +139,7 @@ def test_a_header_that_would_need_much_memory_is_refused_before_it_is_parsed(mon
         Message("train", facts={3: 1}),
         Message("share", tensors={"x": torch.zeros(0, 2**30)}),
     ],
-    ids=string.ascii_letters[:11],
+    ids=string.ascii_letters[:13],
 )
 def test_a_message_that_would_be_refused_is_not_encoded(message):
     with pytest.raises(InvalidMessage):

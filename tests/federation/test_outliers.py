@@ -30,6 +30,8 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.networks.densenet import DenseNetwork
 from medfed.testing.toy import ToyClassification
 
+SITES = ("east", "north", "south", "west")
+FREQUENCIES, STYLES = ELCFS(alpha=0.1, min_patients=1), StableFDG(min_patients=1, stages=(1, 2))
 GLOBAL = {
     "w": torch.ones(4, 4),
     "bn.running_mean": torch.zeros(4),
@@ -38,6 +40,7 @@ GLOBAL = {
 }
 TRAIN = Expected("train", 1, GLOBAL, {}, frozenset({"w"}), largest_change=10.0, largest_count=100.0)
 SHARE = Expected("share", 1, GLOBAL, {}, frozenset({"w"}), ranges={"windows": (0.0, 1.0), "prototype/": (-5.0, 5.0)})
+SHARE_MOMENTS, VALIDATE = replace(SHARE, ranges=RANGES), replace(TRAIN, kind="validate")
 
 
 def update(w=0.1, mean=0.1, steps=10, examples=10, tensors=None, **entries):
@@ -68,14 +71,10 @@ def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
 
 def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
     """100 x 100 changes of 0.1 have the norm 10; one change of 5 more adds little to it, but is 50 times the others."""
-    weights = {"w": torch.zeros(100, 100)}
-    expected = replace(TRAIN, weights=weights)
-    facts = {"steps": 5, "examples": 9}
-    sites = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in "abc"}
-    bad = sites["a"].weights["w"].clone()
-    bad[3, 4] += 5
-    sites["bad"] = Message("train", {"w": bad}, {}, facts)
-    outliers = size_outliers(sites, expected)
+    facts, sites = {"steps": 5, "examples": 9}, ("a", "b", "c", "bad")
+    replies = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in sites}
+    replies["bad"].weights["w"][3, 4] += 5
+    outliers = size_outliers(replies, replace(TRAIN, weights={"w": torch.zeros(100, 100)}))
     assert outliers.keys() == {"bad"}
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
 
@@ -167,23 +166,18 @@ def test_a_site_that_decides_the_average_is_named_once():
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize("count", ["abc", [3], 0, True])
-def test_a_shared_count_that_is_no_whole_number_is_refused(count):
-    with pytest.raises(InvalidReply, match="but a whole number above 0 is expected"):
-        check_reply("a", Message("share", facts={"round": 1, "examples": count}), SHARE)
-
-
-def test_the_largest_of_several_counts_counts():
+def test_shared_counts_are_compared_and_the_largest_of_several_counts():
+    counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in (("a", 3), ("b", 301))}
+    assert count_outliers(counts, SHARE).keys() == set()
+    assert count_outliers(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
     hidden = Message("share", tensors={"examples": torch.tensor([10**7])}, facts={"round": 1, "examples": 10})
     others = {site: Message("share", tensors={"examples": torch.tensor([10])}) for site in "abc"}
     assert count_outliers({**others, "bad": hidden}, replace(SHARE, largest_count=100.0)).keys() == {"bad"}
 
 
 def test_controls_are_compared_too():
-    controls = {
-        site: update(tensors={"change/w": torch.full((4, 4), size)})
-        for site, size in (("a", 0.1), ("b", 0.2), ("c", 0.1), ("bad", 30.0))
-    }
+    sizes = {"a": 0.1, "b": 0.2, "c": 0.1, "bad": 30.0}
+    controls = {site: update(tensors={"change/w": torch.full((4, 4), size)}) for site, size in sizes.items()}
     outliers = size_outliers(controls, TRAIN)
     assert outliers.keys() == {"bad"} and outliers["bad"].startswith("changes 'change/...' by 120 (L2 norm)")
 
@@ -205,92 +199,76 @@ def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun)
     assert count_outliers({"b": update(**{fact: 1001})}, TRAIN) == {}
 
 
-def test_a_shared_count_is_compared_too():
-    counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in (("a", 3), ("b", 301))}
-    assert count_outliers(counts, SHARE).keys() == set()
-    assert count_outliers(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
-
-
 def test_a_statistic_ten_times_as_large_or_as_small_is_unusual():
     replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.5), "zero": share(0.0)}
     unusual = {(site, name): ratio for site, name, ratio in unusual_statistics(replies, SHARE)}
     assert unusual == {("large", "windows"): pytest.approx(50), ("zero", "windows"): 0}
 
 
+def counted(examples):
+    return Message("share", facts={"round": 1, "examples": examples})
+
+
+def moments(number):
+    return Message("share", tensors={MOMENTS: torch.full((2, 3), number).double()}, facts={"round": 1, "pixels": 9})
+
+
+def scored(score):
+    return Message("validate", facts={"score": score, "boundary_distance": 1.9})
+
+
+def with_loss(loss):
+    return replace(update(), facts={**update().facts, "loss": loss})
+
+
+def variance(size, beginning=""):
+    return {f"{beginning}bn.running_var": torch.full((4,), size)}
+
+
+def counter(number, beginning=""):
+    return {f"{beginning}bn.num_batches_tracked": torch.tensor(number)}
+
+
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("expected", "reply", "reason"),
     [
-        (share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
-        (share(1.5), "contains the number 1.5 in 'windows', but numbers from 0 to 1 are expected"),
-        (Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "contains the number 6 in 'prototype/2'"),
+        *((SHARE, counted(count), "but a whole number above 0 is expected") for count in ("abc", [3], 0, True)),
+        (SHARE, share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
+        (SHARE, share(1.5), "contains the number 1.5 in 'windows'"),
+        (SHARE, Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "the number 6 in 'prototype/2'"),
+        (SHARE_MOMENTS, moments(-0.5), "contains the number -0.5 in 'image_moments', but numbers from 0"),
+        (SHARE_MOMENTS, moments(20.0), "contains the number 20 in 'image_moments', but numbers from 0"),
+        (VALIDATE, scored(1e17), r"reports the score 1e\+17, but a number from 0 to 1 is expected"),
+        (VALIDATE, scored(-7.0), "-7.0"),
+        (VALIDATE, scored(1.0001), "the score 1.0001"),
+        *((TRAIN, with_loss(loss), "the loss .* a number from -1e.06 to 1e.06") for loss in (-1e17, 1.1e6, -2e6)),
+        (TRAIN, update(**variance(-1.0)), "the number -1 in 'bn.running_var', but numbers at least 0 are expected"),
+        (TRAIN, update(**counter(10**12)), "in 'bn.num_batches_tracked', but numbers from 0 to"),
+        (TRAIN, update(1e7), r"contains the weight 1e\+07 in 'w'"),
+        (TRAIN, update(-1.0), "is 0 everywhere in 'w'"),
+        (TRAIN, update(tensors=variance(-1.0, "domain/")), "the number -1 in 'domain/bn.running_var', but numbers at"),
+        (TRAIN, update(tensors=counter(10**12, "0/domain/")), "in '0/domain/bn.num_batches_tracked', but numbers from"),
+        (TRAIN, update(tensors={"change/w": torch.full((4, 4), -1e7)}), r"contains the weight 1e\+07 in 'change/w'"),
     ],
 )
-def test_a_number_outside_of_its_declared_range_is_refused(reply, reason):
+def test_a_number_that_no_honest_site_sends_is_refused(expected, reply, reason):
+    """Intensities are in [0, 1], and so are their means and variances. A tensor has the limits of its entry."""
     with pytest.raises(InvalidReply, match=reason):
-        check_reply("a", reply, SHARE)
+        check_reply("a", reply, expected)
 
 
-@pytest.mark.parametrize("number", [-0.5, 20.0])
-def test_moments_of_images_lie_between_0_and_1(number):
-    """The intensities are in [0, 1], and so are their means and variances."""
-    reply = Message("share", tensors={MOMENTS: torch.full((2, 3), number).double()}, facts={"round": 1, "pixels": 9})
-    with pytest.raises(InvalidReply, match=f"contains the number {number:g} in 'image_moments', but numbers from 0"):
-        check_reply("a", reply, replace(SHARE, ranges=RANGES))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        (
-            "domain/bn.running_var",
-            torch.full((4,), -1.0),
-            "the number -1 in 'domain/bn.running_var', but numbers at least",
-        ),
-        (
-            "0/domain/bn.num_batches_tracked",
-            torch.tensor(10**12),
-            "in '0/domain/bn.num_batches_tracked', but numbers from",
-        ),
-        ("change/w", torch.full((4, 4), -1e7), r"contains the weight 1e\+07 in 'change/w'"),
-    ],
-)
-def test_a_tensor_named_after_an_entry_has_the_limits_of_the_entry(name, value, reason):
-    check_reply("a", update(tensors={"domain/bn.running_var": torch.ones(4), "change/w": torch.zeros(4, 4)}), TRAIN)
-    with pytest.raises(InvalidReply, match=reason):
-        check_reply("a", update(tensors={name: value}), TRAIN)
+def test_usual_numbers_are_accepted():
+    for score in (0, 0.5, 1.0):
+        check_reply("a", scored(score), VALIDATE)
+    check_reply("a", with_loss(-0.9), TRAIN)
+    check_reply("a", update(tensors={**variance(1.0, "domain/"), "change/w": torch.zeros(4, 4)}), TRAIN)
 
 
 def test_variances_near_zero_in_another_model_are_outliers_too():
-    own = {
-        site: update(tensors={"domain/bn.running_var": torch.full((4,), size)})
-        for site, size in (("a", 1.0), ("b", 1.2), ("c", 0.9), ("bad", 0.0))
-    }
+    sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}
+    own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
     outliers = variance_outliers(own, TRAIN)
     assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        ({"score": 1e17}, "reports the score 1e\\+17, but a number from 0 to 1 is expected"),
-        ({"score": -7.0}, "-7.0"),
-        ({"score": 1.0001}, "the score 1.0001"),
-    ],
-)
-def test_a_score_lies_between_0_and_1(facts, reason):
-    validate = replace(TRAIN, kind="validate")
-    for score in (0, 0.5, 1.0):
-        check_reply("a", Message("validate", facts={"score": score, "boundary_distance": 1.9}), validate)
-    with pytest.raises(InvalidReply, match=reason):
-        check_reply("a", Message("validate", facts=facts), validate)
-
-
-@pytest.mark.parametrize("loss", [-1e17, 1.1e6, -2e6])
-def test_a_loss_that_no_training_reaches_is_refused(loss):
-    reply = update()
-    check_reply("a", replace(reply, facts={**reply.facts, "loss": -0.9}), TRAIN)
-    with pytest.raises(InvalidReply, match="reports the loss .* but a number from -1e.06 to 1e.06 is expected"):
-        check_reply("a", replace(reply, facts={**reply.facts, "loss": loss}), TRAIN)
 
 
 def test_the_number_of_steps_follows_from_the_plan():
@@ -305,26 +283,6 @@ def test_the_number_of_steps_follows_from_the_plan():
 def test_a_range_may_be_that_of_all_names_with_a_beginning():
     assert range_of("prototype/7", SHARE.ranges) == (-5.0, 5.0)
     assert range_of("prototype", SHARE.ranges) is None
-
-
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        (
-            update(**{"bn.running_var": torch.full((4,), -1.0)}),
-            "contains the number -1 in 'bn.running_var', but numbers at least 0 are expected",
-        ),
-        (
-            update(**{"bn.num_batches_tracked": torch.tensor(10**12)}),
-            "in 'bn.num_batches_tracked', but numbers from 0 to",
-        ),
-        (update(1e7), r"contains the weight 1e\+07 in 'w'"),
-        (update(-1.0), "is 0 everywhere in 'w'"),
-    ],
-)
-def test_entries_that_no_training_gives_are_refused(bad, reason):
-    with pytest.raises(InvalidReply, match=reason):
-        check_reply("a", bad, TRAIN)
 
 
 class _Poisoned:
@@ -350,7 +308,7 @@ def small_toy() -> ToyClassification:
 
 def two_rounds(method, kind, change, toy=None):
     toy, settings = toy or small_toy(), Federation(rounds=2, on_bad_update="drop", quorum=2)
-    engine = _Poisoned(toy.engine(method, ("east", "north", "south", "west")), kind, change)
+    engine = _Poisoned(toy.engine(method, SITES), kind, change)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         *_, last = federate(method, engine, toy.start(method), settings, 0)
@@ -370,19 +328,20 @@ def one_huge_weight(reply, request):
     return replace(reply, weights={**reply.weights, name: entry})
 
 
-@pytest.mark.parametrize("method", [FedAvg(), SCAFFOLD()], ids=["fedavg", "scaffold"])
-def test_after_one_huge_weight_only_its_sender_is_named(method):
-    last, warned = two_rounds(method, "train", one_huge_weight)
-    rejected = {text.partition(":")[0] for text in warned if "continues without it" in text}
-    assert rejected == {"south"} and last.state.took_part["north"] == 2
+def doubled(reply, request):
+    return replace(reply, tensors={name: torch.cat([one, one]) for name, one in reply.tensors.items()})
 
 
-@pytest.mark.parametrize("factor", [1e6, 1e17, -1e17])
 @pytest.mark.parametrize(
-    "method", [ELCFS(alpha=0.1, min_patients=1), StableFDG(min_patients=1, stages=(1, 2))], ids=["elcfs", "stable_fdg"]
+    ("method", "kind", "change"),
+    [
+        *((method, "train", one_huge_weight) for method in (FedAvg(), SCAFFOLD())),
+        *((method, "share", times(factor)) for method in (FREQUENCIES, STYLES) for factor in (1e6, 1e17, -1e17)),
+        *((method, "share", doubled) for method in (SCAFFOLD(), HarmoFL(min_patients=1), STYLES)),
+    ],
 )
-def test_absurd_statistics_reject_their_sender_and_no_other_site(method, factor):
-    last, warned = two_rounds(method, "share", times(factor))
+def test_only_the_sender_of_a_bad_reply_is_rejected(method, kind, change):
+    last, warned = two_rounds(method, kind, change)
     assert {text.partition(":")[0] for text in warned if "continues without it" in text} == {"south"}
     assert {site for site, number in last.state.took_part.items() if number == 2} == {"east", "north", "west"}
 
@@ -398,26 +357,12 @@ def one_channel(reply, request):
 @pytest.mark.parametrize("change", [times(4.0), times(9.0), one_channel], ids=["x4", "x9", "one channel"])
 def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
     """With a smaller network, the large style would not change the updates of the other sites enough to tell."""
-    last, _ = two_rounds(StableFDG(min_patients=1, stages=(1, 2)), "share", change, ToyClassification())
+    last, _ = two_rounds(STYLES, "share", change, ToyClassification())
     assert {last.state.took_part[site] for site in ("east", "north", "west")} == {2}
 
 
-@pytest.mark.parametrize(
-    "method",
-    [SCAFFOLD(), HarmoFL(min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
-    ids=["scaffold", "harmofl", "stable_fdg"],
-)
-def test_a_share_of_another_shape_rejects_its_sender_and_ends_no_round(method):
-    def doubled(reply, request):
-        return replace(reply, tensors={name: torch.cat([one, one]) for name, one in reply.tensors.items()})
-
-    last, warned = two_rounds(method, "share", doubled)
-    assert {text.partition(":")[0] for text in warned if "continues without it" in text} == {"south"}
-    assert last.state.round == 2
-
-
 def test_unusual_statistics_are_named_once_and_used():
-    last, warned = two_rounds(StableFDG(min_patients=1, stages=(1, 2)), "share", times(30.0))
+    last, warned = two_rounds(STYLES, "share", times(30.0))
     named = [text for text in warned if "times as large as the median" in text]
     assert named and all(text.startswith("south: its share holds '") for text in named)
     assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"
@@ -429,36 +374,28 @@ def infinite(reply):
 
 def test_sites_that_all_diverge_are_not_blamed_one_by_one():
     toy, settings = small_toy(), Federation(rounds=1, on_bad_update="drop", quorum=1)
-    engine = toy.engine(FedAvg(), ("east", "north", "south", "west"))
+    engine = toy.engine(FedAvg(), SITES)
     exchange = engine.exchange
     engine.exchange = lambda kind, messages: {
         site: infinite(reply) if kind == "train" and site != "west" else reply
         for site, reply in exchange(kind, messages).items()
     }
-    sentence = (
-        r"^round 1: the replies of 3 of 4 sites are not finite or too large \(east: .*not one site but the "
-        "global weights or the settings"
-    )
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(
+        UserError, match=r"^round 1: the replies of 3 of 4 sites are not .*global weights or the settings"
+    ):
         list(federate(FedAvg(), engine, toy.start(FedAvg()), settings, 0))
 
 
-def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared():
-    toy, sentence = small_toy(), "federation.largest_change needs 3 sites in a round, but fewer"
-    with pytest.warns(UserWarning, match=sentence) as warned:
-        list(federate(FedAvg(), toy.engine(FedAvg(), ("east", "west")), toy.start(FedAvg()), Federation(rounds=2), 0))
-    assert sum("largest_change" in str(one.message) for one in warned) == 1
-
-
-def test_a_resumed_run_gives_the_same_notice_as_the_run_before_it_was_stopped():
-    toy, sites = small_toy(), ("east", "west")
-    start, settings = toy.start(FedAvg()), Federation(rounds=2)
+def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared_also_after_resuming():
+    toy, sites, settings = small_toy(), ("east", "west"), Federation(rounds=2)
     with pytest.warns(UserWarning) as before:
-        first = next(federate(FedAvg(), toy.engine(FedAvg(), sites), start, settings, 0))
+        first, _ = federate(FedAvg(), toy.engine(FedAvg(), sites), toy.start(FedAvg()), settings, 0)
     with pytest.warns(UserWarning) as after:
         list(federate(FedAvg(), toy.engine(FedAvg(), sites), first.state, settings, 0))
-    texts = [{str(one.message) for one in warned} for warned in (before, after)]
-    assert texts[0] == texts[1]
+    texts = [[str(one.message) for one in warned] for warned in (before, after)]
+    assert set(texts[0]) == set(texts[1])
+    (sentence,) = (text for text in texts[0] if "largest_change" in text)
+    assert "federation.largest_change needs 3 sites in a round, but fewer" in sentence
 
 
 def test_a_site_that_shares_another_number_of_images_than_it_trains_with_is_rejected():

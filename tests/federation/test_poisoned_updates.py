@@ -100,10 +100,9 @@ def test_the_median_and_the_trimmed_mean_lie_between_the_honest_sites(method, po
 def test_the_clipped_change_is_not_longer_than_the_honest_ones(poison):
     method = NormClipping()
     state, replies = recorded(method)
-    start = state.weights
-    done, _ = one_round(method, poisoned(FINITE[poison](start)), ANY_SIZE)
-    longest = max(change_norm(start, learned(replies["train"][site].weights)) for site in SITES if site != BAD)
-    assert change_norm(start, learned(done.state.weights)) <= longest
+    done, _ = one_round(method, poisoned(FINITE[poison](state.weights)), ANY_SIZE)
+    longest = max(change_norm(state.weights, learned(replies["train"][site].weights)) for site in SITES if site != BAD)
+    assert change_norm(state.weights, learned(done.state.weights)) <= longest
 
 
 @pytest.mark.parametrize("poison", ["reversed", "huge"])
@@ -111,9 +110,9 @@ def test_fedavg_does_not_lie_between_the_honest_sites(poison):
     """Control of the two tests above."""
     start, _ = recorded(FedAvg())
     done, _ = one_round(FedAvg(), poisoned(FINITE[poison](start.weights)), ANY_SIZE)
-    name = "features.conv0.weight"
-    low, high = honest_spread(FedAvg(), name)
-    assert not bool(((done.state.weights[name] >= low) & (done.state.weights[name] <= high)).all())
+    low, high = honest_spread(FedAvg(), "features.conv0.weight")
+    entry = done.state.weights["features.conv0.weight"]
+    assert not bool(((entry >= low) & (entry <= high)).all())
 
 
 def test_updates_whose_sum_overflows_are_refused():

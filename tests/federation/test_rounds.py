@@ -82,9 +82,8 @@ def test_one_full_batch_of_sgd_at_each_site_is_one_central_step(fedavg):
 
 def test_client_sampling_takes_the_set_number_and_varies_over_rounds(toy, fedavg):
     settings = Federation(rounds=6, clients_per_round=2)
-    takers = []
-    for done in federate(fedavg, toy.engine(fedavg), toy.start(fedavg), settings, 0):
-        takers.append(frozenset(row["site"] for row in done.ledger if row["kind"] == "train"))
+    rounds = federate(fedavg, toy.engine(fedavg), toy.start(fedavg), settings, 0)
+    takers = [frozenset(row["site"] for row in done.ledger if row["kind"] == "train") for done in rounds]
     assert all(len(t) == 2 for t in takers) and len(set(takers)) > 1
 
 
@@ -113,51 +112,6 @@ def test_the_ledger_holds_every_sent_tensor(toy, fedavg, two_rounds):
     up = [r for r in rows if r["site"] == "north" and r["direction"] == "up" and r["kind"] == "train"]
     assert {r["name"] for r in up} == set(weights) | {"examples", "steps", "loss"}
     assert sum(r["bytes"] for r in up if r["dtype"] != "fact") == sum(4 * w.numel() for w in weights.values())
-
-
-@dataclass(frozen=True)
-class Spoiler(Method):
-    """The site south sends one NaN."""
-
-    def on_round_end(self, local):
-        return {"extra": torch.tensor([float("nan") if local.site == "south" else 0.0])}
-
-
-def test_an_update_that_is_not_finite_is_refused_with_the_sites_name(toy, two_rounds):
-    with pytest.raises(UserError, match="south: its update of round 1 is not finite .first in 'extra'."):
-        finish(toy.engine(Spoiler()), toy.start(Spoiler()), Spoiler(), two_rounds)
-
-
-def test_an_update_that_does_not_fit_is_refused_with_the_sites_name(toy, fedavg, two_rounds):
-    engine = toy.engine(fedavg)
-    exchange = engine.exchange
-
-    def narrow(kind, messages):
-        replies = exchange(kind, messages)
-        if kind == "train":
-            weights = {name: w.sum() if name == "final_conv.bias" else w for name, w in replies["west"].weights.items()}
-            replies["west"] = replace(replies["west"], weights=weights)
-        return replies
-
-    engine.exchange = narrow
-    with pytest.raises(UserError, match="west: its update of round 1 does not fit.*final_conv.bias"):
-        finish(engine, toy.start(fedavg), fedavg, two_rounds)
-
-
-@pytest.mark.parametrize("examples", [0, -5, 2.5, None, True])
-def test_an_update_of_no_examples_is_refused_with_the_sites_name(toy, fedavg, two_rounds, examples):
-    engine = toy.engine(fedavg)
-    exchange = engine.exchange
-
-    def miscount(kind, messages):
-        replies = exchange(kind, messages)
-        if kind == "train":
-            replies["west"] = replace(replies["west"], facts={**replies["west"].facts, "examples": examples})
-        return replies
-
-    engine.exchange = miscount
-    with pytest.raises(UserError, match=f"west: its update of round 1 reports {examples} training images"):
-        finish(engine, toy.start(fedavg), fedavg, two_rounds)
 
 
 def test_divergence_names_site_round_and_step(fedavg):
@@ -196,7 +150,9 @@ def with_validation_site(toy, method, **settings):
     return engine
 
 
-def test_a_validation_site_neither_trains_nor_shares_and_does_not_change_the_weights(toy, fedavg, two_rounds):
+def test_a_validation_site_neither_trains_nor_shares_and_changes_neither_weights_nor_mean_score(
+    toy, fedavg, two_rounds
+):
     reference = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds)
     settings = replace(two_rounds, validation_site="east")
     obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, settings)
@@ -204,13 +160,7 @@ def test_a_validation_site_neither_trains_nor_shares_and_does_not_change_the_wei
     own = [row for row in obtained.ledger if row["site"] == "east"]
     assert {row["kind"] for row in own} == {"validate"}
     assert [row["name"] for row in own if row["direction"] == "up"] == ["score"]
-
-
-def test_the_validation_sites_score_is_not_part_of_the_mean(toy, fedavg, two_rounds):
-    reference = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, two_rounds).history
-    validated = replace(two_rounds, validation_site="east")
-    obtained = finish(with_validation_site(toy, fedavg), toy.start(fedavg), fedavg, validated).history
-    assert 0 <= obtained.pop("validation_site_score") <= 1 and obtained == reference
+    assert 0 <= obtained.history.pop("validation_site_score") <= 1 and obtained.history == reference.history
 
 
 def test_with_local_entries_the_validation_site_is_not_asked(fedavg, two_rounds):

@@ -1,5 +1,6 @@
 """A site describes its images by numbers over groups of patients, and the coordinator names what does not fit."""
 
+import json
 import re
 from pathlib import Path
 
@@ -31,17 +32,8 @@ def test_a_volume_is_measured_in_the_directions_of_the_patient():
     """Voxel (0, 0, 0) of axes to the left, to the back and upwards lies far right, in front, and at the feet."""
     measures = measure_case(case(0), *volume(7.0))
     assert measures.orientation == "LPS"
-    assert measures.values == {
-        "height": 4,
-        "width": 6,
-        "depth": 2,
-        "height_mm": 0.5,
-        "width_mm": 0.5,
-        "depth_mm": 3.0,
-        "low": 7,
-        "middle": 7,
-        "high": 7,
-    }
+    names = "height width depth height_mm width_mm depth_mm low middle high".split()
+    assert measures.values == dict(zip(names, (4, 6, 2, 0.5, 0.5, 3.0, 7, 7, 7)))
     assert measures.centres == (pytest.approx((1 - 0.5 / 4, 1 - 0.5 / 6, 0.5 / 2)),)
     assert measure_case(case(0), *volume(mask_at=None)).centres == ((),)
 
@@ -67,10 +59,9 @@ def test_the_facts_are_counts_and_quantiles_over_the_images():
 def test_numbers_of_too_few_patients_stay_at_the_site():
     """Three images are of one patient; two images have an empty mask; one volume lies in another direction."""
     cases = [case(0, "a"), case(1, "a"), case(2, "a"), *(case(number) for number in range(3, 8))]
-    volumes = [
-        volume(mask_at=None if number > 5 else (0, 0, 0), orientation=(1, 1, 1) if number == 3 else (-1, -1, 1))
-        for number in range(8)
-    ]
+    masks, axes = [(0, 0, 0)] * 6 + [None] * 2, [(-1, -1, 1)] * 8
+    axes[3] = (1, 1, 1)
+    volumes = [volume(mask_at=mask, orientation=turned) for mask, turned in zip(masks, axes)]
     facts = site_facts(cases, {one: measure_case(one, *volumes[n]) for n, one in enumerate(cases)}, 0, min_patients=4)
     assert (facts["patients"], facts["images"]) == (6, 8)
     assert "0.images" not in facts  # two empty masks of two patients would be the difference from all images
@@ -115,50 +106,35 @@ def test_a_site_with_fewer_patients_than_its_minimum_says_only_that():
 COUNTS = {"patients": 5, "images": 9, "measured_images": 9}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"patients": 10},
-        {"patients": 0},
-        {"images": 2.5},
-        {"measured_images": 10},
-        {"1.images": 3},
-        {"0.images": 10},
-        {"patient_7": 1},
-        {"too_few_patients": 1},
-        {"orientation.RRS": 9},
-        {"0.position_1": 1.5},
-        {"name": 1},
-        {"high.p10": 1.0},
-        {"high.p10": 2.0, "high.p50": 1.0, "high.p90": 3.0},
-        {"height_mm.p10": 0.0, "height_mm.p50": 0.5, "height_mm.p90": 0.6},
-    ],
-)
-def test_an_impossible_reply_is_refused(wrong):
-    check_survey(Message("survey", facts=COUNTS), 1)
-    with pytest.raises(ValueError, match="which no site can have|do not increase"):
-        check_survey(Message("survey", facts={**COUNTS, **wrong}), 1)
-
-
 def quantiles(**numbers):
     return {f"{name}.{word}": number for name, number in numbers.items() for word in ("p10", "p50", "p90")}
 
 
+def fact(text):
+    name, number = text.split("=")
+    return {name: json.loads(number)}
+
+
+IMPOSSIBLE = (
+    "patients=10 patients=0 images=2.5 measured_images=10 1.images=3 0.images=10 patient_7=1 too_few_patients=1 "
+    "orientation.RRS=9 0.position_1=1.5 name=1 high.p10=1.0"
+)
+WITHOUT_RATIO = "high=5e-324 high=1e13 low=-1e300 height=5e-324 width=1e7 height_mm=5e-324 depth_mm=1e300"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        quantiles(high=5e-324),
-        quantiles(high=1e13),
-        quantiles(low=-1e300),
-        quantiles(height=5e-324),
-        quantiles(width=1e7),
-        quantiles(height_mm=5e-324),
-        quantiles(depth_mm=1e300),
+        *map(fact, IMPOSSIBLE.split()),
+        *(quantiles(**fact(text)) for text in WITHOUT_RATIO.split()),
+        {"high.p10": 2.0, "high.p50": 1.0, "high.p90": 3.0},
+        {"height_mm.p10": 0.0, "height_mm.p50": 0.5, "height_mm.p90": 0.6},
         quantiles(low=2.0, high=1.0),
         {"patients": 10**17, "images": 10**17},
     ],
 )
-def test_a_reply_with_numbers_from_which_no_ratio_can_be_computed_is_refused(wrong):
+def test_an_impossible_reply_is_refused(wrong):
+    check_survey(Message("survey", facts=COUNTS), 1)
     check_survey(Message("survey", facts=COUNTS | quantiles(low=-1024.0, high=0.0, height=64.5, height_mm=0.001)), 1)
     with pytest.raises(ValueError, match="which no site can have|do not increase"):
         check_survey(Message("survey", facts=COUNTS | wrong), 1)
@@ -185,15 +161,8 @@ def described(
     cover=0.1,
 ):
     """Facts of a site with volumes."""
-    facts = {
-        "patients": n,
-        "images": n,
-        "measured_images": n,
-        f"orientation.{code}": n,
-        "0.position_2": position,
-        "0.spread_2": spread,
-        "0.cover": cover,
-    }
+    facts = dict.fromkeys(("patients", "images", "measured_images", f"orientation.{code}"), n)
+    facts |= {"0.position_2": position, "0.spread_2": spread, "0.cover": cover}
     facts |= {f"{k}.images": shown if k == 0 else count for k, count in enumerate(classes)}
     names = ("height", "width", "height_mm", "width_mm", "depth_mm", "low", "high")
     return facts | {f"{name}.p50": number for name, number in zip(names, (*size, *spacing, low, high), strict=True)}
@@ -204,52 +173,27 @@ def found(other, labels=("gland",), are_classes=False, has_fixed_range=False, **
     return find_mismatches(facts, labels, are_classes, has_fixed_range)
 
 
+METRES, CENTIMETRES = (6e-4, 6e-4, 3.6e-3), (0.06, 0.06, 0.36)
+
+
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (
-            described(spacing=(6e-4, 6e-4, 3.6e-3)),
-            "C: spacing: the median voxel has 0.0006 x 0.0006 x 0.0036 mm, but 0.5 x 0.5 x 3 mm is usual; the file "
-            "headers are probably in m; ",
-        ),
-        (described(spacing=(0.06, 0.06, 0.36)), "the file headers are probably in cm; "),
-        (
-            described(spacing=(0.6, 0.6, 1.25)),
-            "C: spacing: the median voxel has 0.6 x 0.6 x 1.25 mm, but .* check whether",
-        ),
-        (
-            described(high=1e6),
-            "C: intensities: typical images have 0 to 1e.06, but 0 to 1100 is usual; 909 times larger",
-        ),
-        (described(low=-1024.0, high=100.0), "C: intensities: typical images have -1024 to 100, .* an offset of -1024"),
+        (described(spacing=METRES), "C: spacing: .* 0.0006 x 0.0006 x 0.0036 mm, but 0.5 x 0.5 x 3 .* probably in m; "),
+        (described(spacing=CENTIMETRES), "the file headers are probably in cm; "),
+        (described(spacing=(0.6, 0.6, 1.25)), "C: spacing: the median voxel has 0.6 x 0.6 x 1.25 mm, .* check whether"),
+        (described(high=1e6), "C: intensities: typical .* 0 to 1e.06, but 0 to 1100 is usual; 909 times larger"),
+        (described(low=-1024.0, high=100.0), "C: intensities: typical .* -1024 to 100, .* an offset of -1024"),
         (
             described(position=0.62),
-            "C: orientation: the centre of 'gland' is at 0.62 of the image, but 0.40 is usual; "
-            "front and back may be exchanged",
+            "C: orientation: .* 'gland' is at 0.62 .* 0.40 is usual; front and back may be exch",
         ),
         (described(code="PSR"), "C: stacking: most volumes have sagittal slices, but axial slices are usual"),
         (described(size=(96, 96)), "C: size: the median image has 96 x 96 pixels, but 384 x 384 is usual"),
         (described(shown=0), "C: labels: no mask shows the structure 'gland', but masks of A, B show it"),
         (described(shown=8), "C: empty masks: 60% of the masks do not show 'gland', but 0% at the other sites"),
-        (
-            described(cover=0.85),
-            "C: covered share: 'gland' covers 85% of a typical image, but 10% is usual; the masks may be inverted",
-        ),
+        (described(cover=0.85), "C: covered share: 'gland' covers 85% .* 10% is usual; the masks may be inverted"),
         (described(cover=0.02), "'gland' covers 2% of a typical image, but 10% is usual; the masks may show another"),
-    ],
-    ids=[
-        "metres",
-        "centimetres",
-        "spacing",
-        "units",
-        "offset",
-        "flip",
-        "stacking",
-        "size",
-        "no mask",
-        "empty",
-        "inverted",
-        "smaller",
     ],
 )
 def test_a_site_that_does_not_fit_is_named_and_no_other_site_is(other, sentence):
@@ -278,45 +222,31 @@ def test_intensities_of_photographs_must_be_similar_because_no_percentiles_are_s
 
 
 @pytest.mark.parametrize(
-    ("other", "sentence"),
+    ("other", "words"),
     [
-        (
-            described(high=9e5),
-            "A and H differ in intensities: typical images have 0 to 900 at A, but 0 to 900000 at H; one "
-            "of them may be wrong; 1e+03 times smaller points to",
-        ),
-        (
-            described(spacing=(6e-4, 6e-4, 3.6e-3)),
-            "A and H differ in spacing: the median voxel has 0.6 x 0.6 x 3.6 mm at "
-            "A, but 0.0006 x 0.0006 x 0.0036 mm at H; one of them may be wrong; the file headers of H are probably in "
-            "m; ",
-        ),
-        (described(spacing=(600, 600, 3600)), "the file headers of H are probably in micrometres; "),
+        (described(high=9e5), "intensities: .* 0 to 900 at A, but 0 to 900000 at H; .* 1e.03 times smaller points to"),
+        (described(spacing=METRES), "spacing: .* 0.6 x 0.6 x 3.6 mm at A, but 0.0006 .* headers of H are .* in m; "),
+        (described(spacing=(600, 600, 3600)), "headers of H are probably in micrometres; "),
         (described(spacing=(6, 6, 36)), "; check in which unit the file headers of both are; write mm"),
         (described(size=(96, 96)), "the median image has 384 x 384 pixels at A, but 96 x 96 at H; one of them"),
         (described(code="PSR"), "most volumes have axial slices at A, but sagittal slices at H; one of them"),
-        (
-            described(position=0.65),
-            "is at 0.35 of the image at A, but 0.65 at H; one of them may be wrong; front and back may be exchanged",
-        ),
-        (
-            described(low=-1024.0),
-            "A and H differ in intensities: typical images have 0 to 900 at A, but -1024 to 900 at H",
-        ),
+        (described(position=0.65), "is at 0.35 of the image at A, but 0.65 at H; .* front and back may be exchanged"),
+        (described(low=-1024.0), "A and H differ in intensities: .* 0 to 900 at A, but -1024 to 900 at H"),
     ],
 )
 @pytest.mark.parametrize("names", ["AH", "HA"])
-def test_of_two_sites_one_sentence_names_both_because_either_may_be_right(other, sentence, names):
+def test_of_two_sites_one_sentence_names_both_because_either_may_be_right(other, words, names):
     facts = {"A": described(), "H": other}
     (mismatch,) = find_mismatches({name: facts[name] for name in names}, ("gland",), False, False)
     assert {mismatch.site, mismatch.other_site} == {"A", "H"} and not mismatch.is_severe
     if names == "AH":
-        assert sentence in str(mismatch)
-    elif "headers of" in sentence:  # the unit is that of the same site
-        assert sentence[sentence.index("headers of") :] in str(mismatch)
+        assert re.search(words, str(mismatch)), str(mismatch)
+    elif "headers of" in words:  # the unit is that of the same site
+        assert re.search(words[words.index("headers of") :], str(mismatch)), str(mismatch)
 
 
-def test_of_two_sites_the_one_without_a_structure_is_named():
+def test_of_two_sites_the_one_without_a_structure_is_named_and_of_a_single_site_nothing():
+    assert not find_mismatches({"A": described(shown=0)}, ("gland",), False, False)
     (mismatch,) = find_mismatches({"A": described(), "H": described(shown=0)}, ("gland",), False, False)
     assert str(mismatch).startswith("H: labels: no mask shows") and mismatch.is_severe
 
@@ -328,7 +258,3 @@ def test_the_position_of_a_few_lesions_is_no_sign_of_a_flip():
     assert found(described(n=7, shown=7, position=0.62, spread=0.04))  # an organ lies at the same place in everybody
     two = {"A": described(position=0.35), "B": described(n=5, shown=5, position=0.65, spread=0.2)}
     assert not find_mismatches(two, ("gland",), False, False)
-
-
-def test_a_single_site_has_no_mismatch():
-    assert not find_mismatches({"A": described(shown=0)}, ("gland",), False, False)
