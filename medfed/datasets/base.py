@@ -91,10 +91,9 @@ class Dataset:
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return a dataset with settings that fit the files of an existing folder.
+        """Return a dataset with settings that fit the files of an existing folder, or None if it has another layout.
 
-        None if the folder has another layout of folders and files than this dataset expects, and always in the base
-        class. `medfed.datasets.recognise` calls this method of all datasets, in the order of their `generality`.
+        `medfed.datasets.recognise` calls this method of all datasets, in the order of their `generality`.
         """
         return None
 
@@ -105,10 +104,7 @@ class Dataset:
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
-
-        Empty for classification.
-        """
+        """Names of the structures that the masks show, in the order of the mask channels. Empty for classification."""
         return ()
 
     @property
@@ -118,11 +114,8 @@ class Dataset:
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
-        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported.
-
-        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. If None, as here, no ratio is
-        reported.
-        """
+        """(inner, outer) structures whose ratio of vertical diameters is reported, such as ("cup", "disc"); None for
+        none."""
         return None
 
     @property
@@ -174,7 +167,7 @@ class Dataset:
         return []
 
     def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
-        """Describe the files and folders in `root` that are not read, so that no image is dropped without a message.
+        """Return one sentence for each folder that holds something that is not read, so that no image is missed.
 
         The folders of sites that the field `sites` leaves out are not described, nor are text files and tables in the
         folder of a published collection.
@@ -182,9 +175,6 @@ class Dataset:
         Args:
             cases: all cases of the sites in use.
             problems: the problems with these sites. A file or folder with which a problem begins is not described.
-
-        Returns:
-            One sentence for each folder that holds something that is not read.
         """
         folders = self._site_folders()
         known = {path for case in cases for path in case.files}
@@ -203,69 +193,42 @@ class Dataset:
         return ()
 
     def check_sizes(self, case: Case) -> None:
-        """Compare the sizes of an image and its mask by the headers of their files, before their pixels are read.
+        """Raise UserError if image and mask differ in size by their headers, before their pixels are read.
 
         A subclass that accepts a mask of another size must override this method.
-
-        Raises:
-            UserError: if the sizes differ.
         """
         reading.check_stored_sizes(case.image, case.mask_path)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
-        """Check that a mask has the voxel grid of its image, and return the mask. A subclass may resample it first.
+        """Check that a mask (S, H, W, D) has the voxel grid of its image (C, H, W, D), and return the mask.
 
-        Args:
-            case: the case of image and mask.
-            image: (C, H, W, D), from `read_image`.
-            mask: (S, H, W, D), from `read_mask`.
-            notices: short descriptions of conversions are appended to this list.
-
-        Raises:
-            UserError: if image and mask differ in shape or position.
+        A subclass may resample it first, and then appends a short description to `notices`. UserError if image and mask
+        differ in shape or position.
         """
         reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of a case.
+        """Read the image of a case: (C, H, W, D) float32, finite.
 
-        Args:
-            case: a case of this dataset.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (C, H, W, D) float32, finite. Volumes keep their stored intensities; 2-D image files are scaled to [0, 255]
-            and have D = 1.
-
-        Raises:
-            UserError: if the file is missing, damaged or not as the dataset expects.
+        Volumes keep their stored intensities; 2-D image files are scaled to [0, 255] and have D = 1. Short descriptions
+        of conversions and unusual properties are appended to `notices`. UserError if the file is missing, damaged or
+        not as the dataset expects.
         """
         return reading.read_image(case.image, self.channels, notices)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case. A subclass for segmentation must define this method.
+        """Read the mask of a case: (S, H, W, D) uint8 of 0 and 1, one channel for each of the S `structures`.
 
-        Args:
-            case: a case of this dataset.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (S, H, W, D) uint8 of 0 and 1, one channel for each of the S `structures`.
-
-        Raises:
-            UserError: if the file is missing, damaged or not as the dataset expects.
+        `notices` and errors are as in `read_image`. A subclass for segmentation must define this method.
         """
         raise TypeError(f"{type(self).__name__} must define read_mask")
 
     def phantom(self) -> Dataset:
         """Return the synthetic dataset ("phantom") that replaces this dataset if its images are missing.
 
-        If this dataset is called NAME in a config and its folder is ROOT, the phantom is called `NAME_phantom` and its
-        folder is `ROOT_phantom`. All other settings are the same. This method creates no image.
-
-        Raises:
-            UserError: if this dataset has no phantom.
+        Its name in a config and its `root` end with `_phantom`; all other settings are the same. No image is created.
+        UserError if there is no phantom of this dataset.
         """
         name = f"{registry.name_of('datasets', type(self))}_phantom"
         if name not in registry.known_names("datasets"):
@@ -279,15 +242,9 @@ class Dataset:
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
         """Return this dataset, or create and return its phantom if `root` is missing and `if_missing` is "phantom".
 
-        A phantom that exists with the same settings is used again.
-
-        Args:
-            progress: wraps the iterable of the phantom's cases while they are created, to show a progress bar, as tqdm
-                does; None shows none.
-
-        Raises:
-            UserError: if `root` does not exist and `if_missing` is "error", if this dataset has no phantom, or if the
-                phantom's folder contains other files.
+        A phantom that exists with the same settings is used again. `progress` shows a progress bar of its cases.
+        UserError if `root` does not exist and `if_missing` is "error", if this dataset has no phantom, or if the
+        phantom's folder contains other files.
         """
         if Path(self.root).is_dir():
             return self
@@ -301,8 +258,7 @@ class Dataset:
     def site_names(self) -> list[str]:
         """Return the sorted names of the sites in use: those in the field `sites`, or all in `root` if it is empty.
 
-        Raises:
-            UserError: if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
+        UserError if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
         """
         names = sorted(self._site_folders())
         if missing := [site for site in self.sites if site not in names]:
@@ -311,11 +267,8 @@ class Dataset:
         return sorted(self.sites) or names
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """Find the cases of one site, and every problem with the names and locations of its files. No file is opened.
-
-        Returns:
-            The usable cases, sorted by `Case.name`; and the problems, one sentence each.
-        """
+        """Return the usable cases of one site, sorted by `Case.name`, and the problems with the names and locations of
+        its files, one sentence each. No file is opened."""
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
         # Only paths with a problem are put into a dict: each path that is hashed keeps 200 bytes more, of which a
@@ -348,21 +301,12 @@ class Dataset:
         return sorted(cases, key=lambda case: case.name), problems
 
     def cases(self, site: str) -> list[Case]:
-        """Return the cases of one site, sorted by `Case.name`.
-
-        Raises:
-            UserError: if there is a problem with the names or locations of the site's files. One message lists all
-                problems.
-        """
+        """Return the cases of one site, sorted by `Case.name`; UserError as in `cases_by_site`."""
         return self.cases_by_site([site])[site]
 
     def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
-        """Return the cases of each of the sites, sorted by `Case.name`.
-
-        Raises:
-            UserError: if there is a problem with the names or locations of these sites' files. One message lists all
-                problems.
-        """
+        """Return the cases of each of the sites, sorted by `Case.name`; UserError with all problems of their files, if
+        any."""
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
         if problems:
@@ -370,11 +314,8 @@ class Dataset:
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
-        """Read image and mask of a case that has a mask, and check that both have the same voxel grid.
-
-        Raises:
-            UserError: if a file is missing or damaged, or if image and mask differ in shape or position.
-        """
+        """Read image and mask of a case that has a mask; UserError if a file is damaged, or if their voxel grids
+        differ."""
         notices: list[str] = []
         self.check_sizes(case)
         image = self.read_image(case, notices)

@@ -102,10 +102,7 @@ class Camelyon17(Dataset):
         return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site`.
-
-        The problems are one sentence for each slide whose folder lacks patches, or lies outside `root` behind a link.
-        """
+        """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site`."""
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
         cases = self._subset([self._case(site, folder / "patches", row) for row in rows.tolist()])

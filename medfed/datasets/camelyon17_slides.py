@@ -50,6 +50,7 @@ def is_link(path: Path) -> bool:
 
 
 def clear_listings() -> None:
+    """Clear the cache of listings, so that files that were added or removed are noticed."""
     _listing.cache_clear()
 
 

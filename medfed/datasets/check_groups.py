@@ -85,7 +85,7 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
 
 
 def join_problems(problems: Sequence[str], root: str) -> str:
-    """Return the text of an error message: the first problem, and in brackets the others, each cause once."""
+    """Return an error message: the first problem, and in brackets the others, each cause once."""
     if len(problems) == 1:
         return problems[0]
     first, *others = group_sentences(problems, root)
@@ -99,6 +99,7 @@ def join_problems(problems: Sequence[str], root: str) -> str:
 
 
 def _noun(places: Sequence[str], root: str, sites: Sequence[str]) -> str:
+    """Return what the places of a group are: "sites", "folders", "files" or other "places"."""
     if set(places) <= set(sites):
         return "sites"
     if root not in places[0]:

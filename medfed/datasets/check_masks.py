@@ -28,11 +28,9 @@ def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
 def cover_warnings(
     site: str, structures: Sequence[str], foreground: Sequence[Sequence[float]], suggest_keys: bool
 ) -> list[str]:
-    """Warn about structures that cover more than 90 % of the pixels in more than half of a site's masks.
+    """Warn about structures that cover more than 90 % of the pixels in most masks, and about masks without a shape.
 
-    Another warning is about masks without a shape, each covered completely or not at all. `foreground` has, for each
-    mask, the part of the image that each structure covers; `suggest_keys` says whether the dataset has the settings to
-    recommend.
+    `foreground` has, for each mask, the part of the image that each structure covers.
     """
     keys = "if the masks are inverted, set data.background_value to the value of the background (such as 255), or name "
     cure = keys + "the colours in data.mask_colours" if suggest_keys else "look at the files, and write the masks again"

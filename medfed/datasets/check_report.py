@@ -53,6 +53,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(site: SiteFacts) -> tuple[str, ...]:
+    """Return the cells of one site's row, in the order of HEADER."""
     cases = site.cases
     if not cases:
         return (site.name, str(site.n_cases), *("-" for _ in HEADER[2:]))
@@ -71,6 +72,7 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
 
 
 def _class_lines(report: DatasetReport) -> Iterator[str]:
+    """Yield the lines of the table with the number of images of each class."""
     counts = {site.name: Counter(case.labels[0] for case in site.cases) for site in report.sites}
     rows = [(name, *(str(numbers[label]) for label in range(len(report.classes)))) for name, numbers in counts.items()]
     yield from ("", "images of each class:", *_table([("site", *report.classes), *rows]))

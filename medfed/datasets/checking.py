@@ -154,10 +154,7 @@ def check_dataset(
 
 
 def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
-    """Read the files of one case, and check its image, its mask, and that the mask fits the image.
-
-    Return the facts, or None if there are problems; and the problems, one sentence each.
-    """
+    """Read the files of one case; return its facts, or None if there are problems, and the problems as sentences."""
     notices: list[str] = []
     problems: list[str] = []
     arrays = []

@@ -87,9 +87,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
     def classes(self) -> tuple[str, ...]:
         """The field `class_names`; if it is empty, all class folders, in alphabetical order.
 
-        Raises:
-            UserError: if a site has no folder for one of the classes or for a part of the published split, or if there
-                are fewer than two classes.
+        UserError if a site lacks a folder for a class or a part of the published split, or if there are fewer than two
+        classes.
         """
         site_folders = self._site_folders()
         holders = {path: site for site in self.site_names() for path in self._class_holders(site_folders[site])}
@@ -180,11 +179,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     @classmethod
     def _class_holders(cls, folder: Path) -> dict[Path, str]:
-        """Return the folders in which a site has its class folders, each with its part of the published split or "".
-
-        Without a published split this is the site's folder; or its folders such as "train" and "test" if it has no
-        others.
-        """
+        """Return the folders in which a site has its class folders, each with its part of the published split or "":
+        the site's folder, or those of the split, such as "train" and "test"."""
         published = {folder / name: part for name, part in cls.split_folders.items()}
         return published or dict.fromkeys([folder] if cls.published_counts else class_holders(folder), "")
 

@@ -44,13 +44,11 @@ def class_holders(site: Path) -> list[Path]:
 def holds_classes(root: Path) -> bool:
     """Return whether a folder has the layout ROOT/SITE/CLASS/NAME.png or ROOT/SITE/train/CLASS/NAME.png.
 
-    There must be at least two class names, no folder in a class folder, and at least one 2-D image file. A folder that
-    looks like one with masks does not have this layout: if a class is called "images", "masks" or "gt", for example; if
-    a class folder contains an image with its mask; if two class folders of a site contain files of the same names; if
-    the images of only some class folders are two-valued, as masks are (or nearly, as JPEG files are, beside photographs
-    of the same site); or if a table in `root` lists images and masks. Class folders of two sites may contain files of
-    the same names if no name says that it is a mask, if the first images of all folders are photographs, and if the
-    names in the class folders of a site are no pairs.
+    A folder that looks like one with masks does not have it: if a class is called "images" or "gt", for example; if a
+    class folder contains an image with its mask; if two class folders of a site contain files of the same names; if the
+    images of only some class folders are two-valued, as masks are (or nearly, as JPEG files are, beside photographs of
+    the same site); or if a table in `root` lists images and masks. Class folders of two sites may contain files of the
+    same names if they hold photographs, no name says that it is a mask, and names within a site are no pairs.
     """
     holders = [path for site in file_names.subfolders(root).values() for path in class_holders(site)]
     in_holders = [[path for path in sorted(holder.iterdir()) if not _is_document(path)] for holder in holders]

@@ -77,7 +77,7 @@ def rows_by_site(path: Path) -> Mapping[str, Sequence[Row]]:
 
 
 def _versions(path: Path) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]:
-    """Return the rows of a datalist, and those of each site."""
+    """Return the rows of a datalist, and those of each site, from the cache if the file has not changed."""
     try:
         return _read_version(path, path.stat().st_mtime_ns)
     except OSError as error:
@@ -166,12 +166,8 @@ def read_msd(folder: Path, ignored_names: Sequence[str] = (), links_inside: Path
     """Return the pairs of the `dataset.json` of a Medical Segmentation Decathlon task, by the names of the images.
 
     If several images have the same name, their folders come before it. None if there is no such list, or if its images
-    have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
-
-    Args:
-        folder: folder of the task, which holds `imagesTr`, `labelsTr` and `dataset.json`.
-        ignored_names: patterns of the names of files and folders that are left out.
-        links_inside: folder out of which the list may not lead by a symbolic link; None follows all links.
+    have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched. The list may not lead out
+    of the folder `links_inside` by a symbolic link; None follows all links.
     """
     path = folder / MSD_LIST
     if links_inside is not None and path.is_symlink() and not file_names.lies_inside(links_inside, path):
@@ -413,7 +409,7 @@ def _repeated(path: Path, pairs: Sequence[tuple[Path, Path | None]], places: Seq
 
 
 def _missing(path: Path, files: Sequence[Path]) -> list[str]:
-    """Return the problem that files do not exist, or an empty list if there are none."""
+    """Return the problem that files in the list at `path` do not exist; an empty list if there are no such files."""
     if not files:
         return []
     return [

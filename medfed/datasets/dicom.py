@@ -132,10 +132,8 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
 def find_stack(folder: Path, series: str | None = None, ignored_names: Sequence[str] = ()) -> Stack:
     """Choose the series of a folder, and of the folders inside it, and sort its slices. Only headers are read.
 
-    `series` is the SeriesDescription, in which a `*` stands for any characters; None expects one series.
-
-    UserError if not exactly one series fits, or if its slices are no regular stack (a multi-frame file, a localiser,
-    slices of different size or orientation, a missing or repeated slice, a tilted gantry).
+    `series` is the SeriesDescription, in which a `*` stands for any characters; None expects one series. UserError if
+    not exactly one series fits, or if its slices are no regular stack.
     """
     slices = _choose_series(folder, [header(path) for path in files_of_kind(folder, "image", ignored_names)], series)
     for check in (_check_objects, _check_alike):
@@ -144,10 +142,7 @@ def find_stack(folder: Path, series: str | None = None, ignored_names: Sequence[
 
 
 def patient_id(folder: Path, ignored_names: Sequence[str] = ()) -> str:
-    """Return PatientID of the first image in a folder of DICOM files; "" if it is empty or the file is damaged.
-
-    `read_series` refuses a folder with images of several patients.
-    """
+    """Return PatientID of the first image in a folder of DICOM files; "" if it is empty or the file is damaged."""
     with suppress(UserError):  # `read_series` reports a damaged file
         return header(files_of_kind(folder, "image", ignored_names)[0]).patient
     return ""

@@ -46,10 +46,9 @@ def case_key(salt: bytes, patient: str, folder: str) -> str:
 
 
 def read_salt(path: Path) -> bytes:
-    """Return the secret of a site. If the file does not exist, create it with a random secret.
+    """Return the secret of a site; create a random one that only its owner can read (mode 0600) if there is no file.
 
-    Several processes may do this at the same time; all return the same secret. Only the user who created the file can
-    read it (mode 0600).
+    Several processes may do this at the same time; all return the same secret.
     """
     try:
         _create_if_missing(path)

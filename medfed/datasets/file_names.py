@@ -58,10 +58,7 @@ class Listing:
 
 
 def composed(name: str) -> str:
-    """Return a name in the Unicode form NFC, in which "ü" is one character, so that equal names compare as equal.
-
-    Windows and Linux write file names in this form; macOS writes "ü" as "u" and a mark (NFD), which looks the same.
-    """
+    """Return a name in the Unicode form NFC, so that equal names compare as equal; macOS stores "ü" in two parts."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -111,7 +108,6 @@ def check_depth(folder: Path) -> None:
 
 
 def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
-    """List the image files and the folders in a folder."""
     check_depth(folder)
     return per_version(_list_folder, folder, tuple(ignored_names))
 
@@ -268,10 +264,8 @@ def _others(paths: Sequence[Path], ending: str) -> str:
 
 
 def lies_inside(folder: Path, file: Path) -> bool:
-    """Return whether a file lies in a folder after all symbolic links were followed.
-
-    A link that leads to itself lies inside, because reading the file reports it.
-    """
+    """Return whether a file lies in a folder after all links were followed; a link to itself does, as reading reports
+    it."""
     try:
         return file.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):

@@ -163,13 +163,9 @@ class Folder(Dataset):
         """Return this dataset for any folder, with settings that follow from its files.
 
         A single table of images and masks becomes the `datalist`. If the first folder in `root`, or the first folder
-        inside that one, holds exactly one image and one mask with usual names, it is taken as the folder of a case: the
-        two names become `image_name` and `mask_name`, and `one_site_per_case` is true if the case folder lies directly
-        in `root`.
-
-        Raises:
-            UserError: if two tables in `root` list images and masks, or if a table lists them without their sites and
-                the names of the files give no pairs.
+        inside that one, holds exactly one image and one mask with usual names, these become `image_name` and
+        `mask_name`, and `one_site_per_case` is true if that folder lies directly in `root`. UserError if several tables
+        could be the datalist, or if a table names no sites and the names of the files give no pairs.
         """
         lists = [name for name, has_masks in datalists.find_datalists(root).items() if has_masks]
         if len(lists) > 1:
@@ -192,10 +188,8 @@ class Folder(Dataset):
         return dataset
 
     def with_stored_channels(self) -> Folder:
-        """Return this dataset with the number of image channels that a few 2-D image files of each site need.
-
-        The number is 1 if these images are grey, however they are stored, or if there is none. If grey and colour files
-        are mixed, it is 3, and `grey_to_rgb` is true.
+        """Return this dataset with the number of image channels that a few 2-D image files of each site need: 1 if
+        these are grey, however they are stored, or if there is none; 3 with `grey_to_rgb` if grey and colour are mixed.
         """
         paths = []
         for site, folder in self.find_sites().items():
@@ -214,10 +208,8 @@ class Folder(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set.
-
-        UserError if there are both 2-D image files and volumes.
-        """
+        """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set. UserError for a
+        mixture."""
         kinds = {
             reading.is_2d_image_file(case.image)
             for site in self.site_names()
@@ -235,9 +227,8 @@ class Folder(Dataset):
     def find_sites(self) -> dict[str, Path]:
         """Find the sites: the folders in `root`, or in its folder `images`, or the sites that the datalist names.
 
-        Raises:
-            UserError: if `root` looks like the folder of a single site, if its folders look like DICOM patients, or if
-                the datalist cannot be read. Sites that are listed in the field `sites` are not doubted.
+        UserError if `root` looks like a single site, if its folders look like DICOM patients, or if the datalist is
+        damaged. Sites that are listed in the field `sites` are not doubted.
         """
         root = Path(self.root)
         if self.datalist is not None:

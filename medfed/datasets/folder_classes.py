@@ -55,9 +55,8 @@ class FolderClasses(_ClassFolders):
     def classes(self) -> tuple[str, ...]:
         """The field `class_names`; if it is empty, all class folders, or all values in the column class, sorted.
 
-        Raises:
-            UserError: if a site has no folder for one of the classes, if values of the column class differ only in
-                upper and lower case, or if there are fewer than two classes.
+        UserError if a site lacks the folder of a class, if values of the column class differ only in upper and lower
+        case, or if there are fewer than two classes.
         """
         if self.datalist is None:
             return super().classes

@@ -137,7 +137,6 @@ def has_only_masks(folder: Path) -> bool:
 
 
 def has_mask_word(name: str) -> bool:
-    """Return whether the name of a folder contains a word for masks, such as `Expert1_masks`."""
     return bool(_MASK_WORD.search(name))
 
 

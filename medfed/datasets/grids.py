@@ -10,18 +10,10 @@ TOLERANCE = 0.1  # in voxels, at the corners of the mask
 def voxel_mapping(
     shape: tuple[int, ...], affine: np.ndarray, grid_affine: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return how the voxel indices of a mask become those of a grid: index_in_grid = matrix @ index + offset.
+    """Return a matrix (3, 3) of 0, 1 and -1, and an offset (3,): index_in_grid = matrix @ index_in_mask + offset.
 
-    The axes may be exchanged or reversed, and the mask may start at another voxel. None if the voxels do not coincide:
-    a corner of the mask would move by more than a tenth of a voxel.
-
-    Args:
-        shape: (H, W, D) of the mask.
-        affine: (4, 4) of the mask, maps voxel indices to millimetres.
-        grid_affine: (4, 4) of the grid.
-
-    Returns:
-        The matrix (3, 3) of 0, 1 and -1, and the offset (3,), both int64.
+    The axes of the mask may be exchanged or reversed, and it may start at another voxel than the grid. None if a corner
+    of the mask would move by more than a tenth of a voxel. The affines, (4, 4), map voxel indices to millimetres.
     """
     exact = np.linalg.inv(grid_affine) @ affine
     matrix, offset = np.rint(exact[:3, :3]), np.rint(exact[:3, 3])

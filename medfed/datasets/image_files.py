@@ -35,14 +35,8 @@ def read_image_file(
 ) -> np.ndarray:
     """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB.
 
-    The image is rotated as its EXIF data require, and an alpha channel is dropped.
-
-    Args:
-        path: a PNG, JPEG, BMP or TIFF file.
-        white: the stored value that means white in images with more than 8 bits, which are multiplied by 255 / white.
-            None refuses such images.
-        notices: a short description of every conversion is appended to this list.
-        hint: advice to the user, with which the message about such an image ends.
+    The image is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. `white` is the
+    stored value that means white in images with more than 8 bits; None refuses these, with `hint` in the message.
     """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
@@ -66,16 +60,11 @@ def read_image_file(
 
 
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False, hint: str = "") -> np.ndarray:
-    """Read a mask from a 2-D image file as its stored values, (H, W) float32.
+    """Read a mask from a 2-D image file as its stored values (of a palette, the indices), (H, W) float32.
 
-    For an image with a palette, they are the palette indices. An alpha channel is dropped, and the mask is rotated as
-    its EXIF data require. UserError if it stores the labels as colours, or its shape in the alpha channel.
-
-    Args:
-        path: a PNG, JPEG, BMP or TIFF file.
-        notices: a short description of every conversion is appended to this list.
-        two_colours: True reads a mask of exactly two colours, of which one is black, as the values 0 and 255.
-        hint: advice about the colours, with which the message ends if the mask stores a few.
+    It is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. With `two_colours`, a
+    mask of two colours, one of them black, has the values 0 and 255; other colours are refused, with `hint` in the
+    message.
     """
     image = _open(path, notices, is_mask=True)
     pixels = np.asarray(image)
@@ -139,10 +128,9 @@ def stored_size(path: Path) -> tuple[int, int]:
 def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
     """Return the channels, 1 or 3, that 2-D image files need without loss, and whether grey ones have to be repeated.
 
-    An image with a palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour
-    files are read until one of them is in colour; of the other files, only the header is read. An image of a single
-    colour says nothing, unless all images are so: then the way in which they are stored counts. Files that cannot be
-    read are left out.
+    A palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour files are read
+    until one is in colour; of the others, only headers. If all images have a single colour, the way they are stored
+    counts.
     """
     has_grey_files = has_colour_files = is_colour = is_grey = False
     for path in filter(Path.is_file, paths):  # to open a pipe would wait for another program

@@ -114,7 +114,6 @@ def name_of(colour: int) -> str:
 
 
 def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> UserError:
-    """Return the error that a mask has colours without a meaning; the most frequent ones are named."""
     frequent = sorted(unknown, key=lambda colour: -unknown[colour])[:MAX_NAMED_COLOURS]
     listed = ", ".join(f"{name_of(colour)} ({unknown[colour]:,} pixels)" for colour in frequent)
     more = f", ... ({len(unknown)} colours)" if len(unknown) > len(frequent) else ""

@@ -150,11 +150,10 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
 
 
 def _sizes_of_groups(groups: Mapping[str, Sequence[Case]], min_patients: int) -> dict[str, int]:
-    """Return the sizes of those groups of cases that have enough patients to be named."""
+    """Return the sizes of the groups that have enough patients; `large_groups` decides."""
     allowed = large_groups({name: [case.patient for case in group] for name, group in groups.items()}, min_patients)
     return {name: len(groups[name]) for name in allowed}
 
 
 def _rounded(number: float) -> float:
-    """Return a number with `SIGNIFICANT_DIGITS`."""
     return float(f"{number:.{SIGNIFICANT_DIGITS}g}")

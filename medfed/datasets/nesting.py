@@ -12,10 +12,9 @@ from torch import Tensor
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
     """Find pieces of an inner structure that lie outside its outer structure, such as "cup with no disc around it".
 
-    A structure is inside another one if all its values in the mask file belong to the other one as well, by `labels`,
-    such as {0: ("disc", "cup"), 128: ("disc",), 255: ()}. A cup that was drawn far from its disc is then a separate
-    connected piece in the channel of the disc, too, and covers this piece completely. `mask` has one channel of 0 and 1
-    for each of the `structures`, (S, H, W, D).
+    A structure is inside another one if all its values belong to the other one as well, by `labels`, such as {0:
+    ("disc", "cup"), 128: ("disc",), 255: ()}. A cup far from its disc is then a separate piece of the disc's channel,
+    which it covers completely. `mask` is (S, H, W, D) of 0 and 1, with the S `structures` as channels.
     """
     values = {name: {value for value, names in labels.items() if name in names} for name in structures}
     descriptions = []

@@ -142,8 +142,7 @@ def find_case_files(
 ) -> tuple[Path | None, Path | None]:
     """Return the image and the mask in the folder of one case; None for a file that does not exist.
 
-    The names have a suffix only if several files have the same name. Upper and lower case are not distinguished.
-    UserError if several files have one of the two names.
+    The names have no suffix, unless several files have the same name; upper and lower case are not distinguished.
     """
     files = file_names.list_folder(folder, ignored_names).files
     image, mask = (_only_file(files, name) for name in (image_name, mask_name))
@@ -171,10 +170,9 @@ def pair_case_folders(folder: Path, names: NameSettings) -> Found:
 
 
 def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Return the names of the only image and the only mask in a case folder, without suffixes; None for other numbers.
+    """Return the names, without suffixes, of the only image and the only mask with a usual name in a folder, or None.
 
-    A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
-    is found by a usual name, too, such as "t2" or "image".
+    Of several other image files, the one with a usual name, such as "t2" or "image", is the image.
     """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
     stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
@@ -251,8 +249,7 @@ def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path
 def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names: NameSettings) -> Found | None:
     """Pair the only image and the only mask of a case, whatever their names; None for other numbers of files.
 
-    Several masks are a problem, because it is not known what each of them shows, unless the user has set that all are
-    joined.
+    Several masks are a problem unless all are joined, because it is not known what each of them shows.
     """
     if len(images) != 1 or not masks:
         return None
@@ -278,8 +275,7 @@ def pair_files(
 ) -> Found:
     """Pair images and masks, given by the names of their cases; every file without a counterpart gives a problem.
 
-    The two folders are named in messages; `problems` come first in the result. If `names` is None, no setting is
-    recommended.
+    The two folders are named in messages; `problems` come first in the result. `names` is None to recommend no setting.
     """
     result = pair_names(images, masks)
     if result.rivals:

@@ -36,6 +36,7 @@ def several_in_folder(masks: Path, name: str, n_masks: int) -> str:
 
 
 def second_mask(mask: Path, other: Path, image: str, suggest_keys: bool) -> str:
+    """Return the problem that an image has two masks; `suggest_keys` says whether to recommend settings."""
     problem = f"{mask}: is a second mask of the image {image}; {other.name} is also one; "
     if not suggest_keys:
         return problem + "remove one of them"

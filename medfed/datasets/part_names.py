@@ -26,10 +26,9 @@ def is_part(name: str) -> bool:
 
 
 def are_years(names: Collection[str]) -> bool:
-    """Return whether two or more different names are years, months or days of examinations, and so no patients.
+    """Return whether names are years, months or days of examinations, and so no patients: "2019", "scan_20200131".
 
-    They are "2019" and "2020", "2019-05-01" and "20200131", or "scan_2019" and "scan_2020". More than 15 years may be
-    numbers of patients.
+    More than 15 years may be numbers of patients.
     """
     start = os.path.commonprefix([re.split(r"\d", name, maxsplit=1)[0] for name in names])
     dates = [_DATE.fullmatch(name[len(start) :]) for name in names]

@@ -33,23 +33,14 @@ def partition(
     """Divide the training and validation patients of the sites among simulated clients; return their splits by name.
 
     Validation patients are assigned by the same shares as training patients; a client may have none. Test images stay
-    with the sites: the test part of each client is empty. The order of the cases has no influence.
+    with the sites. The order of the cases has no influence. The rule is one of
 
-    Args:
-        splits: the cases of each site.
-        n_clients: number of clients.
-        rule: "domains": every client holds images of one site, and every site has equally many clients, as far as
-            possible (called "single" in the StableFDG paper); if there are more sites than clients, a client holds
-            several whole sites. "heterogeneous": a mixture of the images of one site and of all sites
-            (`heterogeneous_shares`). "dirichlet": random shares of each site (`dirichlet_shares`; called "multi" in the
-            StableFDG paper).
-        seed: seed of the run; another seed gives another assignment.
-        mixing: for the rule "heterogeneous".
-        concentration, min_images: for the rule "dirichlet".
+    - "domains": every client holds images of one site, and every site has equally many clients, as far as possible
+      ("single" in the StableFDG paper); with more sites than clients, a client holds several whole sites;
+    - "heterogeneous": a mixture of the images of one site and of all sites (`heterogeneous_shares`);
+    - "dirichlet": random shares of each site (`dirichlet_shares`; "multi" in the StableFDG paper).
 
-    Raises:
-        ValueError: if there are more clients than training patients, if a client would have no training image, or, with
-            "dirichlet", if a client would have fewer than `min_images`.
+    ValueError if a client would have no training image or, with "dirichlet", fewer than `min_images`.
     """
     training = {site: splits[site].train for site in sorted(splits)}
     n_patients = sum(len({case.patient for case in cases}) for cases in training.values())
@@ -89,20 +80,12 @@ def heterogeneous_shares(
     """Return the fraction of each site's images that each of the K clients gets, by heterogeneous partitioning.
 
     See Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR 2024,
-    https://arxiv.org/abs/2307.04942. Each site has one or more main clients, more if it has more images; with fewer
-    clients than sites, a client is the main client of several sites. If a site has m main clients, the fractions of its
-    images are
+    https://arxiv.org/abs/2307.04942. Each site has one or more main clients, more if it has more images (`sizes`), but
+    no more than patients, if possible; with fewer clients than sites, a client is the main client of several sites.
+    `mixing` is the paper's lambda, in [0, 1]. If a site has m main clients, the fractions of its images are
 
         (1 - mixing) / m + mixing / K      for each of its main clients
         mixing / K                         for each other client
-
-    Args:
-        sizes: number of training images of each site.
-        n_clients: K.
-        mixing: lambda of the paper, in [0, 1]. 0 gives the images of a site to its main clients only; 1 gives all
-            clients equal fractions of every site.
-        patients: number of training patients of each site, which limits the number of its main clients, as long as the
-            other sites have enough patients for the remaining clients. None: each image is of another patient.
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
@@ -118,20 +101,11 @@ def dirichlet_shares(
     """Sample the fraction of each site's images that each of the K clients gets, from a Dirichlet distribution.
 
     The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. All fractions are sampled again until
-    every client has at least `min_images` training images; the paper has no such limit, its public code uses 70. The
-    code also gives no further images to a client that already has more than the average number, so that its clients
-    differ less. The paper does not mention this rule, and it is left out here.
+    every client has at least `min_images` training images (ValueError after 100,000 samples); the paper has no such
+    limit, its public code uses 70. The code also gives no further images to a client that already has more than the
+    average number, so that its clients differ less. The paper does not mention this rule, and it is left out here.
 
-    Args:
-        training: training cases of each site.
-        n_clients: K.
-        concentration: parameter of the symmetric Dirichlet distribution, above 0. With a small value, a client gets
-            images of few sites; with a large one, all clients get almost equal fractions of every site.
-        min_images: smallest number of training images of a client.
-        seed: seed of the run.
-
-    Raises:
-        ValueError: if none of 100,000 samples gives every client `min_images` images.
+    With a small `concentration`, a client gets images of few sites; with a large one, equal fractions of every site.
     """
     n_images = np.array([len(training[site]) for site in sorted(training)])
     patients_by_site = [_rank_patients(training[site], seed) for site in sorted(training)]
@@ -159,9 +133,9 @@ def dirichlet_shares(
 def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> list[list[Case]]:
     """Assign all patients of every site to simulated clients, so that each client gets about its share of the images.
 
-    The patients of a site are ordered by the SHA-256 of (seed, site, patient), and placed one after another on a line
-    on which each image has length 1. The clients' shares divide this line into intervals. A patient goes to the client
-    in whose interval the middle of the patient's images lies. The cases of a client are sorted by site and name.
+    The patients of a site, ordered by the SHA-256 of (seed, site, patient), lie on a line on which each image has
+    length 1. The clients' shares divide this line into intervals. A patient goes to the client in whose interval the
+    middle of the patient's images lies. The cases of a client are sorted by site and name.
     """
     by_client: list[list[Case]] = [[] for _ in range(len(next(iter(shares.values()))))]
     for index, site in enumerate(sorted(cases)):

@@ -56,20 +56,17 @@ def read_image(
     grey_to_rgb: bool = False,
     suggest_keys: bool = False,
 ) -> MetaTensor:
-    """Read an image file of any supported format.
+    """Read an image file of any supported format: (C, H, W, D) float32, finite.
+
+    2-D images are scaled to [0, 255] and have D = 1; volumes keep their stored intensities.
 
     Args:
         path: file in NIfTI, MHA, MHD, NRRD, PNG, JPEG, BMP or TIFF format.
-        channels: C, the expected number of channels. In a volume, the fourth axis of the file contains the channels.
+        channels: C. In a volume, the fourth axis of the file contains the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
         intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
         grey_to_rgb: whether the channel of a grey 2-D image is repeated if `channels` is 3; False refuses such images.
-        suggest_keys: whether error messages may recommend the config keys data.image_channels, data.intensity_max and
-            data.grey_to_rgb, which not every dataset has.
-
-    Returns:
-        (C, H, W, D) float32, finite. 2-D images are scaled to [0, 255] and have D = 1; volumes keep their stored
-        intensities.
+        suggest_keys: whether messages may recommend the settings of these arguments, which not every dataset has.
     """
     check_exists(path)
     if is_2d_image_file(path):
@@ -117,8 +114,7 @@ def read_labels(
     Args:
         path: file in any format that `read_image` supports.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        threshold: for masks with soft edges: values above the threshold become 1, all other values 0. None keeps the
-            stored values, which must be whole numbers. A mask that would lose its whole foreground is an error.
+        threshold: for masks with soft edges: values above it become 1, all others 0. None refuses fractional values.
         two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
         hint: advice about the colours, with which the message ends if a 2-D image file stores a few.
     """
@@ -179,15 +175,9 @@ def to_structures(
 ) -> MetaTensor:
     """Convert a mask of labels, (1, H, W, D), into one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
-    `meta["label_values"]` of the result lists the values in the mask.
-
-    Args:
-        path: path of the mask, for the error message.
-        mask: whole numbers. It is not changed.
-        labels: for every allowed value, the names of the structures to which it belongs, such as {0: (), 1: ("disc",),
-            2: ("disc", "cup")}: none for the background, several if one lies inside another.
-        structures: names of the S structures, in the order of the channels.
-        hint: advice with which the message ends if the mask has a value that `labels` lacks; "" gives general advice.
+    `labels` has the names of the structures to which each allowed value belongs, such as {0: (), 1: ("disc",), 2:
+    ("disc", "cup")}: none for the background, several if one lies inside another. `meta["label_values"]` of the result
+    lists the values in the mask. `hint` is advice for the message about a value that `labels` lacks.
     """
     values = label_values(mask)
     if not set(values) <= set(labels):
@@ -215,8 +205,8 @@ def check_pair(
 ) -> None:
     """Raise UserError if image (C, H, W, D) and mask (S, H, W, D) differ in shape, voxel size, orientation or position.
 
-    Differences of up to 0.001 mm in the voxel size, and of up to a tenth of a voxel in the position, are accepted.
-    `ignore_geometry` compares only the shapes; `hint` is more advice in the message about shapes.
+    Differences of up to 0.001 mm in the voxel size, and of a tenth of a voxel in the position, are accepted.
+    `ignore_geometry` compares only the shapes.
     """
     if image.shape[1:] != mask.shape[1:]:
         raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:], hint)
@@ -231,8 +221,7 @@ def check_pair(
 def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> None:
     """Raise UserError if image and mask differ in size by the headers of their files, before their pixels are read.
 
-    The order of the axes is not compared, because it may change when the files are read. A file whose header cannot be
-    read is left to the functions that read it.
+    The order of the axes is not compared, because it may change when the files are read. Damaged headers are ignored.
     """
     sizes = [_stored_size(path) for path in (image_path, mask_path)]
     if all(sizes) and sorted(sizes[0]) != sorted(sizes[1]):
@@ -262,10 +251,9 @@ def _other_size(
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
     """Resample a mask (S, H, W, D) of 0 and 1 to the voxel grid of its image (C, H, W, D), by nearest neighbour.
 
-    A mask of a 2-D image file is resized, because it is assumed to show the same field as its image. A volume is
-    resampled in space, as the affines of both files say; outside the mask it is 0. UserError if the ratios of height
-    and width of a 2-D mask and its image differ by more than 2 %, or if nothing of a volume's mask lies inside its
-    image.
+    A volume is resampled in space, by the affines of both files; a 2-D mask is assumed to show the same field as its
+    image. UserError if 2-D sizes differ in their ratio by more than 2 %, or if no part of a volume's mask lies inside
+    its image.
     """
     if is_2d_image_file(image_path) and is_2d_image_file(mask_path):
         ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
@@ -302,8 +290,7 @@ def join_masks(path: Path, mask: MetaTensor, other_path: Path, other: MetaTensor
 def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
     """Exchange and reverse the axes of a mask if it then has the voxels of its image; else return it unchanged.
 
-    Programs write the rows of a volume in different orders: dcm2niix reverses those of a DICOM series, for example. The
-    affines of both files say which voxels coincide, so that nothing is interpolated.
+    Programs write the rows of a volume in different orders; dcm2niix reverses those of DICOM. Nothing is interpolated.
     """
     grid = image.affine.numpy()
     if np.allclose(mask.affine.numpy(), grid, atol=SPACING_TOLERANCE_MM):
@@ -322,6 +309,7 @@ def format_values(values: Sequence[int]) -> str:
 
 
 def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor without metadata."""
     return tensor.as_tensor() if isinstance(tensor, MetaTensor) else tensor
 
 

@@ -62,11 +62,8 @@ def recognise_layout(root: Path, name: str | None = None) -> Dataset:
 def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of the block `data` for a folder or datalist for which the user gives further settings.
 
-    These are `name`, `root` and what `recognise_layout` finds out, but not what the settings in `overrides` replace:
-    names of folders, names of files with a `*`, or a datalist. Without `name`, the recognised dataset is taken, or
-    `folder` if none is recognised or if only `folder` has one of the settings.
-
-    UserError if there is no such folder or datalist, or if no layout is recognised and `overrides` is empty.
+    These are `name`, `root` and what `recognise_layout` finds out, without what the settings in `overrides` replace.
+    `name` is `folder` if no layout is recognised, or if only `folder` has one of these settings.
     """
     name = str(overrides["name"]) if "name" in overrides else name
     try:
@@ -92,7 +89,7 @@ def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> 
 
 
 def _from_datalist(path: Path, name: str | None) -> Dataset:
-    """Return the dataset that reads a datalist: with masks if the list has some, otherwise with classes."""
+    """Return the dataset `name` for a datalist; None chooses `folder` if the list has masks, else `folder_classes`."""
     rows = datalists.read_datalist(path)
     name = name or ("folder" if any(row.mask for row in rows) else "folder_classes")
     dataset_class = registry.resolve("datasets", name)

@@ -90,7 +90,7 @@ def refuse_parts(root: Path, folders: Iterable[str]) -> None:
 
 
 def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings) -> Found:
-    """Pair the images and masks of a site whose folders lie in a folder of images and in one of masks."""
+    """Pair the images and masks of the site `name`, whose folders lie in a folder of images and in one of masks."""
     for folder, other in ((images, masks), (masks, images)):
         if not (folder / name).is_dir():
             return Found({}, [f"{other / name}: there is no folder {name} in {folder}; add it, or remove this folder"])

@@ -312,9 +312,9 @@ def _may_be_case(folder: Path, names: NameSettings) -> bool:
 def _name_patients(found: Found, in_part: bool) -> Found:
     """Take each of several inner folders as a patient, unless it is a part such as "train"; return the pairs.
 
-    In the folder of a part, the only inner folder is a patient, too: the other parts may have several. Folders such as
-    "left" and "right" or "T1" and "T2" are no patients: these are the equal names in them. Folders of findings, such as
-    "benign" and "malignant", are no patients either.
+    In a part, the only inner folder is a patient, too: the other parts may have several. If the folders are sides or
+    sequences, such as "left" and "right", the equal names in them are the patients. Folders of findings, such as
+    "benign" and "malignant", are no patients.
     """
     folders = {name.partition("/")[0] for name in found.pairs}
     if (len(folders) < 2 and not in_part) or any(map(is_part, folders)):

@@ -83,6 +83,7 @@ def _describe_files(ending: str, names: Sequence[str]) -> str:
 
 
 def _count(n: int) -> str:
+    """Return a number of files as text, such as "3 files"."""
     return f"{n} file{'' if n == 1 else 's'}"
 
 

@@ -59,11 +59,9 @@ _OTHER_UNITS = {1: "metres", 3: "micrometres"}  # codes of `xyzt_units` in a NIf
 
 
 def read_volume(path: Path) -> MetaTensor:
-    """Read a NIfTI, MHA, MHD or NRRD file: (C, H, W, D) float32 with its stored intensities, and its affine.
+    """Read a NIfTI, MHA, MHD or NRRD file: (C, H, W, D) float32 with its stored intensities and its affine.
 
-    C is the number of values per voxel or the length of the fourth axis, or 1; D is 1 for a 2-D image. The attribute
-    `affine`, (4, 4), maps voxel indices to millimetres. UserError if the file is damaged, incomplete or too large, or
-    has a singular affine.
+    C is the number of values per voxel or the length of the fourth axis, or 1; D is 1 for a 2-D image.
     """
     with _quiet_nibabel():
         if _is_nifti(path):
