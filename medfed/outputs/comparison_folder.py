@@ -1,7 +1,6 @@
 """The file `comparison.json`: the plan of a comparison, which lists the runs that its tables show.
 
-A folder may also contain runs of an earlier command, for example with more seeds. Without this file, the report would
-average over them while the tables do not. A run of the plan that has not finished is named in the notes of the tables.
+A folder may also hold runs of an earlier command, which the tables, and so the report, leave out.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def incomplete_local_runs(planned: Iterable[PlannedRun]) -> set[Key]:
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """The folders of a comparison's started runs, and of other finished runs (both sorted). `planned` is empty if the
-    folder does not have the plan."""
+    """The folders of a comparison's started runs, and of other finished runs, sorted; `planned` is empty without a
+    plan."""
 
     runs: tuple[Path, ...]
     others: tuple[Path, ...]

@@ -42,8 +42,7 @@ def installed_version(package: str) -> str:
 
 
 def environment() -> dict[str, object]:
-    """The content of `environment.json`: format of the run folder, versions, platform, processor, threads and GPU.
-    Results are bit-identical only on the same machine with the same number of threads (`training.threads`)."""
+    """The content of `environment.json`. Results are bit-identical only on one machine with one number of threads."""
     return {
         "run_format": RUN_FORMAT,
         "versions": versions(),

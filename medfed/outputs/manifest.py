@@ -1,8 +1,7 @@
 """The manifest of a run: a JSON file with the size and the SHA-256 of every result file, so that damage is found.
 
 It is written before the files that it lists are changed, and keeps what it listed before, so that both contents of a
-file are known if a process is killed in between. Files in `states/` and `sites/` begin with their own SHA-256, which is
-verified when they are read; the manifest lists it, so that a file of another run is found.
+file are known if a process is killed in between. Files in `states/` and `sites/` begin with their own SHA-256.
 """
 
 from __future__ import annotations
@@ -37,21 +36,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Sizes and checksums of the result files of a run, by their path within the folder.
-
-    Args:
-        round: the last round whose results the listed files contain.
-        files: the present content of each file.
-        before: the content before the last change, which files have whose change was not completed; None if a file did
-            not exist.
-        checkpoints: the SHA-256 with which each file in `states/` and `sites/` begins; empty in older versions.
-    """
+    """Sizes and checksums of the result files of a run, by their path within the folder."""
 
     path: Path
-    round: int = 0
+    round: int = 0  # the last one whose results the files contain
     files: Mapping[str, Entry] = field(default_factory=dict)
-    before: Mapping[str, Entry | None] = field(default_factory=dict)
-    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, Entry | None] = field(default_factory=dict)  # contents before a change that was not completed
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # SHA-256 with which files of states/ and sites/ begin
 
     def write(self) -> None:
         """Replace the file in one step."""
@@ -60,19 +51,11 @@ class Manifest:
     def changed(
         self, new: Mapping[str, Entry], tables: Collection[str], growing: Collection[str], number: int | None = None
     ) -> Manifest:
-        """The manifest after a change of files that is announced before it is made.
+        """The manifest after a change of files (`new` content) that is announced before it is made.
 
         Earlier changes of other files are complete by then, so their earlier contents are no longer listed, except
-        those of `tables`, which belong to the round.
-
-        Args:
-            new: the content that the files will have.
-            tables: names of the files that each round makes longer.
-            growing: those of `tables` to which rows are appended. They are long, so only their size is compared.
-            number: the round whose results the files then contain; None leaves it unchanged.
-
-        Raises:
-            UserError: if one of these files has neither of the two contents that the manifest lists.
+        those of `tables`, which each round makes longer. Of `growing` tables only the size is compared. UserError if a
+        file has neither of the two contents that the manifest lists.
         """
         before = {
             name: entry
@@ -86,12 +69,9 @@ class Manifest:
     def check(
         self, names: Iterable[str], tables: Collection[str], growing: Collection[str], last_round: int
     ) -> list[str]:
-        """One sentence for each listed file that was changed, was cut or is missing.
-
-        `tables` and `growing` as in `changed`; a process that was killed while it appended leaves a file that begins
-        with the earlier content. If `last_round`, the last one with a checkpoint, is earlier than the manifest's round,
-        the process was killed before the end of the round, and files may have their earlier content.
-        """
+        """One sentence for each listed file that was changed, was cut or is missing. A process that was killed while it
+        appended leaves a file that begins with the earlier content. If `last_round`, the last one with a checkpoint, is
+        earlier than the manifest's round, files may have their earlier content."""
         sentences = []
         if last_round > self.round:
             sentences.append(
@@ -113,8 +93,8 @@ class Manifest:
         return sentences
 
     def check_checkpoints(self, newest: str) -> list[str]:
-        """One sentence for each file in `states/` and `sites/` that was replaced by one of another run; missing files
-        are allowed. `newest`, from which a resumed run continues, must be listed if any checkpoint is."""
+        """One sentence for each file in `states/` and `sites/` of another run; missing files are allowed. `newest`,
+        from which a resumed run continues, must be listed if any checkpoint is."""
         sentences = []
         for name in sorted({*self.checkpoints, newest}) if self.checkpoints else []:
             path, expected = self.path.parent / name, self.checkpoints.get(name)
@@ -221,8 +201,8 @@ def entry_of(path: Path, n_bytes: int | None = None) -> Entry | None:
 
 
 def entry_of_appended(path: Path, data: bytes) -> Entry:
-    """The entry that a file, which may be missing, will have after data were appended. The checksum of the present
-    content is computed once and then continued, because the file may be long."""
+    """The entry that a file, which may be missing, will have after data were appended. The present checksum is
+    continued, because the file may be long."""
     size, checksum = _appended.get(path, (0, hashlib.sha256()))
     if size != (path.stat().st_size if path.is_file() else 0):
         content = path.read_bytes() if path.is_file() else b""

@@ -91,28 +91,25 @@ class RunFolderLockedError(UserError):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder with the files of one training run.
+    """The files of one training run: a lock, checkpoints, tables, scores and the model.
 
     Always: `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each simulated
     site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values that were
     sent), `timings.csv` (seconds, steps and images of each round; the only file that differs between two runs of one
     config), `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`.
 
-    Optional: `clients.json` (the cases of each simulated client); `survey.csv` and `survey.json` (what the sites report
-    about their images before round 1, and what does not fit together); `cases_without_adaptation.csv`;
-    `unseen_rounds.json` (`evaluation.unseen_every`: scores of the unseen site by round, which must not choose
-    anything).
+    Optional: `clients.json` (cases of each simulated client), `survey.csv` and `survey.json` (what the sites report
+    about their images), `cases_without_adaptation.csv`, `unseen_rounds.json` (`evaluation.unseen_every`).
 
-    `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
-    (`check`).
+    `manifest.json` has the size and SHA-256 of all these files, `manifest_timings.json` those of `timings.csv`.
     """
 
     path: Path
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
-        """Create the folder if it is missing, and lock it during the `with` block; a second process gets a
-        `RunFolderLockedError`. UserError if the folder cannot be written or its name is not valid UTF-8."""
+        """Create the folder if it is missing, and lock it; a second process gets a RunFolderLockedError. UserError if
+        the folder cannot be written or its name is not valid UTF-8."""
         if not has_utf8_name(self.path):
             raise UserError(
                 f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with "
@@ -148,12 +145,8 @@ class RunFolder:
         return sorted(map(_round_of, (self.path / "states").glob("round_*.state")))
 
     def load_state(self, round_number: int) -> State:
-        """Read the checkpoint of a round: the coordinator's state after it, with the global weights.
-
-        Raises:
-            UserError: if the checkpoint is damaged, or belongs to another round.
-            FileNotFoundError: if there is no checkpoint of this round.
-        """
+        """Read the coordinator's state after a round; UserError if the checkpoint is damaged, FileNotFoundError if it
+        is missing."""
         path, advice = self._state_path(round_number), "delete it to continue from the previous round"
         try:
             state = State.from_bytes(read_with_checksum(path, advice))
@@ -167,13 +160,9 @@ class RunFolder:
         return state
 
     def save_round(self, done: Round, best_round: int, keep_every: int = 0) -> None:
-        """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
-
-        The two newest checkpoints, that of `best_round`, and every `keep_every`-th one (0 for none) stay. The order is:
-        the manifest, the tables (`ledger.csv`, `timings.csv`, `history.csv`), the checkpoint. If the process is killed
-        in between, the tables may have rows of a round without a checkpoint; `truncate` removes them when the run is
-        resumed.
-        """
+        """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints. The two newest
+        checkpoints, that of `best_round`, and every `keep_every`-th one (0 for none) stay. If the process is killed in
+        between, the tables may have rows of a round without a checkpoint; `truncate` removes them on resuming."""
         effort = {"n_steps": done.n_steps, "n_images": done.n_images}
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
         added = {
@@ -193,11 +182,8 @@ class RunFolder:
             self._state_path(old).unlink()
 
     def save_state(self, state: State, unneeded: Collection[int] = ()) -> None:
-        """Write `states/round_NUMBER.state`, with a checksum.
-
-        A manifest lists the checkpoint and the sites' files of the round first, and no longer those of `unneeded`
-        rounds.
-        """
+        """Write `states/round_NUMBER.state`; a manifest first lists it with the sites' files, and forgets `unneeded`
+        rounds."""
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
         data = state.to_bytes()
@@ -267,23 +253,18 @@ class RunFolder:
         return rows
 
     def timings(self) -> list[dict[str, Any]]:
-        """One dict per round of `timings.csv`; unknown values are None. Empty if the file does not exist.
-
-        "n_clients" is the number of sites (or simulated clients) that were asked to train. Seconds: "share", "train"
-        and "validate", summed over all sites, and "aggregate" at the coordinator. "n_steps" and "n_images": optimiser
-        steps and images of the training, summed over all sites.
-        """
+        """One dict per round; unknown values are None. "n_clients" were asked to train; the seconds "share", "train"
+        and "validate", "n_steps" and "n_images" are summed over sites, and "aggregate" has the seconds of the
+        coordinator."""
         rows = ({key: parse_field(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
 
     def ledger(self) -> Iterator[dict[str, str]]:
-        """Yield one row of texts for each tensor or value that was sent to or from a site; nothing if the file does not
-        exist.
+        """Yield one row for each tensor or value that was sent; nothing if the file does not exist.
 
-        Keys: "round", "site", "direction" ("up" to the coordinator or "down"), "kind" (the purpose of the message, such
-        as "share" or "validate"), "content" ("weight", "statistic" or "fact"), "name", "shape" (such as "16x3x3"),
-        "dtype" ("fact" for a value that is not a tensor) and "bytes". Older versions wrote no column `content`; it then
-        follows from the names of the network's entries.
+        Keys: "round", "site", "direction" ("up" to the coordinator or "down"), "kind" (purpose of the message),
+        "content" ("weight", "statistic" or "fact"), "name", "shape" (such as "16x3x3"), "dtype" ("fact" for a value
+        that is no tensor) and "bytes". In older files, `content` follows from the names of the network's entries.
         """
         entries: Collection[str] | None = None
         for row in self._rows("ledger.csv"):
@@ -297,8 +278,8 @@ class RunFolder:
         return (self.load_state(rounds[-1]).weights if (rounds := self.rounds()) else self.load_model()).keys()
 
     def write_text(self, name: str, text: str) -> None:
-        """Replace a file in one step, so that a killed process leaves its complete old or new content; the manifest
-        lists it first."""
+        """Replace a file in one step, so that a killed process leaves its old or new content; the manifest lists it
+        first."""
         data = text.encode(errors="backslashreplace")
         self._announce({name: entry_of_bytes(data)})
         write_atomically(self.path / name, data)
@@ -323,11 +304,8 @@ class RunFolder:
         return summary
 
     def begin_manifest(self) -> None:
-        """Begin to list the files of the run in its manifests, unless they exist.
-
-        The files that an older version of medfed wrote are listed as they are. `manifest.json` is written last: if the
-        process is killed in between, the run is still one of an older version.
-        """
+        """List the files of an older version as they are, unless there are manifests. `manifest.json` is written last:
+        if the process is killed in between, the run is still one of an older version."""
         last_round = max(self.rounds(), default=0)
         for path in map(self.path.joinpath, MANIFESTS[::-1]):
             if not path.is_file():
@@ -339,7 +317,7 @@ class RunFolder:
                 Manifest(path, last_round, {name: entry for name, entry in listed.items() if entry}).write()
 
     def forget_conclusions(self) -> None:
-        """Delete the summary, and remove what is written after the last round from the manifest; the run is then
+        """Delete the summary, and take what is written after the last round from the manifest; the run is then
         unfinished."""
         (self.path / "summary.json").unlink(missing_ok=True)
         if manifest := read_manifest(self.path / MANIFESTS[0]):
@@ -361,11 +339,9 @@ class RunFolder:
         write_atomically(self.path / "summary.json", text)
 
     def check(self, rewritten: Collection[str] = ()) -> None:
-        """UserError with one sentence for each result file that was changed, cut or deleted since the run wrote it.
-
-        Of an unfinished run, only the files that a resumed run reads are checked. A run of an older version of medfed,
-        which wrote no manifest, only gives a warning. Files in `rewritten` are written again and not checked.
-        """
+        """UserErrors for result files that were changed, cut or deleted; those in `rewritten` are not checked. Of an
+        unfinished run, only files that a resumed run reads are checked. A run without a manifest (older version) gives
+        a warning."""
         sentences, is_finished, last_round = [], self.is_finished(), max(self.rounds(), default=0)
         manifests = [manifest for name in MANIFESTS if (manifest := read_manifest(self.path / name))]
         if len(manifests) < len(MANIFESTS):

@@ -146,8 +146,8 @@ def check_bundle(path: Path) -> None:
 
 
 def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
-    """Check `configs/metadata.json` against the JSON Schema, and that MONAI could evaluate nothing in it as code.
-    UserError names the key; also if the changelog lacks the bundle's version. `source` names the file in errors."""
+    """Check `metadata.json` against the JSON Schema, and that MONAI could evaluate nothing in it; UserError names the
+    key."""
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
         key = ".".join(map(str, fault.absolute_path)) or "at the top"
@@ -161,12 +161,8 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 
 
 def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
-    """Check that a config (`inference.json`, `train.json`, `evaluate.json`) has only allowed classes, keys and
-    expressions.
-
-    `TARGETS` (or `TRAINING_TARGETS`) lists the classes, `KEYS_OF` the arguments of some; `CALLS` and `IMPORTS` of
-    `expressions` the functions and imports in expressions. UserError names the key.
-    """
+    """Check that a config such as `inference.json` has only allowed classes (`targets`), keys (`KEYS_OF`) and
+    expressions; UserError names the key."""
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")
     _check_keys(content, source)

@@ -1,7 +1,6 @@
 """Write the configs of a bundle: `inference.json` (how to predict exactly as medfed does), `train.json` and others.
 
-They start from the template folder in `bundles/`. Only values that depend on the run are replaced, as the task defines
-them (`medfed.tasks.bundle_template`).
+Values that depend on the run (`medfed.tasks.bundle_template`) are replaced in a template folder in `bundles/`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ NOT_INSTALLED = {"pydicom": "3.0.1"}  # the version to state if the package is n
 
 
 def inference_config(template: Path, bundle: BundleTemplate, network_def: Json | None) -> Json:
-    """The content of `configs/inference.json`. `network_def` is the entry from which MONAI's config parser builds the
-    network; None if MONAI cannot build it: the config then loads the exported program `models/model.pt2`."""
+    """The content of `inference.json`. With `network_def` None, because MONAI cannot build the network, the config
+    loads the exported program `models/model.pt2`."""
     config = json.loads((template / "configs" / "inference.json").read_text())
     config["network_def"] = network_def or PROGRAM_DEF
     bundle.fill_inference(config)
@@ -32,18 +31,14 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
 
 def training_configs(bundle: BundleTemplate, inference: Json, provenance: Json) -> dict[str, Json]:
     """The contents of `train.json` and `evaluate.json`, by "train" and "evaluate"; `inference` needs a network for
-    MONAI.
-
-    The optimiser's settings are those in `provenance["training_settings"]`; without them, the defaults of a config.
-    """
+    MONAI."""
     training = {**asdict(Training()), **provenance.get("training_settings", {})}
     parts = bundle.training_parts(training, inference)
     return {"train": train_config(inference, parts, training), "evaluate": evaluate_config()}
 
 
 def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: Json) -> Json:
-    """The content of `configs/metadata.json`: versions, data, how the model was trained, and `scores` as
-    `eval_metrics`."""
+    """The content of `metadata.json`: versions, data, how the model was trained, and `scores` as `eval_metrics`."""
     content = json.loads((template / "configs" / "metadata.json").read_text())
     content |= {
         "monai_version": installed_version("monai"),

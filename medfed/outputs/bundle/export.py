@@ -50,23 +50,9 @@ COPIED_KEYS = (  # keys of summary.json whose values are copied to the bundle's 
 
 
 def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
-    """Write the trained model of a finished run as a MONAI bundle. The images of the run are not needed.
-
-    Args:
-        run: folder of a finished run.
-        out: folder of the bundle to create; it must not exist. None creates a folder inside `run`/bundle, with the name
-            that the task gives its bundles.
-        force: export the model although it did not learn: a trivial prediction or the initial weights are as good
-            (`learning` in `summary.json`). The bundle's README then says so.
-
-    Returns:
-        The folder of the bundle.
-
-    Raises:
-        UserError: if the run is unfinished or damaged, if the model did not learn and `force` is false, if `out`
-            exists, if the weights do not fit the network, or if the method predicts with several sets of weights that
-            cannot be combined into one, such as COPA with a head that is not linear.
-    """
+    """Write the trained model of a finished run as a MONAI bundle; see `medfed.export`. No image of the run is needed.
+    UserError also if `out` exists, the weights do not fit the network, or the method predicts with several sets of
+    weights that cannot be combined into one, such as COPA with a head that is not linear."""
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
         raise UserError(
@@ -102,8 +88,8 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """How a model was trained, for `medfed_provenance` in `configs/metadata.json`. `medfed.score` builds the network
-    from its entries `network` and `method_settings`, not from the bundle's program."""
+    """How a model was trained, for `metadata.json`. `medfed.score` builds the network from its entries `network` and
+    `method_settings`, not from the bundle's program."""
     name = config.method_name
     return {
         "method": name,
@@ -133,12 +119,7 @@ def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
     """The weights that prediction needs, and the function that adds the method's layers; None if it needs no added
-    layer.
-
-    Some methods add layers for training only. If the network gives equal outputs for two random images with and without
-    the added layers, only the plain network's weights are returned; otherwise (for example with StableFDG's attention)
-    all.
-    """
+    layer. A layer is for training only if outputs for two random images are equal without it."""
     if type(method).wrap_network is Method.wrap_network:
         return weights, None
     wrap = partial(method.wrap_network, architecture=network)

@@ -28,10 +28,10 @@ _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 def is_allowed_expression(text: str) -> bool:
     """Whether MONAI may evaluate an expression (which begins with `$`) of a bundle's config.
 
-    Allowed are strings, numbers, references to other keys (`@key`), lists, dicts, list comprehensions, `+`, `or`,
-    `not`, `if ... else`, calls of the functions in `CALLS`, such as `sorted` and `glob.glob`, and a few complete
-    expressions, such as `$import glob`. MONAI replaces references, and `#` by `::`, before it parses the text. So a
-    string with a reference, or a comment, could become code; neither is allowed.
+    Allowed are strings, numbers, references (`@key`), lists, dicts, list comprehensions, `+`, `or`, `not`, `if ...
+    else`, calls of `CALLS`, and a few complete expressions, such as `$import glob`. MONAI replaces references, and `#`
+    by `::`, before it parses the text. So a string with a reference, or a comment, could become code; neither is
+    allowed.
     """
     if text in (*IMPORTS, *CONVERTERS.values(), *OUTPUTS):
         return True

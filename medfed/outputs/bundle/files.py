@@ -39,8 +39,8 @@ class BundleFiles:
             return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
 
     def check_weights(self, name: str) -> None:
-        """Compare a file of weights with the CRC-32 checksums that PyTorch stores in it. UserError if they differ, if
-        the content is compressed (PyTorch never does that), or if the file is not a zip."""
+        """UserError if a file of weights is no zip, or compressed, or differs from the CRC-32 checksums that PyTorch
+        stores."""
         with self.names[name]() as file:
             check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
@@ -55,8 +55,8 @@ class BundleFiles:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[BundleFiles]:
-    """Open a bundle's folder or zip for reading in a `with` block, without unpacking. UserError if it is neither,
-    contains links, or would be dangerous to unpack: files outside the folder, or above 4 GiB."""
+    """Open a bundle's folder or zip without unpacking; UserError if it is neither, contains links, or would be
+    dangerous to unpack: files outside the folder, or above 4 GiB."""
     if path.is_dir():
         yield BundleFiles(path, _in_folder(path))
         return

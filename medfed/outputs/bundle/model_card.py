@@ -59,15 +59,8 @@ def model_card(
     image_size: int,
     can_train: bool,
 ) -> str:
-    """The model card as Markdown: the template's `docs/README.md` with each {placeholder} replaced.
-
-    Args:
-        provenance: how the model was trained; values may be missing.
-        versions: package that a user must install -> version.
-        image_size: side length of the network's square input image in pixels.
-        can_train: whether MONAI can build the network, so that the bundle has `configs/train.json`; otherwise it has
-            the exported program `models/model.pt2`.
-    """
+    """The model card as Markdown: the template's `docs/README.md` with each {placeholder} replaced. `versions` are of
+    packages that a user must install; `can_train` tells whether MONAI can build the network."""
     text = (template / "docs" / "README.md").read_text()
     sites, facts = provenance.get("sites") or [], summary.get("method_facts") or {}
     values = {
@@ -93,8 +86,7 @@ def model_card(
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:
-    """Remarks for readers of the scores, for example about an adaptation to the test images or initial weights.
-    Paragraphs with an empty line before each; "" without remarks."""
+    """Paragraphs of remarks about the scores, such as an adaptation to test images; "" without any."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
@@ -121,12 +113,9 @@ def card_notes(summary: Mapping[str, Any]) -> str:
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Mean scores over sites for `eval_metrics`, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}.
-
-    A name consists of "unseen" or "seen", the structure (not for classification) and the metric; fractions are in [0,
-    1]. Limits of a 95 % interval have the suffix `_95_percent_low` or `_95_percent_high`. The mean absolute error of a
-    vertical ratio, such as that of optic cup and disc, is included. Unknown scores are left out.
-    """
+    """Mean scores over sites for `eval_metrics`, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}. A
+    name consists of the role, the structure (not for classification) and the metric; ends of a 95 % interval have the
+    suffix `_95_percent_low` or `_95_percent_high`. Fractions are in [0, 1]; unknown scores are left out."""
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
     values = {}

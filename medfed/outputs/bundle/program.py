@@ -78,8 +78,8 @@ WORD = re.compile(r"[\w.+]*")
 
 
 def save_program(path: Path, network: nn.Module, channels: int, side: int) -> None:
-    """Export a network (in evaluation mode, on the CPU) as ".pt2" for batches of any number of `side` x `side` images.
-    UserError if `torch.export` cannot record the network, or if the program's output differs from the network's."""
+    """Export a network (in evaluation mode, on the CPU) for batches of any number of `side` x `side` images; UserError
+    if `torch.export` cannot record it, or its output differs."""
     images = torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(0))
     batches = [images, images[:1], images[:2] * torch.linspace(0, 1, side)]
     with torch.no_grad(), warnings.catch_warnings():
@@ -128,11 +128,8 @@ def _without_private(network: nn.Module) -> nn.Module:
 
 
 def check_program(file: IO[bytes], source: str) -> None:
-    """Check that an exported program holds only known tensor operations and plain tensors. Nothing is executed.
-
-    The parts are read with PyTorch's own reader, so that `torch.export.load` sees the same ones. The check does not
-    bound the memory and the time that the operations need. UserError names what is damaged or not allowed.
-    """
+    """Check, without executing it, that a program holds only known tensor operations and plain tensors; UserError
+    otherwise. The parts are read as `torch.export.load` reads them. Memory and time of the operations have no bound."""
     try:
         n_file_bytes = file.seek(0, os.SEEK_END)
         members = zipfile.ZipFile(file).namelist()
@@ -160,7 +157,7 @@ def check_program(file: IO[bytes], source: str) -> None:
 
 
 def _check_parts(names: Sequence[str], members: Sequence[str], source: str) -> None:
-    """Check the names of the parts, which PyTorch's reader and Python's `zipfile` list. If its own reader fails,
+    """Check that PyTorch's reader and Python's `zipfile` list the same known parts. If its own reader fails,
     `torch.export.load` reads files of an old format with `zipfile`, and unpickles them."""
     for name, count in Counter(names).items():
         if not PARTS.fullmatch(f"program/{name}") or count > 1:

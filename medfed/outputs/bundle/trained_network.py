@@ -22,8 +22,8 @@ def load_trained_network(
     task: Task,
     wrap: NetworkWrapper | None = None,
 ) -> nn.Module:
-    """Build the network on the CPU with the given weights, in evaluation mode. `wrap` adds the layers of the federated
-    method. UserError lists the first differences if the weights do not fit, or a weight that is not finite."""
+    """Build the network on the CPU in evaluation mode; `wrap` adds the method's layers. UserError if weights do not
+    fit."""
     module = network.build(task.channels, task.out_channels)
     module = (wrap(module) if wrap else module).eval()
     expected = module.state_dict()

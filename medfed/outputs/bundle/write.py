@@ -40,22 +40,15 @@ def write_bundle(
     input_is_2d: bool,
     wrap: NetworkWrapper | None = None,
 ) -> Path:
-    """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
+    """Write a MONAI bundle with trained weights, which passes `check_bundle`. If an error occurs, no folder is left.
 
     Args:
-        out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
-            MONAI Label infers the task from it.
-        weights: all weights of the network (with the layers that `wrap` adds), by name.
-        provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed, data
-            ("phantom" for synthetic images, or "real") and others.
-        summary: content of `summary.json`, for the scores and the remarks of the model card.
+        out: must not exist. Its name should end in `_segmentation` or `_classification`, because MONAI Label infers
+            the task from it.
+        weights: of the network with the layers that `wrap` adds, by name.
         input_is_2d: True for 2-D image files such as PNG (always for classification), False for NIfTI volumes.
-        wrap: function that adds the layers of the federated method (`Method.wrap_network`). MONAI cannot build them;
-            the bundle then has an exported program, `models/model.pt2`, for images of the task's size.
-
-    Raises:
-        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed program cannot
-            be made, or if the bundle does not pass `check_bundle`.
+        wrap: adds the layers of the federated method. MONAI cannot build them; the bundle then has an exported
+            program, `models/model.pt2`, for images of the task's size.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
     if target.exists():
@@ -91,8 +84,8 @@ def write_bundle(
 
 
 def template_folder(name: str) -> Path:
-    """The folder with the parts of a bundle that are the same for every run, for example "prostate_segmentation". In a
-    source checkout, it is in `bundles/` next to `medfed/`; in an installed package, in `medfed/bundles/`."""
+    """The folder with the parts of a bundle that are the same for every run, such as "prostate_segmentation"; in a
+    source checkout in `bundles/`, in an installed package in `medfed/bundles/`."""
     places = [PACKAGE / "bundles" / name, PACKAGE.parent / "bundles" / name]
     for place in places:
         if (place / "configs" / "inference.json").is_file():

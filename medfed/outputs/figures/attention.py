@@ -11,11 +11,10 @@ from medfed.outputs.figures.figure import as_array, new_figure, save_png, show_i
 
 
 def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write images and, below each image, a map of where the network's attention lies.
+    """Write images and, below each image, a map of where the network's attention lies (1 is average attention).
 
-    The map shows each score divided by the mean score, so 1 is average attention. Zero padding changes the scores of
-    cells at the border even for an image of constant colour; include such an image as a case, because its map shows
-    only this effect.
+    Zero padding changes the scores at the border even for an image of constant colour; include such an image as a case,
+    because its map shows only this effect.
 
     Args:
         cases: one dict per image, with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w): the attention on each

@@ -39,25 +39,18 @@ Limits = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class BoxGroup:
-    """One box of a box plot.
+    """One box of a box plot, with one value per case."""
 
-    Attributes:
-        name: the text above the box; the number of values is added.
-        values: one value per case (a patient's image or volume).
-        role: "seen" (the site trained), "validation" (it only scored) or "unseen"; decides the colour.
-        failed: for each value, whether the case is a failure (a missed structure or a false alarm), drawn as a cross.
-    """
-
-    name: str
+    name: str  # the text above the box; the number of values is added
     values: tuple[float, ...]
-    role: str
-    failed: tuple[bool, ...]
+    role: str  # "seen" (the site trained), "validation" or "unseen"; decides the colour
+    failed: tuple[bool, ...]  # whether each case is a failure, drawn as a cross
 
 
 @dataclass(frozen=True)
 class BoxPanel:
-    """Several boxes, from top to bottom, on a common axis. `limits` are the ends of the axis; None computes them from
-    the values, with a logarithmic axis if the range is wide. A figure with a single panel does not show its title."""
+    """Several boxes, from top to bottom, on a common axis. `limits` are its ends; None computes them from the values,
+    with a logarithmic axis if the range is wide. A figure with a single panel does not show its title."""
 
     label: str
     groups: tuple[BoxGroup, ...]
@@ -66,11 +59,7 @@ class BoxPanel:
 
 
 def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
-    """Write box plots of the scores of every case: one panel per structure and metric, one box per site.
-
-    Crosses mark missed structures and false alarms. Their distance is the diagonal of the image, so the axis of a
-    distance can be logarithmic.
-    """
+    """Write box plots of the scores of every case: one panel per structure and metric, one box per site."""
     structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
     panels = [
         [site_panel(rows, structure, measure, scoring) for measure in scoring.box_plot_values(rows)]
@@ -101,8 +90,7 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
-    """Raise the lower limit of an axis in steps of one fifth of the range, at most four, up to the smallest value. For
-    example, (0, 1) with the smallest value 0.73 becomes (0.6, 1). None stays None."""
+    """Raise the lower limit of an axis in fifths of the range up to the smallest value: (0, 1) becomes (0.6, 1) for 0.73."""
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
         return limits
@@ -112,12 +100,9 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 
 
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
-    """Draw box plots with single values as points; all rows have the same number of panels.
-
-    A box shows the median and the quartiles; as usual (Tukey), a whisker ends at the most distant value within 1.5 box
-    lengths of the box. One or two values have points and no box. A box with more than `max_points` values shows at most
-    30 points, all outside the whiskers.
-    """
+    """Draw box plots with single values as points; all rows have the same number of panels. Whiskers are Tukey's; one
+    or two values have no box. A box with more than `max_points` values shows at most 30 points, all outside the
+    whiskers."""
     n_groups = max(1, *(len(panel.groups) for line in panels for panel in line))
     with_titles = sum(map(len, panels)) > 1
     height = (ROW_IN * n_groups + AXIS_IN + 0.3 * with_titles) * len(panels) + 0.6 * with_titles

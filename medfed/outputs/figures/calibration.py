@@ -27,11 +27,8 @@ from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
 def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write one panel per site with the accuracy by confidence (probability of the predicted class, 15 bins).
-
-    On the dashed line, the accuracy equals the confidence. The area of a point grows with the number of images in its
-    bin. The title of a panel has the expected calibration error (ECE).
-    """
+    """Write one panel per site with the accuracy by confidence (probability of the predicted class, 15 bins) and the
+    expected calibration error. The area of a point grows with the number of images in its bin."""
     sites = rows_by_site(rows)
     figure, panels = figure_with_panels(len(sites), 2.6)
     for axes, ((role, site), site_rows) in zip(panels, sites.items()):
@@ -49,8 +46,7 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
 
 
 def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write one ROC curve per site, with AUROC; the curves of unseen sites are thick. With more than two classes, a
-    curve is the average of the one-vs-rest ROC curves of the classes."""
+    """Write one ROC curve per site, with AUROC; with more than two classes, it is the average of one-vs-rest curves."""
     sites, classes = rows_by_site(rows), classes_of(rows)
     figure = new_figure(6.4, 6.0)
     axes = figure.subplots()

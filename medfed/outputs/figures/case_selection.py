@@ -10,8 +10,7 @@ from medfed.core.seeds import stream_seed
 
 
 def mean_dice_by_image(rows: Sequence[Mapping]) -> dict[str, float]:
-    """Dice in [0, 1] of each image of the unseen site, averaged over structures; images without a known Dice are left
-    out."""
+    """Dice in [0, 1] of each image of the unseen site, averaged over structures, if it is known."""
     by_image: dict[str, list[float]] = {}
     for row in rows:
         if row["role"] == "unseen" and row["dice"] is not None:
@@ -20,8 +19,8 @@ def mean_dice_by_image(rows: Sequence[Mapping]) -> dict[str, float]:
 
 
 def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
-    """Images of the unseen site by the keys "best", "median" and "worst" of the mean Dice; empty if no Dice is known.
-    Equal scores are ranked by name. For an even number of images, "median" is the worse of the two in the middle."""
+    """Images of the unseen site by "best", "median" and "worst" mean Dice; empty if no Dice is known. Equal scores are
+    ranked by name; of two images in the middle, the worse is the median."""
     dice = mean_dice_by_image(rows)
     ranked = sorted(dice, key=lambda image: (-dice[image], image))
     places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
@@ -29,11 +28,8 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
 
 
 def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
-    """At most `n` rows of the unseen site, one per image or volume, that are the same for every method and seed.
-
-    The cases are ordered by a hash of their names, so scores do not influence the choice. For classification, one image
-    of each class is selected in turn, and the result is sorted by class.
-    """
+    """At most `n` rows of the unseen site, one per image or volume, that are the same for every method and seed,
+    because a hash of the names orders them. For classification, each class gives one in turn."""
     cases = {(row["site"], row["image"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
     ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]
     n_of_class: Counter[str] = Counter()

@@ -12,8 +12,7 @@ from medfed.tasks.class_scoring import classes_of
 
 
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write one confusion matrix of image numbers per site: rows are true classes, columns predicted classes. The
-    colour of a cell shows its number divided by the number of all images of the true class at the site."""
+    """Write one confusion matrix of image numbers per site: rows are true classes, whose shares are the colours."""
     sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)
     figure, panels = figure_with_panels(len(sites), size)

@@ -31,8 +31,7 @@ History = Sequence[Mapping]
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a panel: (round, value) points, sorted by round. `dash` is a line style of matplotlib; `width` is in
-    points."""
+    """One curve of a panel. `dash` is a line style of matplotlib; `width` is in points."""
 
     name: str
     points: Points
@@ -43,8 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """The curves of one measured value, such as the training loss. `clients` has the points of many clients, which are
-    drawn as one band from the lowest to the highest value of each round."""
+    """The curves of one measured value; many `clients` are drawn as one band from the lowest to the highest value."""
 
     label: str
     curves: tuple[Curve, ...]
@@ -72,13 +70,9 @@ def save_training_curves(
 def save_unseen_curves(history: History, scores: History, path: str | Path, data_label: str) -> None:
     """Write the scores of the unseen site by round, which were measured after training; no file without any value.
 
-    This is Figure 7 (a) of ELCFS for one method: the boundary distance at the sites that train and at the unseen site.
-    A second panel shows the scores. Because the figure looks at the target, its title says that it must not choose a
-    round, a setting or a method.
-
-    Args:
-        history: rows of `history.csv`, with the values of the sites that train.
-        scores: one dict per round and unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
+    This is Figure 7 (a) of ELCFS for one method, with a second panel for the scores. Because the figure looks at the
+    target, its title says that it must not choose a round, a setting or a method. `scores` has one dict per round and
+    unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
     """
     panels = []
     for key, column in (("score", "validation_score"), ("boundary_distance", "boundary_distance")):
@@ -96,18 +90,11 @@ def save_unseen_curves(history: History, scores: History, path: str | Path, data
 
 
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
-    """Four panels of a run: training loss, validation score, boundary distance, share of live triplets (FISC); some may
-    be empty.
+    """Four panels of a run: training loss, validation score, boundary distance, share of live triplets (FISC).
 
-    The boundary distance is the mean cosine distance between the features on the boundary of a structure and those in a
-    ring of background around it. A panel has one curve per site and one for the mean; for more than 12 sites or
-    clients, a shaded band replaces the single curves.
-
-    Args:
-        history: one dict per round with `round`, `train_loss` and `validation_score` (None in rounds without
-            validation), and optionally `boundary_distance`, `triplets` and `live_triplets` (numbers),
-            `validation_site_score`, and values of single sites, such as `train_loss/SITE`.
-        ends: site that did not train -> (round, boundary distance), which is measured only once there.
+    A panel has one curve per site and one for the mean; for more than 12 sites or clients, a band replaces the single
+    curves. `history` has the rows of `history.csv`; `ends` has, for a site that did not train, (round, boundary
+    distance).
     """
     panels = []
     for key, label in MEASURES.items():

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then up to `n` wrong ones.
-    Each part is sorted by confidence (the probability of the predicted class), the highest first."""
+    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then up to `n` wrong ones."""
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["image"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
@@ -33,12 +32,8 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
 def save_confident_examples(
     cases: Sequence[Mapping], path: str | Path, data_label: str, sites: str = "the unseen site"
 ) -> None:
-    """Write images with their predictions: right ones in the upper row, wrong ones in the lower row.
-
-    Args:
-        cases: one dict per image, with `row` (from `select_confident`) and `image` (C, H, W) in [0, 1].
-        sites: where the images come from; part of the title.
-    """
+    """Write images with their predictions: right ones in the upper row, wrong ones in the lower row. A case has `row`
+    (from `select_confident`) and `image` (C, H, W) in [0, 1]; `sites` is part of the title."""
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
     figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
     panels = figure.subplots(2, max(1, *map(len, groups)), squeeze=False)
@@ -53,11 +48,8 @@ def save_confident_examples(
 
 
 def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write classified images that are the same for every method (`select_common_cases`), in the given order.
-
-    The figures of two methods differ only in the predictions and in the colours of the frames: green for a right
-    prediction, red for a wrong one. `cases` as in `save_confident_examples`.
-    """
+    """Write classified images that are the same for every method (`select_common_cases`), in the given order, with
+    green or red frames for right or wrong predictions. `cases` as in `save_confident_examples`."""
     figure, panels = figure_with_panels(len(cases), 2.4)
     for axes, case in zip(panels, cases):
         _example(axes, case)

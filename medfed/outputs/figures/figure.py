@@ -65,8 +65,7 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
 
 @contextmanager
 def texts_are_plain(figure: Figure) -> Iterator[None]:
-    """Context manager: draw or save the figure without matplotlib's formulas, which it otherwise sees between two "$".
-    The texts that the figure has before the block stay without formulas after the block."""
+    """Draw or save the figure without matplotlib's formulas, which it otherwise sees between two "$" of a text."""
     from matplotlib import rcParams
     from matplotlib.text import Text
 
@@ -94,11 +93,8 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels.
-
-    `entries` are (symbol, colour, text); a symbol with "-" is a line style of matplotlib, any other a marker. `dark`
-    gives the legend a dark background, for colours that are pale on white.
-    """
+    """Add a legend in one line below the panels. `entries` are (line style or marker, colour, text); `dark` gives it a
+    dark background, for colours that are pale on white."""
     from matplotlib.lines import Line2D
 
     handles = []
@@ -110,8 +106,8 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bo
 
 
 def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """Draw (C, rows, columns) in [0, 1], in colour for three channels, otherwise the first channel in grey. `aspect` is
-    the height of a pixel divided by its width."""
+    """Draw (C, rows, columns) in [0, 1], three channels in colour, else the first in grey; `aspect` is a pixel's
+    height."""
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
@@ -123,17 +119,9 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """Turn an image as radiologists look at it: the patient's front is up, the patient's right side on the left.
-
-    Args:
-        array: (C, H, W, ...).
-        axes: two letters, the directions in the patient in which H and W increase, for example "RA" for right and
-            anterior (the letters of `nibabel.aff2axcodes`). None for images that are not from a scanner: the array is
-            returned.
-
-    Returns:
-        A view (C, W, H, ...) of the array.
-    """
+    """Return a view (C, W, H, ...) of (C, H, W, ...) with the patient's front up and the patient's right side on the
+    left. `axes` has two letters of `nibabel.aff2axcodes`, the directions in which H and W increase, for example "RA".
+    None, for images that are not from a scanner, returns the array."""
     if axes is None:
         return array
     flipped = tuple(place for place, towards in enumerate(axes, start=1) if towards in "RAS")

@@ -18,8 +18,7 @@ MIN_OPACITY, MAX_OPACITY = 0.06, 0.6  # the number above can be read in light an
 def heat_map_figure(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], higher_is_better: bool
 ) -> Figure | None:
-    """Draw a table of numbers (two decimals) whose cells have a stronger colour for better numbers; None is a dash.
-    None if no number is known."""
+    """Draw a table of numbers (two decimals) with stronger colours for better ones; None if no number is known."""
     known = [value for line in values for value in line if value is not None]
     if not known:
         return None

@@ -31,14 +31,13 @@ TEXTS_IN, MAX_ROW_IN = 0.7, 3.8  # height of the texts above and below an image;
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
     """Write images with contours of the reference masks (true masks) and of the predicted masks.
 
-    A scan (its `spacing` is not None) is shown as three slices with the reference mask: near its first, middle and last
-    one. The patient's front is up and the patient's right side on the left; without the key `affine`, H must increase
-    to the patient's left and W to the back. A 2-D image (`spacing` is None) has the axis H from top to bottom.
+    A scan is shown as three slices with the reference mask, with the patient's front up and right side on the left;
+    without `affine`, H must increase to the patient's left and W to the back. A 2-D image has the axis H downwards.
 
     Args:
         cases: one dict per image or scan, with `title`, `image` (C, H, W, D) in [0, 1], `reference` and `prediction`
-            (S, H, W, D; a 0/1 mask for each of S structures), and `spacing` (mm along H, W and D); D is 1 for a 2-D
-            image. Optional for a scan: `affine`, (4, 4), from voxels to mm.
+            (S, H, W, D; a 0/1 mask for each of S structures), and `spacing` (mm along H, W and D; None for a 2-D
+            image, with D = 1). Optional for a scan: `affine`, (4, 4), from voxels to mm.
         common_cases: show only the slice with the largest reference area, cropped by the reference only, so that the
             figures of two methods differ only in the predicted contours. False crops around both masks.
     """

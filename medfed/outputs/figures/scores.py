@@ -15,8 +15,7 @@ HATCHES = {"-": "", "--": "///", ":": "..."}  # of bars, by the dashes of lines:
 
 
 def save_score_bars(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write a group of bars for each site (and the average), one bar for each method. Error bars show the standard
-    deviation over seeds, if there are several."""
+    """Write a group of bars for each site (and the average), one bar for each method; error bars are SD over seeds."""
     several = len(table.sites) > 1
     groups = [*table.sites, "average"] if several else list(table.sites)
     series = [(line.method, (*line.cells, line.average) if several else line.cells) for line in block.lines]
@@ -24,11 +23,8 @@ def save_score_bars(table: Table, block: Block, path: str | Path, title: str) ->
 
 
 def save_score_lines(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write one line for each method and site over the values of the varied setting (rows labelled `METHOD,
-    KEY=VALUE`).
-
-    A method without the setting is one point, drawn as a horizontal line. Error bars as in `save_score_bars`.
-    """
+    """Write one line for each method and site over the varied setting's values (rows labelled `METHOD, KEY=VALUE`). A
+    method without the setting is a horizontal line."""
     values = list(dict.fromkeys(line.method.partition(", ")[2] for line in block.lines if ", " in line.method))
     methods = list(dict.fromkeys(line.method.partition(", ")[0] for line in block.lines))
     cells = {line.method: line.cells for line in block.lines}

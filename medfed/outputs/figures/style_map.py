@@ -25,8 +25,7 @@ MARKERS = ("o", "s", "^")  # of sites 1 to 6, 7 to 12, 13 to 18
 
 @dataclass(frozen=True)
 class RestyledImages:
-    """Images of a site, (N, C, H, W) in [0, 1], and by name of a style the same N images in this style; one patient per
-    image."""
+    """Images of a site, (N, C, H, W) in [0, 1], and by name of a style the same N images in it."""
 
     images: object
     styled: Mapping[str, object]
@@ -39,8 +38,8 @@ class RestyledImages:
 
 
 def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
-    """Write a map of the original images of all sites, and one that adds one restyled copy of each. The title of a
-    panel gives the percentage of images whose most similar image of another patient is from the same site."""
+    """Write a map of the original images of all sites, and one with a restyled copy of each. A panel's title gives the
+    percentage of images whose most similar image of another patient is from the same site."""
     names = list(sites)
     labels = np.concatenate([[place] * len(sites[name].patients) for place, name in enumerate(names)])
     patients = [(name, patient) for name in names for patient in sites[name].patients]
@@ -71,14 +70,9 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
 
 
 def save_interpolation_map(site: str, panels: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
-    """Write one site's images and their restyled copies, one panel (by title) for each mixing ratio; Figure 6 (a) of
-    ELCFS.
-
-    A copy has the colour of the site from which its style is. With a fixed ratio, the copies of each style form a
-    distribution of their own; with a random ratio, they fill the space between these. The original images are the same
-    in all panels, as are the axes. A panel's title gives the percentage of images whose most similar image of another
-    patient has the same colour.
-    """
+    """Write one site's images and their restyled copies, one panel for each mixing ratio; Figure 6 (a) of ELCFS. With a
+    fixed ratio, the copies of each style form a distribution of their own; with a random ratio, they fill the space
+    between."""
     first = next(iter(panels.values()))
     names, n = list(first.styled), len(first.patients)
     labels, patients = np.repeat(np.arange(1 + len(names)), n), [*first.patients] * (1 + len(names))
@@ -103,13 +97,9 @@ def save_interpolation_map(site: str, panels: Mapping[str, RestyledImages], path
 
 
 def describe_style(images: np.ndarray) -> np.ndarray:
-    """Describe images (N, C, H, W) in [0, 1] by numbers (N, D) that depend on appearance, not on shapes; not
-    standardised.
-
-    For each channel: the logarithm of the mean Fourier amplitude in up to 16 rings of frequencies (brightness,
-    contrast, sharpness and noise, without phase), mean, standard deviation, and 10th, 50th and 90th percentile of the
-    pixels. With several channels, the covariances between channels follow.
-    """
+    """Describe images (N, C, H, W) in [0, 1] by numbers (N, D) that depend on appearance, not on shapes. For each
+    channel: the logarithm of the mean Fourier amplitude in up to 16 rings of frequencies, mean, standard deviation, and
+    10th, 50th and 90th percentile of the pixels. Covariances between channels follow."""
     n, channels, height, width = images.shape
     amplitude = np.abs(np.fft.fft2(images)) / (height * width)
     cycles = [np.fft.fftfreq(size, 1 / size) for size in (height, width)]
@@ -125,11 +115,8 @@ def describe_style(images: np.ndarray) -> np.ndarray:
 
 
 def site_separability(points: np.ndarray, labels: np.ndarray, patients: Sequence) -> float:
-    """Fraction of images whose most similar image of another patient is from the same site; 1: the style identifies the
-    site.
-
-    `points` (N, D) are descriptions, compared by Euclidean distance; `labels` (N,) are integers, the sites.
-    """
+    """Fraction of images whose most similar image of another patient is from the same site, by Euclidean distance of
+    `points` (N, D); `labels` (N,) are the sites."""
     patient_ids = np.unique([str(patient) for patient in patients], return_inverse=True)[1]
     distance = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
     distance[patient_ids[:, None] == patient_ids[None]] = np.inf

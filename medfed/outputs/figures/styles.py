@@ -25,8 +25,7 @@ GAP = 0.06  # between two images of a grid, as a fraction of their width
 def save_style_gallery(
     original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
 ) -> None:
-    """Write an image (C, H, W) in [0, 1], and by title the same image in other styles with the difference below. The
-    difference is averaged over the channels. `axes` as in `to_display_orientation`."""
+    """Write an image (C, H, W) in [0, 1], and by title the same image in other styles with the difference below."""
     images = {"original": original} | dict(styled)
     arrays = {name: to_display_orientation(as_array(image), axes) for name, image in images.items()}
     first = arrays["original"]
@@ -54,14 +53,8 @@ def save_style_grid(
     data_label: str,
     axes: str | None = None,
 ) -> None:
-    """Write one image of each source site (a site that trains) in every style: one row per image, the original on the
-    left.
-
-    Args:
-        images_by_site: source site -> (image (C, H, W) in [0, 1], {site: the image in the style of this site}). All
-            images have the same shape; a missing style leaves a white place.
-        axes: as in `to_display_orientation`.
-    """
+    """Write one image of each source site in every style: one row per image, the original on the left. Values are
+    (image (C, H, W) in [0, 1], {site: the image in its style}); a missing style leaves a white place."""
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     lines = [[image, *(styled.get(name) for name in sites)] for image, styled in images_by_site.values()]
     grid, rows, columns = _tiled(
@@ -81,8 +74,8 @@ def save_style_grid(
 
 
 def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, list[float], list[float]]:
-    """Join lines of images (C, H, W) to one image with white gaps, because a panel for each image draws much slower.
-    None leaves a white place. The result is the image and the middles of its lines and of its columns, in pixels."""
+    """Join lines of images (C, H, W) to one image with white gaps (None: a white place), because many panels draw
+    slowly. Also return the middles of lines and columns, in pixels."""
     channels, height, width = next(image for line in lines for image in line if image is not None).shape
     gap = max(1, round(GAP * width))
     tops, lefts = ([k * (size + gap) for k in range(n)] for size, n in ((height, len(lines)), (width, len(lines[0]))))
@@ -95,12 +88,10 @@ def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, li
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
-    """Write histograms of the intensities of each site, before and after an exchange of styles.
+    """Write histograms of the intensities (means over channels) of each site, before and after an exchange of styles.
 
-    The closer the lines of two sites, the more similar their intensities. After Figure 3 of CCST (Chen et al.,
-    Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer, WACV 2023,
-    https://arxiv.org/abs/2210.00912). Each site has a pair of images before and after, (N, C, H, W), N may differ; the
-    intensity of a pixel is the mean over its channels.
+    After Figure 3 of CCST (Chen et al., Federated Domain Generalization for Image Recognition via Cross-Client Style
+    Transfer, WACV 2023, https://arxiv.org/abs/2210.00912). Each site has images before and after, (N, C, H, W).
     """
     intensities = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
     values = [image for pair in intensities.values() for image in pair]

@@ -58,11 +58,10 @@ _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
 
 
 def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) -> str:
-    """The text of an SVG element for an HTML page; the figure's white background becomes invisible, in place.
+    """The figure as an SVG element for an HTML page; its white background becomes invisible, in place.
 
     The element has no `style` attribute, no script and no reference to other files, so the page's content security
-    policy allows it. Every text is escaped. Colours of medfed's palette (keys of `COLOURS`) become variables of the
-    page's style sheet. The same figure gives the same text.
+    policy allows it. Every text is escaped. Colours in `COLOURS` become variables of the page's style sheet.
 
     Args:
         prefix: beginning of every id in the element; each figure of a page needs another one.
@@ -117,8 +116,7 @@ def _referenced(root: Element) -> Iterator[Element]:
 
 
 def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
-    """The elements to write for a node of matplotlib's SVG: none, one, or its children. Metadata and style sheets are
-    left out. A group without attributes is replaced by its children."""
+    """The elements to write for a node of matplotlib's SVG: none, one, or the children of a group."""
     name = node.tag.rpartition("}")[2]
     if name in ("metadata", "style", "clipPath"):
         return []

@@ -46,19 +46,12 @@ ALSO_RUN_HERE = " (also run here)"
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """Method and settings of one run of a comparison, to find published results of the same method and settings.
-
-    Args:
-        name: name of the method in the config.
-        changes: dotted keys (such as `method.k`) in which the run differs from the comparison's config.
-        settings: all values of the config's `method` block.
-        unseen_scores: the entry "unseen" of the run's `summary.json`; empty if the run has none.
-    """
+    """Method and settings of one run of a comparison, to find published results of the same method and settings."""
 
     name: str
-    changes: tuple[str, ...]
-    settings: Mapping[str, Any]
-    unseen_scores: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[str, ...]  # dotted keys, such as `method.k`, that differ from the comparison's config
+    settings: Mapping[str, Any]  # all values of the config's block `method`
+    unseen_scores: Mapping[str, Any] = field(default_factory=dict)  # the entry "unseen" of `summary.json`
 
     def matches(self, row: PublishedRow) -> bool:
         """Whether the run has the row's method and settings, and no other difference from the comparison's config."""
@@ -72,8 +65,8 @@ class CompletedRun:
 
 
 def published_name_of(data: Mapping[str, Any]) -> str | None:
-    """The name of a config's `data` block in the published tables, for example "prostate MRI"; None if there are none.
-    A phantom (synthetic dataset) has the name of the real dataset that it imitates."""
+    """The name of a config's data in the published tables, such as "prostate MRI", also for its phantom; None without
+    one."""
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
     return DATASETS.get(str(data.get("name")))
@@ -114,12 +107,8 @@ def block_title(block: PublishedBlock) -> str:
 
 
 def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
-    """A block of a published table as rows of equal length: a header row, then one row for each method.
-
-    A row has the method in medfed's notation (such as `ccst:k=1`), its name in the paper, the numbers ("-" if missing)
-    and the printed average. A row is marked "(also run here)" if a run has its method and settings; a dagger (†) marks
-    a printed average that is not the mean of the row.
-    """
+    """A block of a published table as rows of text: a header, then one row for each method ("-" for a missing number).
+    "(also run here)" marks a method that a run has, a dagger (†) a printed average that is not the mean of its row."""
     runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
     rows = [["method", "printed as", *block.columns, *["average"] * averaged]]
@@ -165,8 +154,7 @@ def _scores_here(block: PublishedBlock, runs: Sequence[CompletedRun]) -> Iterato
 
 
 def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
-    """The Markdown section "As published", after an empty line; "" if there is no published table of the dataset.
-    `kind` is "phantom" (adds a second warning) or "real"."""
+    """The Markdown section "As published"; "" without published tables. `kind` "phantom" adds a second warning."""
     tables = tables_of_dataset(published_name_of(data))
     parts = ["", "## As published", "  \n".join(comparison_warnings(kind))]
     for table in tables:

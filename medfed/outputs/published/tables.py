@@ -1,8 +1,8 @@
 """Published result tables of the papers as data, one YAML file each, including printed averages that are wrong.
 
-Numbers of different papers must not be ranked together, because networks, data splits, numbers of rounds, and who ran
-the baselines differ. For example, the accuracy of CCST on PACS is 86.52 in its own paper, 79.00 in StableFDG's and
-78.28 in FISC's.
+Numbers of different papers must not be ranked together, because networks, data splits, rounds, and who ran the
+baselines differ. For example, the accuracy of CCST on PACS is 86.52 in its own paper, 79.00 in StableFDG's and 78.28
+in FISC's.
 """
 
 from __future__ import annotations
@@ -19,23 +19,13 @@ DIRECTIONS = ("higher", "lower")
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """Published numbers of one method: one row of a table of a paper.
+    """Published numbers of one method: one row of a table of a paper."""
 
-    Args:
-        method: in the notation of `python -m medfed.evaluate --methods`, for example `ccst:style=single,k=1`. A method
-            that medfed does not have is written in the same style.
-        printed: name of the method in the paper.
-        values: one number for each column; None where the number cannot be read.
-        average: printed average; None if the paper has none.
-        rounded_to: precision of the printed numbers, such as 0.01 for two decimals. Below 0.01, each number is shown
-            with as many decimals as it has.
-    """
-
-    method: str
-    printed: str
-    values: tuple[float | None, ...]
-    average: float | None = None
-    rounded_to: float = 0.01
+    method: str  # as `medfed.evaluate --methods` takes it, such as `ccst:style=single,k=1`
+    printed: str  # name of the method in the paper
+    values: tuple[float | None, ...]  # one for each column; None where the number cannot be read
+    average: float | None = None  # as printed; None if the paper has none
+    rounded_to: float = 0.01  # precision of the numbers; below 0.01, each has as many decimals as it has
 
     def text(self, value: float | None) -> str:
         """A number with the decimals of the paper; "-" for None."""
@@ -47,30 +37,20 @@ class PublishedRow:
 @dataclass(frozen=True)
 class PublishedBlock:
     """Part of a published table whose numbers can be compared: the methods' results on one dataset in one metric.
-
-    Args:
-        unit: "%" for Dice and accuracy, "" for numbers without a unit.
-        direction: "higher" or "lower": which numbers are better.
-        column: meaning of the columns, for example "unseen site".
-        part: "validation" or "test" if two sites are left out; otherwise "".
-        legend: long names of the columns; may be empty.
-        structure: the structure whose scores the block contains, if `measured_as` is set; otherwise "".
-        measured_as: the column of `cases.csv` that has the definition of this block's metric, if its name does not say
-            it; otherwise "". The scores of a comparison in this column are shown below the block.
-    """
+    Scores of a comparison in the column `measured_as` of `cases.csv`, if set, have the same definition."""
 
     title: str
     dataset: str
     metric: str
-    unit: str
-    direction: str
-    column: str
+    unit: str  # "%" for Dice and accuracy, "" for numbers without a unit
+    direction: str  # "higher" or "lower": which numbers are better
+    column: str  # meaning of the columns, such as "unseen site"
     columns: tuple[str, ...]
     rows: tuple[PublishedRow, ...]
-    part: str = ""
-    legend: dict[str, str] = field(default_factory=dict)
-    structure: str = ""
-    measured_as: str = ""
+    part: str = ""  # "validation" or "test" if two sites are left out
+    legend: dict[str, str] = field(default_factory=dict)  # long names of the columns
+    structure: str = ""  # whose scores the block contains, if `measured_as` is set
+    measured_as: str = ""  # column of `cases.csv`, if the metric's name does not say its definition
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -97,24 +77,14 @@ class Misprint:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of one paper.
-
-    Args:
-        paper: short name of the paper.
-        citation: full citation.
-        backbone: network of the experiments.
-        split: split of the data.
-        baselines: who ran the other methods.
-        misprints: printed averages that are not the mean of their row.
-        notes: other remarks for the reader.
-    """
+    """One table of one paper."""
 
     paper: str
     citation: str
     table: str
-    backbone: str
-    split: str
-    baselines: str
+    backbone: str  # network of the experiments
+    split: str  # of the data
+    baselines: str  # who ran the other methods
     blocks: tuple[PublishedBlock, ...]
     misprints: tuple[Misprint, ...] = ()
     notes: tuple[str, ...] = ()

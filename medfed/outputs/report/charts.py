@@ -30,8 +30,7 @@ DASHES = {"-": "", "--": "5 3", ":": "1.5 2.5"}  # line styles of matplotlib as 
 
 
 def run_boxes(run: Run, prefix: str) -> list[Chart]:
-    """One chart per structure and metric, with one box per site. `prefix` begins the ids; each section needs another
-    one."""
+    """One chart per structure and metric, with one box per site; `prefix`, unique on the page, begins the ids."""
     return site_boxes(run.rows, run.scoring, prefix, run.method, run.data_label)
 
 
@@ -47,11 +46,8 @@ def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data
 
 
 def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Box plots of the cases of all seeds: one chart per unseen site, structure and metric, with one box per method.
-
-    The metrics are the task's first one and those in `evaluation.metrics`. Charts of the same structure and metric have
-    the same axis limits, if the metric has fixed limits such as 0 and 1.
-    """
+    """One chart per unseen site, structure and metric, with one box per method; the cases are those of all seeds.
+    Charts of the same metric have equal axes, if the metric has fixed limits such as 0 and 1."""
     first = comparison.drawn[0]
     charts: list[Chart] = []
     methods = list(dict.fromkeys(run.method for run in comparison.drawn))
@@ -102,7 +98,7 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Scores of all methods at all sites as coloured tables, one chart per structure, metric and role with at least two
+    """Scores of all methods at all sites as coloured tables, one per structure, metric and role with at least two
     sites."""
     charts: list[Chart] = []
     for role, table in comparison.tables:

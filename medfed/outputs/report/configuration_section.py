@@ -20,8 +20,7 @@ RULES = {  # evaluation.selection: its description
 
 @dataclass(frozen=True)
 class Configuration:
-    """The first section: facts as (name, value) in words (values of several runs are joined), runs, and notices. A
-    folded table or list of notices is shown only after a click."""
+    """The first section: facts as (name, value), runs and notices; a folded list is shown only after a click."""
 
     facts: list[tuple[str, str]]
     runs: Table

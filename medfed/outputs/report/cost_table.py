@@ -8,8 +8,7 @@ from medfed.outputs.tables.cost import HEAD, NOTE, PARTS, cost_rows
 
 
 def cost_table(comparison: Comparison) -> Table | None:
-    """Time and transferred bytes of each method, averaged over its runs. None if the user named the runs one by one,
-    and not a folder that `medfed.evaluate` wrote."""
+    """Mean time and bytes of each method; None for runs that the user named one by one."""
     if not (costs := comparison.costs()):
         return None
     head = HEAD | PARTS

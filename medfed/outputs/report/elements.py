@@ -10,40 +10,25 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
-
-    Attributes:
-        value: what the column is sorted by; None sorts by the text.
-        mark: "best" is shown bold, "second" underlined, "" plain.
-        code: a name from a file, shown on a line of its own in a fixed-width font; "" for none.
-        note: text shown behind `text` and `code`; "" for none.
-    """
+    """One cell of a table."""
 
     text: object
-    value: object = None
-    mark: str = ""
-    code: str = ""
-    note: str = ""
+    value: object = None  # what the column is sorted by; None sorts by the text
+    mark: str = ""  # "best" is shown bold, "second" underlined
+    code: str = ""  # a name from a file, shown on a line of its own in a fixed-width font
+    note: str = ""  # shown behind `text` and `code`
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its caption. A click on a column's heading sorts the body.
-
-    Attributes:
-        data_label: the text at the end of the caption, such as "PHANTOM data".
-        body: the rows; the first cell of a row is the row's heading.
-        foot: rows below the body, which are not sorted.
-        text_columns: positions of the columns that are aligned to the left; other columns hold numbers.
-        notes: sentences below the table.
-    """
+    """A table with its caption; a click on a column's heading sorts the body."""
 
     caption: str
-    data_label: str
+    data_label: str  # at the end of the caption, such as "PHANTOM data"
     head: Sequence[str]
-    body: Sequence[Sequence[Cell]]
-    foot: Sequence[Sequence[Cell]] = ()
-    text_columns: Sequence[int] = (0,)
+    body: Sequence[Sequence[Cell]]  # the first cell of a row is the row's heading
+    foot: Sequence[Sequence[Cell]] = ()  # rows below the body, which are not sorted
+    text_columns: Sequence[int] = (0,)  # positions of the columns that are aligned to the left; others hold numbers
     notes: Sequence[str] = ()
 
 

@@ -1,4 +1,4 @@
-"""The figures (PNG files) of runs inside the page: of one run in a row, of several methods one above the other.
+"""The figures of runs inside the page: of one run in a row, of several methods one above the other.
 
 The page shows a figure at most 60 rem wide (960 pixels on a usual screen), so it contains a smaller copy of the file.
 """
@@ -42,16 +42,15 @@ CAPTIONS = {  # by file name
 
 @dataclass
 class FigureBudget:
-    """The limit for the size of all PNG figures in the report, and which figures the report shows or leaves out, and
-    why."""
+    """The limit for the size of all PNG figures in the report, and why the report leaves some out."""
 
     bytes_left: int = MAX_BYTES
     embedded: set[Path] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
     def read(self, path: Path) -> bytes | None:
-        """Return the smaller copy of a PNG file (`to_webp`) and subtract its size from `bytes_left`. None, with the
-        reason in `left_out`, if the file is not a PNG file or its copy is too large."""
+        """Return a smaller copy of a PNG file (`to_webp`); None, with the reason in `left_out`, if there is none or no
+        space."""
         try:
             data = to_webp(path)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -66,13 +65,7 @@ class FigureBudget:
 
 
 def to_webp(path: Path) -> bytes:
-    """A PNG file as WebP, at most `MAX_WIDTH` pixels wide.
-
-    Raises:
-        OSError: if the file is not a PNG file or is damaged. PIL.Image.DecompressionBombError: if the image has more
-            than twice PIL's limit of pixels. PIL.Image.DecompressionBombWarning: if the image has more pixels than
-            PIL's limit.
-    """
+    """A PNG file as WebP, at most `MAX_WIDTH` pixels wide; PIL's errors for a damaged or too large file are raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=["PNG"]) as image:
@@ -93,8 +86,8 @@ class MethodStack:
 
 
 def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
-    """The PNG figures of a run that the page does not draw itself or show in a comparison, as far as the budget lasts.
-    Figures that medfed writes come first, in a fixed order; other PNG files in `figures/` follow, sorted by name."""
+    """The PNG figures of a run that the page does not draw itself, as far as the budget lasts; those of medfed come
+    first."""
     if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
         budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
     paths = {path.stem: path for path in sorted((run.path / FIGURES).glob("*.png")) if path not in budget.embedded}
@@ -108,12 +101,8 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 
 
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
-    """Figures of predictions by unseen site, one stack of all methods for each kind of figure, as far as the budget
-    lasts.
-
-    First come figures with the same cases for every method, then those whose cases each method chose for itself. A
-    stack has runs of one seed. Kinds and sites with fewer than two methods are left out.
-    """
+    """Figures of predictions by unseen site, one stack of all methods of one seed for each kind, as far as the budget
+    lasts. First come figures with the same cases for every method, then those whose cases each method chose."""
     stacks: dict[str, list[MethodStack]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
     label = comparison.runs[0].data_label
     for name in (*COMMON, *OWN):

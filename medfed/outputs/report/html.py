@@ -18,16 +18,10 @@ _NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters th
 
 
 def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
-    """Render a template as an HTML page that needs no other file and no network.
+    """Render a template, which must extend `frame.html.jinja`, as an HTML page that needs no other file and no network.
 
-    The page's content security policy forbids the browser to load other files. Text from `content` is escaped. The same
-    arguments give the same text.
-
-    Args:
-        template: file name of the Jinja template, which must extend `frame.html.jinja`.
-        style, script: CSS and JavaScript; ValueError if one contains its end tag or `<!--`.
-        folders: folders with templates, in addition to `medfed/outputs/report/templates`.
-        content: the variables of the template; a missing one is a `jinja2.UndefinedError`.
+    The page's content security policy forbids the browser to load other files. Text from `content` is escaped; a
+    missing variable is a `jinja2.UndefinedError`. ValueError if `style` or `script` contains its end tag or `<!--`.
     """
     policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
     policy += f"; script-src {_hash_source(script)}" if script else ""
@@ -58,8 +52,7 @@ def _environment(*folders: Path) -> Environment:
 
 
 def trusted_text(text: str, element: str) -> Markup:
-    """Mark a style sheet or script as text that Jinja must not escape; ValueError if it ends its element or begins a
-    comment."""
+    """Mark a style sheet or script as text that Jinja must not escape; ValueError if it has its end tag or `<!--`."""
     if f"</{element}" in text.lower() or "<!--" in text:
         raise ValueError(
             f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "

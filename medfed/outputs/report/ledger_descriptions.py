@@ -141,8 +141,8 @@ HEADINGS = {"weight": "model weights", "statistic": "statistics", "fact": "facts
 
 
 def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
-    """Describe what was sent, and what it could reveal about patients; `UNKNOWN` without a description. `methods` has
-    the run's method, or the methods of a stack in order: `1/NAME` in the ledger is of the second one."""
+    """Describe what was sent; `UNKNOWN` without a description. `1/NAME` is of the second method of a stack,
+    `methods[1]`."""
     if key.content == "weight":
         return {WEIGHTS: _WEIGHTS, NORMALISATION: _NORMALISATION}[key.name]
     if key.content == "fact":

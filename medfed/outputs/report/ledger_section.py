@@ -22,20 +22,13 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class RunLedger:
-    """What was sent to and from the sites in one run, as texts and tables for the report.
-
-    Attributes:
-        overview: the totals in one paragraph.
-        unknown: names of tensors that this version has no description of.
-        revealed: (what, what it could reveal about patients).
-        by_site: bytes by site.
-    """
+    """What was sent to and from the sites in one run, as texts and tables for the report."""
 
     title: str
-    overview: str
-    unknown: list[str]
+    overview: str  # the totals in one paragraph
+    unknown: list[str]  # names of tensors that this version has no description of
     sent: Table
-    revealed: list[tuple[str, str]]
+    revealed: list[tuple[str, str]]  # (what, what it could reveal about patients)
     received: Table
     by_site: Table
 

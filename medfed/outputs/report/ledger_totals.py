@@ -22,25 +22,18 @@ SITE, ENTRY = "SITE", "ENTRY"  # stand for the name of a site, or of a weight, i
 
 @dataclass(frozen=True, order=True)
 class LedgerKey:
-    """Rows of `ledger.csv` with the same key are added up.
+    """Rows of `ledger.csv` with the same key are added up. `content` is "weight", "statistic" or "fact". All weights
+    share the name WEIGHTS, their normalisation statistics NORMALISATION. In names of statistics, SITE stands for a site
+    and ENTRY for a weight: `control/ENTRY` is one name for all control variates."""
 
-    Attributes:
-        direction: "up" from the sites to the coordinator, or "down".
-        content: "weight", "statistic" (any other tensor) or "fact" (a plain value without a shape, such as a loss).
-        name: the name in the ledger. All weights of the network share the name `WEIGHTS`, its normalisation statistics
-            the name `NORMALISATION`. In names of statistics, `SITE` stands for the name of a site and `ENTRY` for the
-            name of a weight: `control/ENTRY` is one name for all control variates.
-    """
-
-    direction: str
-    content: str
+    direction: str  # "up" from the sites to the coordinator, or "down"
+    content: str  # "weight", "statistic" (any other tensor) or "fact" (a value without a shape, such as a loss)
     name: str
 
 
 @dataclass
 class LedgerTotal:
-    """Bytes, rounds, sites and shapes of all sent values with the same key, over the whole run. `shapes` has the first
-    `MAX_SHAPES` + 1 different shapes, in the order of the ledger."""
+    """Totals of all sent values with the same key; `shapes` has the first MAX_SHAPES + 1 different shapes."""
 
     n_bytes: int = 0
     rounds: set[int] = field(default_factory=set)
@@ -48,7 +41,6 @@ class LedgerTotal:
     shapes: dict[str, None] = field(default_factory=dict)
 
     def add(self, round_number: int, site: str, shape: str, n_bytes: int) -> None:
-        """Add one row of `ledger.csv`."""
         self.n_bytes += n_bytes
         self.rounds.add(round_number)
         self.sites.add(site)
@@ -58,8 +50,7 @@ class LedgerTotal:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Totals of everything that was sent to or from the sites of a run, by key, and bytes by site and (direction,
-    content)."""
+    """Totals of what was sent in a run, by key, and bytes by site and (direction, content)."""
 
     totals: dict[LedgerKey, LedgerTotal]
     by_site: dict[str, dict[tuple[str, str], int]]
@@ -78,12 +69,9 @@ class Ledger:
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
-    """Add up the rows of a run's `ledger.csv`; UserError if a file is damaged or the ledger has another header.
-
-    The names of `sites` and of simulated clients (`clients.json`) become SITE in the names of statistics, so that
-    `style/UCL/mean` counts as `style/SITE/mean`. In the ledger of an older version, which has no column `content`,
-    tensors whose names are in `model.safetensors` are weights.
-    """
+    """Add up the rows of a run's `ledger.csv`; UserError if a file is damaged or the ledger has another header. Names
+    of `sites` and of simulated clients become SITE in the names of statistics, so that `style/UCL/mean` counts as
+    `style/SITE/mean`. In older ledgers, tensors whose names are in `model.safetensors` are weights."""
     weights = _weight_names(run / "model.safetensors")
     names = frozenset(sites) | frozenset(_client_names(run / "clients.json"))
     totals: dict[LedgerKey, LedgerTotal] = {}

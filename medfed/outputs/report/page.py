@@ -41,15 +41,7 @@ class RunResults:
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """The content of the section about one comparison.
-
-    Attributes:
-        figures: figures of predictions, by unseen site; None if the runs cannot be compared.
-        cost: time and transferred bytes of each method; None if the runs' times cannot be compared.
-        published: tables that papers printed about the dataset; None if no such table is known.
-        joining: what joining the federation gives and what not pooling costs; empty without `local` and `pooled`.
-        box_note: sentence that explains the box plots.
-    """
+    """The content of the section about one comparison; a part is None or empty if the runs do not have it."""
 
     warnings: list[str]
     conclusions: Sequence[str] = ()
@@ -57,7 +49,7 @@ class ComparisonResults:
     heat_maps: Sequence[Chart] = ()
     boxes: Sequence[Chart] = ()
     curves: Sequence[Chart] = ()
-    figures: dict[str, list[MethodStack]] | None = None
+    figures: dict[str, list[MethodStack]] | None = None  # of predictions, by unseen site
     cost: Table | None = None
     published: Published | None = None
     joining: Sequence[Table] = ()

@@ -39,27 +39,19 @@ ROLES = ("seen", "validation", "unseen")
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a finished run's folder, as the report uses it.
-
-    Attributes:
-        method: the run's name in tables. Two runs with the same method, unseen site and seed have different names.
-        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of an image.
-        history: the rows of `history.csv`: one dict per round, with losses and validation scores.
-        row: the method and varied settings, which identify the run in its comparison.
-        unadapted: the rows of the unseen site without the adaptation to its images; empty without an adaptation.
-    """
+    """The content of a finished run's folder, as the report uses it."""
 
     path: Path
-    method: str
+    method: str  # name in tables; runs of the same method, unseen site and seed have different ones
     summary: dict[str, Any]
     config: dict[str, Any]
     config_text: str
-    rows: list[dict]
-    history: list[dict]
+    rows: list[dict]  # of `cases.csv`
+    history: list[dict]  # of `history.csv`
     ledger: Ledger
-    row: ComparisonRow
+    row: ComparisonRow  # identifies the run in its comparison
     scoring: Scoring
-    unadapted: Sequence[dict] = ()
+    unadapted: Sequence[dict] = ()  # rows of the unseen site without the adaptation to its images, if there was one
 
     @property
     def transductive_by(self) -> list[str]:
@@ -93,24 +85,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that the report compares with each other.
+    """Runs that the report compares with each other, those of the baseline first."""
 
-    Attributes:
-        name: the comparison's folder, or another name.
-        runs: the runs, those of the baseline first.
-        tables: (role, table) pairs for the roles "unseen" and, if all runs have a validation site, "validation".
-        is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that the user named one by one.
-        why_no_table: why the runs cannot share a table, such as "a run left no site out"; None if they share a table.
-        left_out: a sentence about runs in the folder that do not belong to the comparison; "" without such runs.
-    """
-
-    name: str
+    name: str  # the comparison's folder, or another name
     runs: tuple[Run, ...]
-    tables: tuple[tuple[str, Table], ...]
-    is_a_folder: bool
-    why_no_table: str | None = None
+    tables: tuple[tuple[str, Table], ...]  # by role: "unseen" and, if all runs have a validation site, "validation"
+    is_a_folder: bool  # False for runs that the user named one by one
+    why_no_table: str | None = None  # why the runs cannot share a table, such as "a run left no site out"
     n_unfinished: int = 0
-    left_out: str = ""
+    left_out: str = ""  # a sentence about runs in the folder that do not belong to the comparison
     baseline: str = BASELINE
 
     @property
@@ -177,12 +160,8 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
-    """Read the folders of runs and of comparisons (from `medfed.evaluate`); a folder that is named twice is read once.
-
-    Returns:
-        The single runs named in `paths`, and the comparisons; single runs that differ in method, unseen site or seed
-        form one more comparison.
-    """
+    """Read each of these folders once; return the single runs, and the comparisons. Single runs that differ in method,
+    unseen site or seed form one more comparison."""
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
     finished = {path: _shown(folder) for path, folder in folders.items()}
@@ -267,7 +246,7 @@ def _table(runs: list[Run], role: str, baseline: str, planned: Set[Key]) -> Tabl
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
-    """Structures (such as organs) that have scores, in the order of the rows; ["all"] for classification. `role` is
-    "seen", "validation" or "unseen"; None uses all sites."""
+    """Structures that have scores at the sites of a role (None: all), in the order of the rows; ["all"] for
+    classification."""
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

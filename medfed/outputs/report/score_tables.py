@@ -29,12 +29,8 @@ def run_score_table(run: Run) -> Table:
 def site_score_table(
     scoring: Scoring, summary: Mapping[str, Any], data_label: str, title: str, remark: str = "", with_role: bool = True
 ) -> Table:
-    """One row per site and structure, and below them the means over sites.
-
-    Scores come before numbers of cases, so that a phone shows them without scrolling. If all rows have the same
-    structure, the caption names it, and there is no column for structures. `title` begins and `remark` ends the
-    caption.
-    """
+    """One row per site and structure, and below them the means over sites. Scores come before numbers of cases, so that
+    a phone shows them without scrolling. `title` begins and `remark` ends the caption."""
     sites = [
         (site, role, structure, group)
         for role in ROLES
@@ -91,8 +87,7 @@ def run_failure_table(run: Run) -> Table | None:
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
-    """Scores and differences per structure and metric, with methods as rows: unseen sites, then validation sites.
-    Notes, such as the definitions of the metrics, stand below the last table of each of the two."""
+    """Scores and differences per structure and metric, with methods as rows: unseen sites, then validation sites."""
     label, tables = comparison.runs[0].data_label, []
     for role, table in comparison.tables:
         sites = "unseen sites" if role == "unseen" else "validation sites"

@@ -44,9 +44,8 @@ DECIMALS = 6  # of scores in cases.csv; smaller changes count as none
 class Effect:
     """How an adaptation changes the main metric at the unseen sites, for one structure ("all" for classification).
 
-    Means are over sites with equal weights. `low` and `high` are the ends of the 95 % interval of the mean change;
-    `worse_low` and `worse_high` those of the exact 95 % interval of the share of patients whose score fell. The worst
-    patient, SITE/PATIENT, has the largest loss; it is None if no score fell.
+    Means are over sites with equal weights; the intervals are at 95 %. `low` and `high` are of the mean change,
+    `worse_low` and `worse_high` of the share of patients whose score fell. `worst_patient` is SITE/PATIENT.
     """
 
     structure: str
@@ -64,12 +63,10 @@ class Effect:
 
 
 def effects_of(scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]) -> list[Effect]:
-    """Compare the scores of the same patients with and without an adaptation, by the main metric and for each
-    structure.
+    """Compare the scores of the same patients with and without an adaptation, by main metric and structure.
 
-    A patient's score is first averaged over the runs. If neither the true nor the predicted mask contains the
-    structure, the case has the best score, so a false alarm that the adaptation causes or removes counts. Patients for
-    whom this holds both with and without the adaptation are left out.
+    A patient's score is averaged over the runs. A case in which neither mask contains the structure has the best score,
+    so false alarms that the adaptation causes or removes count; patients for whom this holds in both are left out.
     """
     structures = dict.fromkeys(map(scoring.structure_of, adapted))
     effects = []
@@ -121,8 +118,7 @@ def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -
 
 
 def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:
-    """Sentences about gain and harm in one run, without full stops; `with_patient` names the patient with the largest
-    loss."""
+    """Sentences about gain and harm in one run; `with_patient` names the patient with the largest loss."""
     if not (adaptation := summary.get("adaptation")):
         return []
     effects = [Effect(**effect) for effect in adaptation["effects"]]

@@ -27,12 +27,9 @@ class BlockStatistics:
     """Computes the lines of one block of a comparison: the scores of all methods for one structure and one metric.
 
     Args:
-        column: the metric in one unit.
-        structure: name of the structure; "all" for classification.
-        sites: names of the sites, in the order of the table's columns.
-        baselines: method label -> label of the row with which it is compared (the baseline or FedAvg of equal effort),
-            in the order of the table. None for a reference, which is neither compared nor ranked.
-        less_effort: label of the baseline, by the label of each method that is compared with FedAvg of equal effort.
+        baselines: label of the row with which each method is compared, in the order of the table; None for a reference,
+            which is neither compared nor ranked.
+        less_effort: label of the baseline, for methods that are compared with FedAvg of equal effort.
     """
 
     scoring: Scoring
@@ -43,8 +40,7 @@ class BlockStatistics:
     less_effort: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, runs: Runs, groups: Groups) -> tuple[Line, ...]:
-        """One line for each method. `groups` has the summaries' scores, for metrics that cannot be computed from the
-        rows."""
+        """One line for each method; `groups` has scores of metrics that cannot be computed from rows."""
 
         def shared(methods: Sequence[str]) -> Mapping[str, Mapping[str, SiteScores]]:
             of_all = _runs_of_all(runs, methods)
@@ -93,8 +89,7 @@ class BlockStatistics:
     def _line(
         self, method: str, own: Mapping[str, SiteScores], compared: Mapping[str, Mapping[str, SiteScores]]
     ) -> Line:
-        """The line of a method, without corrections for the number of tests. `compared` has the scores of the method
-        and of its baseline in the runs that both have; it is empty for a method that is not compared."""
+        """The line of a method before corrections; `compared` has its and the baseline's scores in common runs."""
         cells = tuple(self._cell(list(own[site].means.values()), own[site].estimate) for site in self.sites)
         rows = [row for site in self.sites for row in own[site].rows]
         worst = min if self.column.metric.higher_is_better else max

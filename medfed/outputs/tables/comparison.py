@@ -43,15 +43,12 @@ def build_table(
             for `local` and for rows that are compared with FedAvg of equal effort), and "unadapted" (rows of the unseen
             site without an adaptation).
         structures: names of the structures in the order of the table; ["all"] for classification.
-        baseline: label of the method with which all other methods are compared.
-        role: which sites are the columns: "unseen" or "validation".
         planned: label, site and seed of each planned run; a note names the missing ones. If empty, every method is
             expected at every site with every seed in `results`.
 
     Raises:
-        UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks,
-            two selection rules or two limits of a failure are mixed.
-        ValueError: if a row belongs to another site or has another role.
+        UserError: if there are no results, if a run occurs twice, or if phantom and real data, two tasks, two
+            selection rules or two limits of a failure are mixed.
     """
     each, results = results, merge_local(results, role)
     scorings = [scoring_of(result.get("summary", {})) for result in results]
@@ -151,8 +148,8 @@ def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Seq
 
 
 def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:
-    """Methods whose runs all have the configs of the baseline or of an earlier method, mapped to that method. For
-    example, `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps."""
+    """Methods whose runs all have the configs of the baseline or of an earlier method, by that method; for example,
+    `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps."""
     configs: dict[str, dict[tuple[str, int], str | None]] = {}
     for result in results:
         key = (result[f"{role}_site"], result["seed"])
@@ -168,8 +165,7 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
 
 
 def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
-    """A scoring with the metrics of all runs (those of the first run first) and their common limit of a failure. A run
-    of an older version did not record its limit; its failures are counted with the limit of the others."""
+    """A scoring with the metrics of all runs and their common limit of a failure, which older runs did not record."""
     pairs = zip(results, scorings, strict=True)
     recorded = [scoring for result, scoring in pairs if not lacks_failures(result)] or scorings
     limits = [{"the limit of a failure": ", ".join(scoring.failure_titles.values())} for scoring in recorded]

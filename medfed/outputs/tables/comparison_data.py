@@ -17,27 +17,21 @@ CONCLUSIONS = "What can and what cannot be concluded"  # the heading of the conc
 
 @dataclass(frozen=True)
 class Cell:
-    """Score of one method at one site, or averaged over the sites: mean over seeds, in the unit of the block.
-
-    `sd` is over seeds (None for a single seed); `low` and `high` are the ends of the 95 % interval over `n_patients`
-    patients, None without an interval.
-    """
+    """Score of one method at one site, or averaged over the sites: mean over seeds, in the unit of the block."""
 
     mean: float
-    sd: float | None
+    sd: float | None  # over seeds; None for a single seed
     n_seeds: int
-    low: float | None = None
+    low: float | None = None  # end of the 95 % interval over patients; None without an interval
     high: float | None = None
     n_patients: int = 0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Score of a method minus the score of the row that it is compared with, on the same patients; one site or the
-    average.
+    """Score of a method minus that of another row on the same patients, at one site or on average.
 
     Args:
-        mean: the difference, in the unit of the block.
         low, high: ends of its 95 % interval over patients; None without an interval.
         n: number of patients in the significance test; None if the metric has no value for each patient.
         p: p value of the Wilcoxon signed-rank test, not corrected; None if there is none.
@@ -45,10 +39,8 @@ class Difference:
         reason: why there is no p value, or why it cannot be significant; None otherwise.
         verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0 and all seeds
             have its sign; "better" also requires that the method is not worse than the baseline of less effort. "not
-            decided" otherwise; "not tested" without values for each patient; "no verdict" if one of the two models did
-            not learn.
-        detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
-            an interval.
+            decided" otherwise; "not tested" without values for each patient; "no verdict" if a model did not learn.
+        detectable: the smallest true difference that is detected with a probability of 80 %; None without an interval.
         of_seeds: the difference of each seed that both rows have at all sites.
         seeds_low, seeds_high: ends of the 95 % interval over seeds; None for fewer than two seeds.
     """
@@ -80,19 +72,14 @@ class Line:
     """Scores of one method for one structure and one metric: one line of a table.
 
     Args:
-        method: label of the method.
-        cells: score at each site; None if unknown.
         average: mean over sites; None if the score of a site is unknown.
         n_missed: number of failures over all sites and seeds: empty predicted masks of a structure that the true mask
             contains; for classification, misclassified images.
         n_cases: number of cases over all sites and seeds.
-        against: label of the row that the method is compared with: the baseline, or FedAvg of equal effort; "" for
-            none.
-        differences: difference from this row at each site; None where unknown. Empty if the row does not exist.
+        against: label of the row that the method is compared with (the baseline, or FedAvg of equal effort), or "".
+        differences: difference from this row at each site; empty if the row does not exist.
         difference: difference from this row, averaged over the sites; None if unknown.
-        from_baseline: average difference from the baseline of less effort, without a verdict; None if `against` is the
-            baseline.
-        worst_site: name of the site with the worst score; None if a site has no score.
+        from_baseline: average difference from the baseline of less effort; None if `against` is the baseline.
         rank: rank of the average among all methods; None if it is unknown for a site or for all other methods.
     """
 
@@ -111,35 +98,22 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """The scores of all methods for one structure and one metric in one unit: one part of a comparison table.
+    """The scores of all methods for one structure and one metric in one unit: one part of a comparison table."""
 
-    Args:
-        structure: name of the structure; "all" for classification.
-        metric: key of the metric's column, for example "hd95_mm".
-        name: name of the metric as shown, for example "HD95".
-        unit: unit of the numbers, for example "%" or "mm".
-        decimals: number of decimals to print.
-        n_tests: number of lines that are compared, for which p is corrected.
-        trivial: scores of a prediction that ignores the image; None if the runs do not have them.
-    """
-
-    structure: str
-    metric: str
-    name: str
-    unit: str
+    structure: str  # "all" for classification
+    metric: str  # key of the metric's column, such as "hd95_mm"
+    name: str  # as shown, such as "HD95"
+    unit: str  # such as "%" or "mm"
     higher_is_better: bool
     lines: tuple[Line, ...]
-    decimals: int = 2
-    n_tests: int = 0
-    trivial: Line | None = None
+    decimals: int = 2  # to print
+    n_tests: int = 0  # number of compared lines, for which p is corrected
+    trivial: Line | None = None  # scores of a prediction that ignores the image; None if the runs do not have them
 
 
 @dataclass(frozen=True)
 class FailureLine:
-    """Shares of one method's patients for whom the segmentation of a structure failed in one way, by site and in total.
-
-    A share is None without patients for whom this failure is possible; `total` is also None if a site has no run.
-    """
+    """Shares of one method's patients who have one kind of failure; None if no patient can have it."""
 
     method: str
     sites: tuple[Share | None, ...]
@@ -148,47 +122,28 @@ class FailureLine:
 
 @dataclass(frozen=True)
 class FailureBlock:
-    """The failures of all methods of one kind and for one structure: one part of a comparison table.
-
-    `kind` is "low_dice", "missed" or "false_alarm" (`medfed.metrics.failures.failure_shares`); `title` says it in
-    words, for example "Dice < 0.7".
-    """
+    """The failures of all methods of one kind and for one structure: one part of a comparison table."""
 
     structure: str
-    kind: str
-    title: str
+    kind: str  # "low_dice", "missed" or "false_alarm" (`medfed.metrics.failures.failure_shares`)
+    title: str  # such as "Dice < 0.7"
     lines: tuple[FailureLine, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison of methods by leave-one-site-out.
+    """A comparison of methods by leave-one-site-out; `head` is printed above the tables, `notes` below them."""
 
-    Args:
-        data: "phantom" (synthetic images) or "real".
-        selection: name of the rule that selected the round.
-        seeds, sites: seeds of the runs and names of the columns, sorted.
-        baseline: label of the method that all other methods are tested against.
-        head: lines above the table: kind of data, meaning of the columns, meaning of the numbers.
-        blocks: one block for each structure, metric and unit.
-        notes: remarks below the table.
-        failed: heading of the column that counts failures.
-        failures: one block for each structure and kind of failure; empty for a task without masks.
-        conclusions: sentences that say what can and what cannot be concluded.
-        not_learned: labels of the methods with a model that did not learn.
-        interval_method: the method of the intervals, in words.
-    """
-
-    data: str
-    selection: str
+    data: str  # "phantom" or "real"
+    selection: str  # name of the rule that selected the round
     seeds: tuple[int, ...]
     sites: tuple[str, ...]
     baseline: str
     head: tuple[str, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...]
-    failed: str = "missed"
+    failed: str = "missed"  # heading of the column that counts failures
     failures: tuple[FailureBlock, ...] = ()
     conclusions: tuple[str, ...] = ()
-    not_learned: tuple[str, ...] = ()
+    not_learned: tuple[str, ...] = ()  # labels of the methods with a model that did not learn
     interval_method: str = METHOD

@@ -70,11 +70,8 @@ def notes_of(
     scoring: Scoring,
     role: str,
 ) -> tuple[str, ...]:
-    """Notes about missing runs, different images, the intervals, the test, and empty cells.
-
-    `planned` and the keys of `runs` are (method, site, seed); if `planned` is empty, all combinations are expected.
-    `baselines` maps a method to the row that it is compared with, None for a reference.
-    """
+    """Notes about missing runs, different images, the intervals, the test, and empty cells. `planned` and the keys of
+    `runs` are (method, site, seed); `baselines` has the row that a method is compared with, None for a reference."""
     missing = sorted((planned or {*product(baselines, sites, seeds)}) - set(runs))
     notes = [*_missing_notes(missing, baselines, role)]
     if missing and len(seeds) > 1:

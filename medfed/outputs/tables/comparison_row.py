@@ -40,20 +40,12 @@ _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One row of a comparison table: a method with one value of each varied setting.
+    """One row of a comparison table: a method with one value of each varied setting."""
 
-    Args:
-        method: as in `medfed.evaluate --methods`, for example `ccst:style=single`.
-        varied: as in `medfed.evaluate --vary`, with one value each, for example `federation.participating=2`.
-        trained_at: the only site that trains, if the row is `local`, which has a run for each site; else "".
-        equal_effort: label of the row of FedAvg that takes as many steps and images, and with which this row is
-            compared; "" for a row that takes no more than FedAvg.
-    """
-
-    method: str
-    varied: tuple[str, ...] = ()
-    trained_at: str = ""
-    equal_effort: str = ""
+    method: str  # as in `medfed.evaluate --methods`, such as `ccst:style=single`
+    varied: tuple[str, ...] = ()  # such as `federation.participating=2`
+    trained_at: str = ""  # the only site that trains, if the row is `local`, which has a run for each site
+    equal_effort: str = ""  # label of the row of FedAvg with equal effort; "" if this row takes no more than FedAvg
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> ComparisonRow:
@@ -83,17 +75,13 @@ class ComparisonRow:
         return self.arrangement in SENT and other.arrangement not in SENT and self.varied == shared
 
     def baseline_label(self, method: str = BASELINE) -> str:
-        """Label of the row of `method` with the same varied settings, for example `fedavg, federation.participating=2`.
-
-        Varied settings that begin with `method.` are left out, because FedAvg does not have them.
-        """
+        """Label of the row of `method` with the same varied settings, without those that begin with `method.`."""
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
         return ComparisonRow(method, shared).label
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Dotted keys in which this row differs from the comparison's config, such as `method.style`; without
-        `method.name`."""
+        """Dotted keys, such as `method.style`, in which this row differs from the comparison's config."""
         if "@" in self.method or self.arrangement in SENT:
             return ("federation.local_epochs", "training.batch_size", "federation.clients")
         own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
@@ -101,12 +89,8 @@ class ComparisonRow:
 
     @property
     def folder(self) -> str:
-        """Name of the folder of the row's runs, valid on every file system.
-
-        It is the run label with ":" and "@" replaced by "-" and ", " by "--". In a name with other invalid characters
-        or with more than 100 characters, these become "_", the name is cut after 100 characters, and "-" and the first
-        8 hexadecimal digits of the label's SHA-256 are appended.
-        """
+        """Name of the folder of the row's runs, valid on every file system: the run label with "-" for ":" and "@". A
+        label with other invalid characters, or with more than 100, is cut and ends with 8 digits of its SHA-256."""
         own = f"{self.method}@{self.trained_at}" if self.trained_at else self.method
         label = ", ".join([own, *self.varied])
         name = label.replace(":", "-").replace("@", "-").replace(", ", "--")
@@ -121,8 +105,7 @@ class ComparisonRow:
 
 
 def is_taken_without_federation(setting: str) -> bool:
-    """Whether a setting has an effect on rows that exchange nothing, such as `training.batch_size` or
-    `training.batch_size=8`."""
+    """Whether a setting, such as `training.batch_size=8`, has an effect on rows that exchange nothing."""
     return not setting.startswith(_ONLY_FEDERATED)
 
 
@@ -132,14 +115,12 @@ def is_federated(label: str) -> bool:
 
 
 def is_compared(label: str) -> bool:
-    """Whether the row with this label is ranked and compared, and is not a reference. References are `pooled`, `local`
-    and FedAvg with the effort of another method, such as `fedavg@steps=ccst`."""
+    """Whether a row is ranked and compared: not `pooled`, `local` or FedAvg with the effort of another method."""
     return is_federated(label) and "@steps=" not in label
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
-    """Read the `row.json` of a run; a run outside a comparison has none and gives a row of `method` without varied
-    settings."""
+    """Read the `row.json` of a run; without this file, it is the row of `method` without varied settings."""
     path = run / ROW_FILE
     if not path.is_file():
         return ComparisonRow(method)
@@ -157,6 +138,5 @@ def read_row(run: Path, method: str) -> ComparisonRow:
 
 
 def row_from_folder_name(name: str) -> ComparisonRow:
-    """The row of a folder such as `ccst-k=1`, for runs of older versions, which have no `row.json`; without varied
-    settings."""
+    """The row of a folder such as `ccst-k=1`, for runs of older versions, which have no `row.json`."""
     return ComparisonRow("+".join(part.replace("-", ":", 1) for part in name.split("+")))

@@ -27,16 +27,15 @@ MAX_NAMED_SITES = 6  # sites whose names are in the conclusions
 def with_all_conclusions(
     table: Table, effort: Sequence[str], joining: Joining | None, baselines: Collection[str]
 ) -> Table:
-    """Add to the conclusions of a table those about joining, pooling and effort. `effort` has a note for each row with
-    more optimiser steps or images than its baseline."""
+    """Add to the conclusions of a table those about joining, pooling and the effort of rows above their baselines."""
     joined = joining_conclusions(joining, baselines, table.not_learned) if joining else []
     sentences = [*decisions_of(table.blocks, table.baseline), *joined, *(f"{note}." for note in effort)]
     return replace(table, conclusions=conclusions_of(sentences, table))
 
 
 def joining_conclusions(joining: Joining, baselines: Collection[str], not_learned: Collection[str] = ()) -> list[str]:
-    """One sentence for each structure and pair of rows: the difference over all patients, and what it shows. Only
-    federated rows in `baselines` have sentences; a difference from a model that did not learn shows nothing."""
+    """One sentence for each structure and pair of rows with a federated one in `baselines`: the difference over all
+    patients, and what it shows (nothing for a model that did not learn)."""
     sentences = []
     for structure, metric, name in joining.titles:
         pairs: dict[str, list[str]] = {}
@@ -97,8 +96,7 @@ def _direction(mean: PairedMean, higher_is_better: bool) -> str:
 
 
 def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
-    """Add a first conclusion about models that did not learn, and a last one about the scope; empty without
-    `sentences`."""
+    """Add to `sentences` a first conclusion about models that did not learn, and a last one about the scope."""
     if not sentences:
         return ()
     methods = ", ".join(table.not_learned)
@@ -118,8 +116,7 @@ def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
 
 
 def decisions_of(blocks: Sequence[Block], baseline: str) -> list[str]:
-    """A sentence for each structure: which methods are better or worse than the baseline in the main metric. The first
-    block of each structure is the block of the task's main metric."""
+    """A sentence for each structure: which methods are better or worse than the baseline in the main metric."""
     main = {block.structure: block for block in reversed(blocks)}
     return [sentence for block in reversed(main.values()) if (sentence := _decision(block, baseline))]
 

@@ -22,36 +22,20 @@ from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one method. A number is None if it was not measured. Bytes do not include validation.
+    """Cost of one method; None was not measured. Names of seconds end with `_s`; bytes are without validation."""
 
-    Args:
-        train_s: training time of a client in one round, in seconds; the median over all rounds after the first.
-        share_s: seconds per round for statistics that a client shares in every round.
-        once_s: seconds that a client needs only once: for statistics that it shares before the first round, and for the
-            additional time of its first round.
-        aggregate_s: seconds of the coordinator in one round.
-        up, down: bytes that a client sends and receives in one round; None if nothing is exchanged.
-        up_once, down_once: bytes that a client sends and receives before the first round.
-        steps: optimiser steps of a client in the whole run.
-        images: images with which all clients together trained in the whole run, each as often as it was used.
-        total_s: seconds in which all clients together shared statistics and trained, in the whole run.
-        sent: what moves between sites: "updates", "images moved" or "nothing sent".
-        up_weights, up_statistics, up_facts: the parts of `up`.
-        down_weights, down_statistics, down_facts: the parts of `down`.
-    """
-
-    train_s: float | None
-    share_s: float | None
-    once_s: float | None
-    aggregate_s: float | None
-    up: float | None
-    down: float | None
-    up_once: float | None
+    train_s: float | None  # of a client in one round, the median over all rounds after the first
+    share_s: float | None  # per round, for statistics that a client shares in every round
+    once_s: float | None  # of a client, for statistics before the first round and additional time of the first round
+    aggregate_s: float | None  # of the coordinator in one round
+    up: float | None  # bytes that a client sends in one round; None if nothing is exchanged
+    down: float | None  # bytes that a client receives in one round
+    up_once: float | None  # bytes that a client sends before the first round
     down_once: float | None
-    steps: float | None = None
-    images: float | None = None
-    total_s: float | None = None
-    sent: str = "updates"
+    steps: float | None = None  # optimiser steps of a client in the whole run
+    images: float | None = None  # with which all clients trained in the whole run, each as often as it was used
+    total_s: float | None = None  # in which all clients shared statistics and trained in the whole run
+    sent: str = "updates"  # or "images moved" or "nothing sent"
     up_weights: float | None = 0.0
     up_statistics: float | None = 0.0
     up_facts: float | None = 0.0
@@ -117,8 +101,8 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
-    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label; federated rows come
-    first. The images and the total seconds of the row `local` are summed over the models of all sites."""
+    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label; images and total seconds
+    of the row `local` are summed over the models of all sites."""
     folds: dict[tuple[str, str, int], list[Cost]] = {}
     for row, site, seed, folder in runs:
         cost = read_cost(folder)
@@ -135,11 +119,8 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
 def effort_notes(
     costs: Mapping[str, Cost], baselines: Mapping[str, str], references: Mapping[str, str] = {}
 ) -> list[str]:
-    """Notes that compare the optimiser steps and images of each row with those of its baseline.
-
-    Rows such as `fedavg@steps=ccst` have no note, because their label says so. `references` maps the label of a row to
-    the label of FedAvg of equal effort.
-    """
+    """Notes that compare the optimiser steps and images of each row with those of its baseline; `references` maps the
+    label of a row to that of FedAvg of equal effort, which has no note."""
     pooled = []
     groups: dict[tuple[str, str], list[str]] = {}  # the federated rows, by their baseline and effort
     for label, cost in costs.items():
@@ -186,11 +167,8 @@ def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], refer
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:
-    """Mean bytes of a client by direction, and the number of clients that share before the first round.
-
-    Weights that come down for validation count: a client that validates the weights of a round starts the next round
-    from them, and does not receive them again. The other bytes of validation do not count.
-    """
+    """Mean bytes of a client by direction, and the number of clients that share before the first round. Of the bytes of
+    validation, only weights that come down count, because a client does not receive them again for the next round."""
     total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
@@ -222,8 +200,7 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
 
 def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
-    """Rows of text: a header, then one row for each method with the fields of `Cost` in `head` (field -> heading).
-    Times are in seconds, bytes of one round in MB, other bytes in kB; "-" is unknown."""
+    """Rows of text with a header, of the fields in `head`: seconds, MB of one round, other bytes in kB."""
     lines = [["method", *head.values()]]
     for method, cost in costs.items():
         lines.append([method, *(_format_value(name, getattr(cost, name)) for name in head)])

@@ -30,17 +30,11 @@ from medfed.tasks.scoring import Scoring
 
 @dataclass(frozen=True)
 class SiteScores:
-    """Scores of one method at one site, in the unit of the block.
+    """Scores of one method at one site, in the unit of the block."""
 
-    Args:
-        means: score of the site by seed.
-        values: value of each patient, first averaged over the seeds; empty if the score has no interval.
-        rows: the rows of all seeds.
-    """
-
-    means: Mapping[int, float]
-    values: Mapping[str, float]
-    rows: Sequence[dict]
+    means: Mapping[int, float]  # by seed
+    values: Mapping[str, float]  # by patient, averaged over the seeds; empty if the score has no interval
+    rows: Sequence[dict]  # of all seeds
 
     @property
     def estimate(self) -> Estimate | None:
@@ -56,10 +50,8 @@ def difference_of(
     column: Column,
     n_tests: int,
 ) -> Difference | None:
-    """Difference of a method from another row, before the correction of p and without a verdict.
-
-    It is averaged over `sites` with equal weights; None if the score of one of them is unknown. `n_tests` is the number
-    of differences that are tested together.
+    """Difference of a method from another row, averaged over `sites` with equal weights, before corrections and
+    verdicts; None if the score of a site is unknown. `n_tests` is the number of differences that are tested together.
     """
     if not all(own[site].means and other[site].means for site in sites):
         return None
@@ -104,8 +96,8 @@ def _reason(test: Mapping, n_tests: int) -> str | None:
 
 
 def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, ...]:
-    """Correct the p values of a block and add the verdicts. The averages are corrected together, and so are all lines
-    and sites. A test without a p value counts with p = 1."""
+    """Correct the p values of a block (averages together, all sites together; a missing p counts as 1) and add the
+    verdicts."""
     averages = iter(_decided([line.difference for line in lines], higher_is_better))
     at_sites = iter(_decided([d for line in lines for d in line.differences], higher_is_better))
     decided = (

@@ -38,8 +38,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class PairedMean:
-    """Mean of the differences of `n` patients, in the unit of the table, with its 95 % interval (None below 5
-    patients)."""
+    """Mean of the differences of `n` patients, in the unit of the table, with its 95 % interval."""
 
     mean: float
     n: int
@@ -49,29 +48,17 @@ class PairedMean:
 
 @dataclass(frozen=True)
 class RowDifference:
-    """The difference of two rows of a comparison for one structure, one metric and one kind of images.
-
-    Args:
-        structure: name of the structure; "all" for classification.
-        metric: key of the metric's column, for example "dice".
-        unit: unit of the numbers; the difference of two percentages is in percentage points.
-        higher_is_better: whether a positive difference is better for `first`.
-        meaning: "gain from joining" or "cost of not pooling".
-        first: label of the row from whose scores those of `second` are subtracted.
-        second: label of the other row.
-        images: "own test" or "unseen".
-        by_site: the mean over the patients of each site, and under "all" over all patients.
-    """
+    """The difference of two rows of a comparison for one structure, one metric and one kind of images."""
 
     structure: str
     metric: str
-    unit: str
-    higher_is_better: bool
-    meaning: str
+    unit: str  # the difference of two percentages is in percentage points
+    higher_is_better: bool  # whether a positive difference is better for `first`
+    meaning: str  # "gain from joining" or "cost of not pooling"
     first: str
-    second: str
-    images: str
-    by_site: Mapping[str, PairedMean]
+    second: str  # label of the row whose scores are subtracted from those of `first`
+    images: str  # "own test" or "unseen"
+    by_site: Mapping[str, PairedMean]  # under "all" over the patients of all sites
 
 
 @dataclass(frozen=True)
@@ -79,10 +66,7 @@ class Joining:
     """The differences between the federated rows of a comparison and the rows `local` and `pooled`.
 
     Args:
-        data: "phantom" (synthetic images) or "real".
-        sites: names of the columns, sorted.
         titles: (structure, column of the main metric, its title) of the parts that are printed.
-        differences: all differences, also of other metrics.
         models: (structure, label, site of training, scores in percent or mm by site) of the models of `local` in the
             main metric: at the site of training the own test images, at the other sites the images of the unseen site.
     """
@@ -101,8 +85,8 @@ def paired_mean(differences: Sequence[float]) -> PairedMean:
 
 
 def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Sequence[str], data: str) -> Joining | None:
-    """Compare, patient by patient, the federated rows with the rows `local` and `pooled` of the same settings. Only
-    runs with the same unseen site and seed are compared. None without such a row."""
+    """Compare, patient by patient, the federated rows with `local` and `pooled` of the same settings, unseen site and
+    seed. None without such a row."""
     rows = list(dict.fromkeys(ComparisonRow(run.row.method, run.row.varied) for run in runs))
     pairs = [
         (row, other)

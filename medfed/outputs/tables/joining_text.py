@@ -79,11 +79,7 @@ def title_of(joining: Joining) -> str:
 
 
 def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
-    """Tables of the main metric, each as (title, rows with the header first, number of columns of words).
-
-    For each row that is not federated, there is a table of the differences over all patients; then the gain from
-    joining at each site, and the scores of the models of `local`.
-    """
+    """Tables of the main metric, each as (title, rows with the header first, number of columns of words)."""
     parts = []
     for structure, metric, name in joining.titles:
         title = f"{name} ({unit_of(joining, metric)})"

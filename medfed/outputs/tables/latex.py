@@ -28,11 +28,8 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 
 
 def to_latex(table: Table) -> str:
-    """The scores and the differences of each structure, metric and unit, as LaTeX tables.
-
-    The best method of a column is bold, the second best underlined. Conclusions and notes are comments above the first
-    table. Every caption says whether the images are synthetic (a phantom) or real.
-    """
+    """The scores and the differences as LaTeX tables; the best method of a column is bold, the second best underlined.
+    Conclusions and notes are comments above the first table."""
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.conclusions, *table.notes))]
     for title, (head, *lines) in titled_tables(table):
         caption = escape_latex(f"{title}. {table.head[0]}")

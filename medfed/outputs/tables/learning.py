@@ -10,11 +10,8 @@ from medfed.tasks.factory import scoring_of
 
 
 def did_not_learn(summary: Mapping[str, Any]) -> str:
-    """Why the model of a run did not learn, with its scores and the scores that it should exceed; a clause without full
-    stop.
-
-    "" if the model has learned, or if the summary does not say it, as for real sites, whose coordinator has no images.
-    """
+    """Why the model of a run did not learn, as a clause without full stop; "" if it learned or the summary does not say
+    it, as for real sites, whose coordinator has no images."""
     learning = summary.get("learning") or {}
     if learning.get("learned", True):
         return ""

@@ -13,11 +13,8 @@ MODEL = "trained_at"  # key of a row of scores: the site whose images the model 
 
 
 def merge_local(results: Sequence[dict], role: str) -> list[dict]:
-    """Merge the runs of `local` at the source sites, so that this row has one result for each unseen site and seed.
-
-    `results` and `role` as in `build_table`; the key "row" is removed. Merged rows of scores have the additional key
-    "trained_at". The merged summary is that of the first model, without the scores of the role.
-    """
+    """Merge the runs of `local` at the source sites to one result for each unseen site and seed, with the first model's
+    summary. `results` and `role` as in `build_table`; merged rows have the key "trained_at" instead of "row"."""
     merged: dict[tuple, dict] = {}
     for result in results:
         row = result.get("row", ComparisonRow(result["method"]))
@@ -33,27 +30,15 @@ def merge_local(results: Sequence[dict], role: str) -> list[dict]:
 
 
 def score_of_models(scoring: Scoring, rows: Sequence[dict], key: str) -> float | None:
-    """Score of a site and structure, as the mean over the models that scored it (usually one); None if one has none.
-
-    Args:
-        rows: rows of `cases.csv`; rows of several models have the key "trained_at".
-        key: name of the column, such as "dice".
-    """
+    """Mean of a site's scores over the models that scored it (usually one); None if one has none. `key` is a column."""
     scores = [scoring.overall_score(of_model, key) for of_model in _by_model(rows)]
     known = [score for score in scores if score is not None]
     return fmean(known) if known and len(known) == len(scores) else None
 
 
 def values_of_patients(scoring: Scoring, runs: Iterable[Sequence[dict]], key: str) -> dict[str, float]:
-    """One value for each patient of a site, averaged over the runs and over the models of a run.
-
-    Args:
-        runs: for each run, its rows of one site and structure.
-        key: name of the column, such as "dice".
-
-    Returns:
-        Patient -> value, as stored. Empty if a model has no values of patients.
-    """
+    """Value of each patient of a site, averaged over runs and models, as stored; empty if a model has no values of
+    patients."""
     values: dict[str, list[float]] = {}
     for rows in runs:
         for of_model in _by_model(rows):

@@ -29,8 +29,7 @@ def computation_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def run_notes(results: Sequence[dict]) -> list[str]:
-    """The notes of a comparison about its runs: rows without a federation, transductive methods, computation, models
-    that did not learn, missing models of `local`, runs of older versions. `results` as in `build_table`."""
+    """The notes of a comparison about its runs, such as models that did not learn; `results` as in `build_table`."""
     notes = (_not_federated, _incomplete_local, _transductive, _computation, _not_learned, _without_calibration)
     return [note for notes_of_kind in notes for note in notes_of_kind(results)]
 
@@ -43,8 +42,7 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
 
 
 def _incomplete_local(results: Sequence[dict]) -> list[str]:
-    """For which unseen sites and seeds the row `local` lacks models, because their runs are not finished. The source
-    sites are those of a federated run of the same unseen site and seed."""
+    """For which unseen sites and seeds the row `local` lacks models; a federated run knows the source sites."""
     runs = [
         (result["row"], result["summary"], result["seed"])
         for result in results

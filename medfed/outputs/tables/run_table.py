@@ -22,8 +22,7 @@ Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
-    """The text that is printed at the end of a run: scores of each site, means over sites, the gap between seen and
-    unseen sites, and notes."""
+    """The text at the end of a run: scores of sites, means, the gap between seen and unseen sites, and notes."""
     scoring = scoring_of(summary)
     rows = [[(text, "") for text in row] for row in score_rows(scoring, summary)]
     notes = [f"{interval_note(scoring, summary)}.", *scoring.summary_notes(summary), *weights_notes(summary)]
@@ -38,13 +37,8 @@ def closing_table(summary: Mapping[str, Any]) -> str:
 def score_rows(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
 ) -> list[tuple[str, ...]]:
-    """The scores of a run as rows of text of equal length: a header, one row for each site and structure (sites that
-    trained first), the means over sites, and the gap between seen and unseen sites.
-
-    Args:
-        sites: role of a site -> text of its first column, in which "{}" stands for the name of the site.
-        means: role of a site -> text of the first column of the mean over its sites.
-    """
+    """The scores of a run as rows of text: a header, each site and structure, the means over sites, and the gap.
+    `sites` and `means` have the text of the first column by role, in which "{}" stands for the name of the site."""
     rows = [header_row(scoring)]
     for role, words in sites:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
@@ -58,8 +52,8 @@ def score_rows(
 
 
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap. Columns that no site
-    can have are left out. Empty for a task without masks, and for a run of an older version."""
+    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap; empty for a task
+    without masks, and for a run of an older version."""
     failures = summary.get("failures") or {}
     groups = [
         (words.format(site), structure, group, failures[role]["sites"][site][structure])
@@ -111,8 +105,7 @@ def _share(values: Mapping[str, Any] | None) -> Share | None:
 
 
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
-    """Headings of the score table of a run: `first`, the structure (if the task has structures), the numbers of cases,
-    the metrics with their units, and further counts, such as missed structures."""
+    """Headings of a run's score table: `first`, the structure (if any), numbers of cases, metrics, counts."""
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
         for metric in scoring.metrics_in(RUN_TABLE)
@@ -123,11 +116,7 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 
 
 def format_score(scores: Mapping[str, Any], column: Column) -> str:
-    """A score as its mean with its 95 % interval, or with its standard deviation if it has no interval; "-" if unknown.
-
-    `scores` has "mean", "sd", "low" and "high", each may be None or missing; fractions in [0, 1] are printed in
-    percent. A distance is followed by its unit, which depends on the data.
-    """
+    """A score's mean with its 95 % interval, or with its SD without an interval; fractions are in percent."""
     if scores.get("mean") is None:
         return "-"
     scale, digits = column.scale, column.metric.decimals
@@ -151,11 +140,8 @@ def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """The column of a metric in the unit that holds for all cases of a site, or for all sites of a mean; None if none
-    does.
-
-    Only a distance has a choice: mm, or percent of the image's diagonal. `group` is one row of scores, by column name.
-    """
+    """The column of a metric in the unit that holds for all cases of `group`, one row of scores; None if none does.
+    Only a distance has a choice: mm, or percent of the image's diagonal."""
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
     for column in metric_columns(metric):
@@ -166,8 +152,7 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that say with which weights the sites were scored, if not all with the same weights (parts kept at the
-    sites or clients), and which techniques used unlabelled test images."""
+    """Which sites were scored with other weights, and which techniques used unlabelled test images."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeper = "client" if summary.get("clients") else "source site"
     unseen = f"the entries of the nearest {keeper}" if "nearest" in by else f"the average of the {keeper}s' entries"

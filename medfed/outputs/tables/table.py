@@ -32,8 +32,8 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Text with aligned columns; intervals stand below the scores. `isatty` prints the best method of each column in
-    bold and underlines the second best, with escape codes."""
+    """Text with aligned columns, intervals below the scores; on a terminal, the best of a column is bold, the second
+    underlined."""
     parts = ["\n".join(table.head)]
     for title, rows in titled_tables(table):
         parts.append(f"{title}\n{align_columns(with_second_lines(rows), isatty)}")
@@ -52,12 +52,11 @@ def with_second_lines(rows: Sequence[Sequence[MarkedText]]) -> list[list[MarkedT
 
 
 def to_csv(table: Table, role: str = "unseen") -> str:
-    """One line for each structure, metric, method and site; unknown values are empty fields.
+    """One line for each structure, metric, method and site, and one for the site "average"; unknown values are empty.
 
-    Each method has one more line with the site "average": the average over sites, the difference from the baseline of
-    less effort, the numbers of failures and cases, the worst site, and the rank. Below, each kind of failure of a
-    structure is a metric, whose mean is the share of patients in percent; its site "all" has the patients of all sites
-    together.
+    The average's line has the difference from the baseline of less effort, failures and cases, the worst site, and the
+    rank. Below, each kind of failure is a metric: the share of patients in percent, at the site "all" those of all
+    sites.
     """
     text = io.StringIO()
     columns = f"data selection structure metric unit method {role}_site mean sd n_seeds low high n_patients"
@@ -109,8 +108,7 @@ def _line_fields(line: Line) -> tuple:
 
 
 def to_json_dict(table: Table) -> dict:
-    """Plain dicts and lists with the names of the fields of `Table`; metrics with the unit "%", such as Dice, are in
-    percent."""
+    """Plain dicts and lists with the names of the fields of `Table`; metrics in "%", such as Dice, are in percent."""
     return json.loads(json.dumps(asdict(table), allow_nan=False))
 
 
@@ -119,11 +117,7 @@ def to_json(table: Table) -> str:
 
 
 def align_columns(lines: Sequence[Sequence[tuple]], ansi: bool, n_left: int = 1) -> str:
-    """Format rows of cells (text, mark, ...) as text in which every column is as wide as its longest cell.
-
-    The mark is "best", "second" or ""; `ansi` prints them bold or underlined. The first `n_left` columns are aligned to
-    the left, the others to the right.
-    """
+    """Format rows of cells (text, mark, ...) as aligned text; the first `n_left` columns are aligned to the left."""
     widths = [max(len(text) for text, *_ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
     written = []

@@ -13,12 +13,8 @@ from medfed.tasks.scoring import ALL
 
 
 class MarkedText(NamedTuple):
-    """A cell of a table as text.
-
-    Args:
-        mark: "best" or "second" for the best two scores of a column; otherwise "".
-        more: what stands behind `text`, or below it in a terminal: the interval of a score; "" for nothing.
-    """
+    """A cell of a table as text; `mark` is "best", "second" or "", `more` is an interval behind or below the text, or
+    ""."""
 
     text: str
     mark: str = ""
@@ -51,11 +47,7 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
 
 def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
     """The failures as (title, rows with the header first), one table for each structure; empty for a task without
-    masks.
-
-    The columns are the method, the patients with a low Dice at each site and in total, and the other kinds of failure
-    that any patient can have, in total.
-    """
+    masks."""
     tables = []
     for structure in dict.fromkeys(block.structure for block in table.failures):
         of_structure = [block for block in table.failures if block.structure == structure]
@@ -73,10 +65,7 @@ def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
 
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """The scores of a block: a header row, then one row for each method, references last, then the trivial prediction.
-
-    The columns are the method, the sites, the average and the worst site (for several sites), the rank (if known), and
-    the failures out of all cases, such as "3/40" (`Line.n_missed`). References have no marks.
-    """
+    Failures are shown as "3/40" (`Line.n_missed`); references have no marks."""
     several, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
     head = ["method", *table.sites, *["average", "worst site"] * several, *["rank"] * has_rank, table.failed]
     columns = list(zip(*[(*line.cells, *[line.average] * several) for line in block.lines]))
@@ -100,12 +89,7 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 
 
 def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """The differences of a block: a header row, then one row for each compared method.
-
-    The columns are the method, the row that it is compared with and the difference from the baseline of less effort (if
-    a method takes more), the sites, the average (for several sites), the interval over seeds, the corrected p with the
-    number of patients, the verdict, and the smallest detectable difference.
-    """
+    """The differences of a block: a header row, then one row for each compared method."""
     several = len(table.sites) > 1
     has_effort = any(line.from_baseline for line in block.lines)
     effort = [f"from {table.baseline}, less effort", "compared with"] * has_effort
@@ -136,8 +120,8 @@ def _displayed_name(method: str) -> str:
 
 
 def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool]) -> list[MarkedText]:
-    """Format a column and mark the best and the second best value of the lines that compete. Values are compared as
-    printed, so equal texts have equal marks. A single value has no mark."""
+    """Format a column and mark its best and second best value among the lines that compete; equal texts have equal
+    marks."""
     printed = [
         round(cell.mean, block.decimals) if cell and competing else None
         for cell, competing in zip(column, competes, strict=True)
