@@ -90,7 +90,7 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
-    """Raise the lower limit of an axis in fifths of the range up to the smallest value: (0, 1) becomes (0.6, 1) for 0.73."""
+    """Raise the lower limit of an axis in fifths of the range towards the smallest value: 0.73 gives (0.6, 1)."""
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
         return limits

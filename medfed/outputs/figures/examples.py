@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then up to `n` wrong ones."""
+    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then `n` wrong ones."""
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["image"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
