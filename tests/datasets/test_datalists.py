@@ -50,48 +50,37 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
     dataset = recognise(root)
     assert dataset == Folder(root=str(root), datalist="list.csv") == recognise(root / "list.csv")
     assert dataset.site_names() == ["north", "south"]
-    assert [(case.name, case.patient, case.mask.name, case.part) for case in dataset.cases("north")] == [
-        ("1", "p1", "1m.png", "train"),
-        ("2", "p1", "2m.png", "train"),
-        ("3", "p2", "3m.png", "test"),
-    ]
+    rows = [f"{case.name} {case.patient} {case.mask.name} {case.part}" for case in dataset.cases("north")]
+    assert rows == ["1 p1 1m.png train", "2 p1 2m.png train", "3 p2 3m.png test"]
     assert [case.name for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
     assert dataset.load(dataset.cases("south")[0]).mask.sum() == 8
     assert dataset.unread([case for site in dataset.site_names() for case in dataset.cases(site)], []) == []
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("name", "content"),
     [
-        ROWS.replace(",", ";"),
-        ROWS.replace(",", "\t"),
-        ROWS.replace("\n", "\r\n"),
-        ROWS.replace("all/", "all\\"),
-        "\ufeff" + ROWS.replace("site,patient", "Site,Patient"),
+        ("list.csv", ROWS.replace(",", ";")),
+        ("list.csv", ROWS.replace(",", "\t")),
+        ("list.csv", ROWS.replace("\n", "\r\n")),
+        ("list.csv", ROWS.replace("all/", "all\\")),
+        ("list.csv", "\ufeff" + ROWS.replace("site,patient", "Site,Patient")),
+        ("a.tsv", ROWS.replace(",", "\t")),
+        ("a.csv", ROWS.encode("utf-16")),
     ],
 )
-def test_tables_of_other_programs_are_the_same(root, text):
+def test_tables_of_other_programs_are_the_same(root, name, content):
     expected = Folder(root=str(root), datalist="list.csv").cases("north")
-    (root / "other.csv").write_text(text)
-    dataset = Folder(root=str(root), datalist="other.csv")
-    assert dataset.cases("north") == expected
-    assert [case.image for case in dataset.cases("north")] == [root / "all" / f"{n}.png" for n in (1, 2, 3)]
-
-
-def test_a_table_of_excel_in_utf_16_or_with_tabs_is_the_same_and_another_encoding_is_refused(root):
-    expected = Folder(root=str(root), datalist="list.csv").cases("north")
-    accents = ROWS.replace("p2", "Müller")
+    assert [case.image for case in expected] == [root / "all" / f"{n}.png" for n in (1, 2, 3)]
     (root / "list.csv").unlink()
-    for name, content in (("a.tsv", ROWS.replace(",", "\t").encode()), ("a.csv", ROWS.encode("utf-16"))):
-        (root / name).write_bytes(content)
-        assert recognise(root).cases("north") == expected
-        (root / name).unlink()
-    (root / "a.csv").write_bytes(accents.replace(",", ";").encode("cp1252"))
-    with pytest.raises(UserError, match="a.csv: line 4 is not in the encoding UTF-8 .byte 0xfc.* 'CSV UTF-8'"):
+    (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert recognise(root).cases("north") == expected
+
+
+def test_another_encoding_and_a_spreadsheet_are_refused_with_the_way_to_save_them(root, capsys):
+    (root / "list.csv").write_bytes(ROWS.replace("p2", "Müller").replace(",", ";").encode("cp1252"))
+    with pytest.raises(UserError, match="list.csv: line 4 is not in the encoding UTF-8 .byte 0xfc.* 'CSV UTF-8'"):
         recognise(root).cases("north")
-
-
-def test_a_spreadsheet_is_refused_with_the_way_to_save_it(root, capsys):
     (root / "list.xlsx").write_bytes(b"PK")
     assert main(["check", str(root / "list.xlsx")]) == 2
     assert "save it in UTF-8 (in Excel with 'Save as', file type 'CSV UTF-8')" in capsys.readouterr().err
@@ -118,37 +107,24 @@ def test_a_table_with_classes_is_for_classification(root):
         chosen.cases("n")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("all/1m.png", "all/9m.png", "list.csv: 1 of the listed files do not exist: .*9m.png; correct the paths"),
-        ("all/1m.png", "", "the column 'mask' of the site north is empty or unknown in line 2; expected the path"),
-        (
-            "all/2.png",
-            "all/1.png",
-            "1.png: the datalist list.csv names this image in line 2, line 3; .* all rows but one",
-        ),
-        (
-            "p1,all/2.png,all/2m.png,train",
-            "p1,all/2.png,all/2m.png,test",
-            "at the site north, p1 have rows with different",
-        ),
-        (
-            "3m.png,test",
-            "3m.png,",
-            "the column 'split' of the site north is empty in some rows; fill it in all or none",
-        ),
-        (
-            "3m.png,test",
-            "3m.png,later",
-            "line 4: the column 'split' has the value 'later'; expected train, validation or",
-        ),
-        ("north,p2", ",p2", "line 4: the column 'site' is empty"),
-        ("image,mask", "image,maks", "there is no column 'mask' or 'class'; did you mean 'maks'.* found site, patient"),
-        ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
-        ("all/1.png", "../1.png", "list.csv: 1 of the listed files do not exist"),
-    ],
-)
+MISTAKES = [
+    ("all/1m.png", "all/9m.png", "list.csv: 1 of the listed files do not exist: .*9m.png; correct the paths"),
+    ("all/1m.png", "", "the column 'mask' of the site north is empty or unknown in line 2; expected the path"),
+    ("all/2.png", "all/1.png", "1.png: the datalist list.csv names this image in line 2, line 3; .* all rows but one"),
+    ("2m.png,train", "2m.png,test", "at the site north, p1 have rows with different"),
+    ("3m.png,test", "3m.png,", "the column 'split' of the site north is empty in some rows; fill it in all or none"),
+    ("3m.png,test", "3m.png,later", "line 4: the column 'split' has the value 'later'; expected train, validation or"),
+    ("north,p2", ",p2", "line 4: the column 'site' is empty"),
+    ("image,mask", "image,maks", "there is no column 'mask' or 'class'; did you mean 'maks'.* found site, patient"),
+    ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
+    ("all/1.png", "../1.png", "list.csv: 1 of the listed files do not exist"),
+    ("all/2m.png", "all/1m.png", "1m.png: the datalist list.csv names this mask in"),
+    ("all/1m.png", "all/1.png", "1.png: the datalist list.csv names this file as an image and as a mask .line 2"),
+    ("all/2.png", "all/../all/1.png", "1.png: the datalist list.csv names this"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "words"), MISTAKES)
 def test_a_mistake_in_a_table_is_named_with_its_line(root, old, new, words):
     assert re.search(words, refusal(table(root, ROWS.replace(old, new, 1))))
 
@@ -160,13 +136,14 @@ def test_a_listed_file_outside_the_folder_needs_a_setting(root, tmp_path_factory
     assert "by a path in a datalist; move it into that folder, or set data.follow_symlinks: true" in refusal(dataset)
 
 
-def test_equal_names_of_a_site_get_their_folders(root):
+def test_equal_names_of_a_site_get_their_folders_and_steps_in_a_path_are_removed(root):
     for site in "ab":
         (root / site).mkdir()
         for name in ("x.png", "y.png"):
             (root / site / name).write_bytes((root / "all" / "1.png").read_bytes())
-    dataset = table(root, "site,image,mask\nnorth,a/x.png,a/y.png\nnorth,b/x.png,b/y.png\n")
-    assert [case.name for case in dataset.cases("north")] == ["a/x", "b/x"]
+    dataset = table(root, "site,image,mask\nnorth,a/x.png,a/y.png\nnorth,none/../b/x.png,b/y.png\n")
+    paths = {"a/x": root / "a" / "x.png", "b/x": root / "b" / "x.png"}
+    assert {case.name: case.image for case in dataset.cases("north")} == paths
 
 
 def test_columns_and_files_that_are_not_read_are_named(root):
@@ -217,7 +194,7 @@ def test_the_list_of_the_medical_segmentation_decathlon_decides(root):
     assert "1 of the listed files do not exist" in refusal(dataset)
 
 
-def decathlon(root: Path, pairs: list[tuple[str, str]], **settings) -> Folder:
+def decathlon(root: Path, pairs: list[tuple[str, str]]) -> Folder:
     """A site with a dataset.json that lists these images and masks, beside another site."""
     for image, mask in pairs:
         for name in (image, mask):
@@ -225,17 +202,14 @@ def decathlon(root: Path, pairs: list[tuple[str, str]], **settings) -> Folder:
             (root / "msd" / "north" / name).write_bytes((root / "all" / "1.png").read_bytes())
     content = {"training": [{"image": image, "label": mask} for image, mask in pairs]}
     (root / "msd" / "north" / "dataset.json").write_text(json.dumps(content))
-    return Folder(root=str(root / "msd"), **settings)
+    return Folder(root=str(root / "msd"))
 
 
-def test_equal_names_in_a_list_of_the_decathlon_are_all_kept(root):
+def test_equal_names_in_a_list_of_the_decathlon_are_all_kept_and_mistakes_are_named(root):
     dataset = decathlon(root, [("im/a/1.png", "m/a/1.png"), ("im/b/1.png", "m/b/1.png"), ("im/b/2.png", "m/b/2.png")])
     assert [case.name for case in dataset.cases("north")] == ["2", "im/a/1", "im/b/1"]
     dataset = Folder(root=dataset.root, ignored_names=("a",))
     assert [case.name for case in dataset.cases("north")] == ["1", "2"]
-
-
-def test_mistakes_in_a_list_of_the_decathlon_are_named(root):
     text = refusal(decathlon(root, [("im/1.png", "m/1.png"), ("im/2.png", "./m/1.png")]))
     assert "m/1.png: the datalist dataset.json names this mask in entry 1, entry 2" in text
     text = refusal(decathlon(root, [("im/1.png", "m/1.png"), ("im/2.png", "../south/2.png")]))
@@ -249,29 +223,6 @@ def test_a_patient_by_the_pattern_is_in_one_part(root):
     (root / "list.csv").write_text(text)
     dataset = Folder(root=str(root), datalist="list.csv", patient_pattern="(p[0-9]*)_")
     assert "at the site north, p7 have rows with different values in the column 'split'" in refusal(dataset)
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        (
-            "north,all/1.png,all/1m.png\nnorth,all/2.png,all/1m.png\n",
-            "1m.png: the datalist list.csv names this mask in",
-        ),
-        (
-            "north,all/1.png,all/1.png\n",
-            "1.png: the datalist list.csv names this file as an image and as a mask (line 2)",
-        ),
-        ("north,all/1.png,all/1m.png\nnorth,all/../all/1.png,all/2m.png\n", "1.png: the datalist list.csv names this"),
-    ],
-)
-def test_a_file_that_is_listed_twice_is_named(root, rows, words):
-    assert words in refusal(table(root, f"site,image,mask\n{rows}"))
-
-
-def test_steps_in_a_listed_path_are_removed(root):
-    dataset = table(root, "site,image,mask\nnorth,none/../all/1.png,all/1m.png\n")
-    assert [case.image for case in dataset.cases("north")] == [root / "all" / "1.png"]
 
 
 def test_a_table_may_write_umlauts_in_another_unicode_form_than_the_disk(root):
