@@ -30,8 +30,6 @@ class CaseFacts:
     """Properties of one case whose files can be read.
 
     Args:
-        name: name of the case, unique within its site.
-        patient: identifier of the patient.
         shape: image size (H, W, D) in voxels.
         spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
         lowest, highest: range of the intensities.

@@ -48,13 +48,11 @@ class Header:
     """The part of a DICOM file's header that places its slice in a series; texts are "" if the file lacks them.
 
     Args:
-        path: the file.
-        patient, birth_date, sex: PatientID, PatientBirthDate and PatientSex.
-        study, series, frame_of_reference: StudyInstanceUID, SeriesInstanceUID and FrameOfReferenceUID.
+        patient: PatientID.
+        study, series, frame_of_reference: UIDs.
         description: SeriesDescription.
         object_class: SOPClassUID.
-        image_type, photometric: ImageType and PhotometricInterpretation.
-        n_frames, samples, bits_allocated: NumberOfFrames, SamplesPerPixel and BitsAllocated.
+        photometric: PhotometricInterpretation.
         size: (Columns, Rows).
         position: ImagePositionPatient in mm; empty if the file lacks it.
         orientation: ImageOrientationPatient, the direction of a row and that of a column; empty if the file lacks it.

@@ -22,13 +22,11 @@ from medfed.datasets.volumes import SUFFIXES as VOLUME_SUFFIXES
 
 @dataclass(frozen=True)
 class Content:
-    """What a folder and the folders inside it hold.
+    """What a folder and the folders inside it that are not empty hold.
 
     Args:
-        folder: the folder.
         slices: DICOM images directly in it.
         masks: DICOM SEG objects and files of other image formats directly in it, such as NIfTI.
-        folders: the folders in it that are not empty.
     """
 
     folder: Path

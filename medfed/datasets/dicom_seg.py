@@ -18,13 +18,9 @@ from medfed.datasets.grids import voxel_mapping
 
 @dataclass(frozen=True)
 class Grid:
-    """The voxel grid of an image.
+    """The voxel grid (H, W, D) of the image at `path`; the affine, (4, 4), maps voxel indices to millimetres, RAS.
 
-    Args:
-        path: the image, for error messages.
-        shape: (H, W, D).
-        affine: (4, 4), maps voxel indices to millimetres, RAS.
-        frame_of_reference: FrameOfReferenceUID of a DICOM image; "" if it is not known.
+    `frame_of_reference` is FrameOfReferenceUID of a DICOM image; "" if it is not known.
     """
 
     path: Path

@@ -42,13 +42,10 @@ SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")
 
 @dataclass(frozen=True)
 class Listing:
-    """The content of a folder. Hidden files and folders, and the files of operating systems, are left out.
+    """The image files (`files`), files of other formats except documents, and folders in a folder, in alphabetical
+    order.
 
-    Args:
-        folder: the folder.
-        files: its image files, in alphabetical order.
-        unsupported: its files of other formats, except documents such as text files and tables.
-        folders: the folders in it, by name, in alphabetical order.
+    Hidden files and folders, and the files of operating systems, are left out.
     """
 
     folder: Path

@@ -19,15 +19,9 @@ SLICER_ENDING = ".seg"  # of the name of a segmentation that 3D Slicer writes, a
 
 @dataclass(frozen=True)
 class NameSettings:
-    """How the folders and files of a dataset are named; the settings of the dataset `folder` of the same names.
+    """How the folders and files of a dataset are named: the settings of the dataset `folder` of the same names.
 
-    Args:
-        image_folders, mask_folders: names of folders that come before the usual ones, such as "images" and "masks".
-        image_name, mask_name: names of the image files and the mask files. A `*` stands for the name of the case. None
-            finds the names out.
-        ignored_names: patterns of the names of files and folders that are not read.
-        merge_masks: whether all masks of an image are joined.
-        links_inside: folder out of which a `dataset.json` may not lead by a symbolic link; None follows all links.
+    A `dataset.json` may not lead out of `links_inside` by a symbolic link; None follows all links.
     """
 
     image_folders: tuple[str, ...] = ()
