@@ -22,11 +22,9 @@ TRAIN = "train"  # of `Agreement.requests`: all requests of a training
 
 
 class Refused(Exception):
-    """A request or reply that the hospital did not agree to.
+    """A request or reply that the hospital did not agree to; the text is a clause about the hospital or a tensor.
 
-    The text is a clause whose subject is the hospital or a tensor, such as "was asked to share in round 2, but ...",
-    without names of files or patients. `sent` is sent to the coordinator in its place if `why` must stay at the
-    hospital.
+    It contains no names of files or patients. `sent` is sent to the coordinator if `why` must stay at the hospital.
     """
 
     def __init__(self, why: str, sent: str = "") -> None:

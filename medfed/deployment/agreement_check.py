@@ -20,12 +20,10 @@ Row = Mapping[str, Any]  # a row of the ledger, with the number of patients (`me
 
 
 def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
-    """Check that the hospital agreed to the rows of `outgoing_rows`; `file` is its YAML file, for errors.
+    """Raise UserError, with one sentence for each mistake, if `rows` (`outgoing_rows`) exceed the agreement.
 
-    Raises:
-        UserError: with one sentence for each mistake: if a statistic is not in the list `sends` of the agreement, if
-            too few patients are behind a statistic (`min_patients`), if the total size is above `megabytes_per_round`,
-            or if the plan needs a larger epsilon than `max_epsilon`.
+    The list `sends`, `min_patients`, `megabytes_per_round` and `max_epsilon` are compared; `file` is the hospital's
+    file.
     """
     mistakes = [
         f"{file}: {sentence}"

@@ -58,8 +58,7 @@ class Aggregation:
     Attributes:
         path: the folder of the new bundle.
         changes: by name of a site whose weights were used, the L2 norm of its change of the parameters.
-        images: by name of a site that was used, the number of training images with which it counts; empty if all sites
-            count alike.
+        images: by name of a site that was used, its number of training images; empty if all sites count alike.
         rejected: by name of a site that was left out, a sentence that says why.
         notices: sentences about bundles that are unusual but were used.
     """

@@ -1,8 +1,7 @@
 """The style codecs (pretrained encoder and decoder) of a plan, as files that travel with it.
 
-All sites of a federation must use exactly the same codec. Two codecs with the same architecture give statistics of the
-same shape, so a check of shapes would not find that the codecs differ. A plan therefore names a codec by its checksum,
-and the codec's file lies next to the plan. A codec that is part of medfed keeps its name.
+All sites of a federation must use exactly the same codec, and a check of shapes would not find that two codecs differ.
+A plan therefore names a codec by its checksum. A codec that is part of medfed keeps its name.
 """
 
 from __future__ import annotations

@@ -123,17 +123,12 @@ class Guard:
             raise Refused(f"was asked to {request.kind}, but {why}")
 
     def check_reply(self, request: Message, reply: Message, n_patients: Mapping[str, int]) -> None:
-        """Check a reply to an accepted request before it leaves the hospital, and count it unless it is refused.
+        """Check a reply to an accepted request before it leaves, and count it; raise Refused if it must not be sent.
 
-        Args:
-            n_patients: for each statistic in the reply, by name, from how many patients each of its numbers is computed
-                (`Site.n_patients`). A missing statistic counts as one of a single patient.
-
-        Raises:
-            Refused: if the reply contains an entry of the network that must stay at the site, a statistic that the
-                hospital did not agree to send or that too few patients are behind, a fact that such a reply does not
-                have, or a fact that is not one number; if the replies of this round would be larger than agreed; or if
-                epsilon would be larger than agreed.
+        Refused are an entry of the network that must stay at the site, a statistic that the hospital did not agree to
+        send or that too few patients are behind, a fact that such a reply does not have or that is not one number, and
+        a reply with which the bytes of this round or epsilon would be larger than agreed. `n_patients` is
+        `Site.n_patients`; a missing statistic counts as one of a single patient.
         """
         number = request.facts["round"]
         if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):

@@ -62,16 +62,9 @@ def agreed_survey(site: Site, agreement: Agreement) -> SiteSurvey | None:
 class GuardedSite:
     """A hospital's site that replies only to what the hospital agreed to.
 
-    Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`. The
-    numbers of replies and bytes that the guard has counted are kept after a restart.
-
-    Args:
-        site: the site that replies.
-        folder: the hospital's output folder, for the ledger, the guard's counts, the site's files and the final model.
-        agreement: what may leave the hospital.
-
-    Raises:
-        UserError: if the folder has counts or a key that this hospital did not write (`read_counts`).
+    Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`, in its
+    output folder. The numbers of replies and bytes that the guard has counted are kept after a restart; UserError if
+    this hospital did not write them (`read_counts`).
     """
 
     site: Site | ValidationSite
@@ -108,14 +101,10 @@ class GuardedSite:
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
-        """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
+        """Return the site's reply; raise Refused, after which nothing may be sent, if the hospital did not agree.
 
         The final model of a request of kind "end" is saved as `model.safetensors`. The reply is "weights_needed" if
         this process does not have the weights with the checksum in the request.
-
-        Raises:
-            Refused: if the hospital did not agree to the request or the reply. Then nothing may be sent.
-            UserError: if the site cannot do what is requested.
         """
         self.guard.check_request(request)
         complete, missing = self._received.complete({self.site.name: request})

@@ -63,9 +63,7 @@ def hospital_secret() -> bytes:
 def read_counts(folder: Path) -> dict[str, Any] | None:
     """Read what a hospital has counted of the replies that left; None if nothing was counted yet.
 
-    Raises:
-        UserError: if the file was not written by this hospital (its signature does not fit the secret), or if the
-            folder has a key that somebody else may know.
+    UserError if the signature does not fit this hospital's secret, or somebody else may know a key in the folder.
     """
     if (folder / SECRET).exists():
         raise UserError(
@@ -104,8 +102,7 @@ def begin_folder(folder: Path) -> None:
 def is_begun(folder: Path) -> bool:
     """Return whether medfed created a hospital's output folder at this hospital; false if it is missing or empty.
 
-    Raises:
-        UserError: if the folder has files, but not the signed counts with which medfed begins a folder.
+    UserError if the folder has files, but not the signed counts with which medfed begins a folder.
     """
     if read_counts(folder) is not None:
         return True

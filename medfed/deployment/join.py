@@ -67,12 +67,8 @@ class SiteFile:
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """Read a hospital's YAML file, and the plan with the hospital's own `data`, `device` and `cache`.
 
-    The paths in the result start with the folder of the file.
-
-    Raises:
-        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed or the file of the
-            hospital's secret (`data.dicom_salt`), if the plan has more rounds than the hospital agreed to, or if the
-            hospital did not agree to train.
+    The paths in the result start with the folder of the file. UserError also if the plan names Python code from outside
+    medfed or the file of the hospital's secret (`data.dicom_salt`), or needs more than the hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -144,9 +140,7 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
 def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
     """Connect this hospital to the coordinator through NVIDIA FLARE, and wait for the final model.
 
-    Raises:
-        UserError: if `check_output_folder` fails, FLARE or the startup kit is missing, another process uses the startup
-            kit, or FLARE's client ends before the federation.
+    UserError if another process uses the startup kit, or FLARE's client ends before the federation.
     """
     if importlib.util.find_spec("nvflare") is None:
         raise UserError(
@@ -173,11 +167,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
 
 
 def check_output_folder(folder: Path, file: str) -> None:
-    """Check, before a dry run and before joining, that the federation can use an output folder; nothing is created.
-
-    Raises:
-        UserError: if the folder contains a final model, or was not created by medfed at this hospital.
-    """
+    """Raise UserError, before anything is written, if the folder has a final model or is not one of this hospital's."""
     if (folder / MODEL).is_file():
         raise UserError(
             f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "

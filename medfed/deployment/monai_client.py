@@ -100,10 +100,6 @@ class MedfedClient(ClientAlgo):
             extra: may hold the number of the round under "round", and under "last" the number of the last round in
                 which the host accepted an update of this site. Without these numbers, the client counts the rounds
                 itself.
-
-        Raises:
-            ValueError: if `data` does not hold complete weights that fit the network.
-            Aborted: if the host called `abort` during the training.
         """
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))

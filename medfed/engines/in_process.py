@@ -1,8 +1,6 @@
 """The engine `in_process`: the sites work in this process, one after another, or divided among worker processes.
 
-Messages are converted to bytes and back in both cases, so that a site receives nothing but what is in the message. Each
-site's reply and memory are stored in a file after each training round (`SiteStore`), so that a run that was stopped can
-be resumed with bit-identical results, also with another number of worker processes.
+Messages are converted to bytes and back in both cases, so that a site receives nothing but what is in the message.
 """
 
 from __future__ import annotations
@@ -40,18 +38,16 @@ class InProcess:
     """Engine that runs all sites in this process, or in worker processes; the default for simulations.
 
     Args:
-        folder: folder of the sites' files (`SiteStore`). With None, nothing is stored: a run cannot be resumed, work of
-            a rejected reply is not undone at the site, and all sites work in this process.
+        folder: folder of the sites' files (`SiteStore`). With None, a run cannot be resumed, work of a rejected reply
+            is not undone at the site, and all sites work in this process.
         config_yaml: the whole config as YAML text, from which worker processes build their sites.
         source: the name of the config in error messages of worker processes.
-        jobs: how many sites work at the same time. 1: all sites work in this process, one after another. Larger: the
-            sites are divided among this number of worker processes, which start with the first request. None: the first
-            sites train in this process; then worker processes start if they are expected to save time, as many as
-            cores, free memory and sites allow, and none on a GPU. The result does not depend on `jobs`.
+        jobs: how many sites work at the same time; above 1, this number of worker processes start with the first
+            request. None: worker processes start after the first sites have trained here, if they are expected to save
+            time: as many as cores, free memory and sites allow, and none on a GPU. The result does not depend on
+            `jobs`.
         shares_folder: whether other processes, with other sites, use the folder at the same time.
-        reading_s: seconds that it took to read the images of all sites. It is used only if `jobs` is None, because each
-            worker process reads the images of its sites again.
-        on_reply, on_step: as in `Engine`.
+        reading_s: seconds that it took to read the images of all sites, which each worker process reads again.
     """
 
     local_sites: list[Site]
@@ -81,13 +77,9 @@ class InProcess:
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Let each site reply; the sites of one process work one after another, in the order of their names.
 
-        If a site raises a UserError and `federation.on_bad_update` is "drop", its reply is of kind "failed".
-
-        Raises:
-            UserError: if a site raises it and `federation.on_bad_update` is "stop" (with worker processes, the first
-                error in time), if a site's file is missing or damaged, or if a worker process ends.
-            OSError, MemoryError: if a site cannot write its files, or the memory is not enough, also in a worker.
-            WorkerBug: for any other error of a site in a worker process, which has printed the traceback.
+        A site's UserError becomes a "failed" reply if `federation.on_bad_update` is "drop", and is raised otherwise.
+        UserError also if a site's file is missing or damaged, or a worker process ends; OSError and MemoryError also
+        come from workers.
         """
         complete, replies = self._complete(messages)
         start = time.perf_counter()

@@ -42,9 +42,7 @@ class NVFlare(Processes):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """As `Processes.exchange`; the first call starts the simulator.
 
-        Raises:
-            UserError: if NVIDIA FLARE is not installed, there are more than 100 sites, or FLARE cannot use the name of
-                a site.
+        UserError if NVIDIA FLARE is missing, there are more than 100 sites, or FLARE cannot use the name of a site.
         """
         self._flare = self._flare or FlareConnection(self._simulator)
         complete, replies = self._complete(messages)

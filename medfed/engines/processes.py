@@ -16,12 +16,11 @@ from medfed.federation.message import Message, failed_reply_to_error
 class Processes(InProcess):
     """Engine that runs each site in a process of its own; the results are bit-identical to those of `InProcess`.
 
-    If a site crashes, runs out of memory, raises an error or exceeds `federation.reply_timeout_s`, its reply has the
-    kind "failed". Its process is started again with the next request, and continues from its files.
-
-    The arguments are those of `InProcess`, except for `jobs`: it is the largest number of sites that work at the same
-    time, and None is the number of CPU cores divided by `training.threads`. The objects in `local_sites` never reply to
-    requests. After the training, they receive the entries of the network that stay at the sites, for the evaluation.
+    If a site crashes, runs out of memory, raises an error or exceeds `federation.reply_timeout_s`, its reply is
+    "failed". Its process is started again with the next request, and continues from its files. `jobs` is the largest
+    number of sites that work at the same time; None is the number of CPU cores divided by `training.threads`. The
+    objects in `local_sites` never reply, but receive, for the evaluation, the entries of the network that stay at the
+    sites.
     """
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:

@@ -40,15 +40,11 @@ ADVICE = "put back a copy, or start another run with --out"
 class SiteStore:
     """Stores each site's reply and memory (`Site.memory`) after each training round, in `folder/SITE/round_NNNNN.site`.
 
-    If a site does not train in a round, its memory is removed from RAM and read from the file when it is needed again,
-    except for a site with entries of the network that it never sends (`Site.local_keys`), because it needs them for
-    validation. A site without memory (for example if `training.optimizer_state` is "reset") has a file only until its
+    The memory of a site that does not train in a round stays in its file only, unless entries of the network never
+    leave the site (`Site.local_keys`), which it needs for validation. A site without memory has a file only until its
     round is accepted, because until then the coordinator may repeat the request. A missing or damaged file, or one of
-    another site, round or seed, raises UserError.
-
-    Args:
-        folder: the folder that holds one folder for each site.
-        is_shared: whether other processes, with other sites, write to the folder at the same time.
+    another site, round or seed, raises UserError. `is_shared`: other processes, with other sites, write to the folder
+    at the same time.
     """
 
     folder: Path

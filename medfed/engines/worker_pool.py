@@ -51,7 +51,7 @@ class WorkerPool:
         n_at_once: how many workers work at the same time.
         on_failure: called if a worker fails, with the names of its sites that have not replied and the error. It
             returns the replies of these sites by name, or raises an error, which ends the exchange.
-        timeout_s: seconds that a worker may take for all its replies to an exchange; None waits without limit.
+        timeout_s: seconds for all replies of a worker to an exchange; None has no limit.
 
     Attributes:
         work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites.

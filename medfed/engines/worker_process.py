@@ -66,11 +66,10 @@ def check_can_be_imported(config_yaml: str, jobs: int) -> None:
 
 
 class WorkerFailed(RuntimeError):
-    """A worker process did not reply. The text is a clause that can follow the name of a site.
+    """A worker process did not reply; the text is a clause that can follow the name of a site.
 
-    Attributes:
-        reported: the error that the worker reported, as an exception of the same kind: a UserError, an OSError, a
-            MemoryError or a WorkerBug. None if the worker's process ended, crashed or was late.
+    `reported` is the error that the worker reported (UserError, OSError, MemoryError or WorkerBug); None if its process
+    ended, crashed or was late.
     """
 
     def __init__(self, why: str, reported: Exception | None = None) -> None:
@@ -107,11 +106,9 @@ class WorkerProcess:
     """Handle of a worker process. A request starts the process if it is not running.
 
     Args:
-        job: what the worker does, as JSON values (`medfed.deployment.worker.serve`). Its entry `directory` is the
-            working directory of the worker.
-        on_step: called to show progress. If the worker hosts sites: after each training step with (site, step, steps of
-            this round). If it does runs of a comparison: after each training of a site with ("", number of trainings
-            done, number of trainings of the run).
+        job: what the worker does, as JSON values (`medfed.deployment.worker.serve`).
+        on_step: called after each training step with (site, step, steps of this round), or, for runs of a comparison,
+            after each training of a site with ("", trainings done, trainings of the run).
         on_warning: called with the text of each warning of the worker.
 
     Attributes:
@@ -133,17 +130,11 @@ class WorkerProcess:
         timeout_s: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[bytes]:
-        """Send a request to the worker, and yield the bytes of each reply as it arrives.
+        """Send a request, a header and messages as bytes, and yield the bytes of each reply as it arrives.
 
-        The request is sent when the iterator is asked for the first reply; the next request must not be sent before the
-        iterator has ended.
-
-        Args:
-            header: what is requested, as JSON values.
-            bodies: the bytes that belong to the request, such as messages to sites (`Message.to_bytes`).
-            timeout_s: seconds to wait for all replies, not counting the start of the process, which may take
-                `LOAD_TIMEOUT_S` seconds; None waits without limit.
-            stopped: returns True when waiting must end; it is called about every 0.2 seconds.
+        The request is sent when the iterator is asked for the first reply; the next one must wait until the iterator
+        has ended. `timeout_s` is for all replies, without the start of the process; None has no limit. `stopped` is
+        called about every 0.2 s.
 
         Raises:
             WorkerFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is

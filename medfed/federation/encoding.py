@@ -50,11 +50,9 @@ class InvalidMessage(ValueError):
 def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
     """Convert groups of named tensors, and a header of JSON values, to bytes; equal content gives equal bytes.
 
-    The name of a group must not contain "/"; `groups` is, for example, {"weights": {"conv.bias": tensor}}.
-
-    Raises:
-        InvalidMessage: if a tensor is sparse or its dtype is not one of `DTYPES`, a name is not valid (`check_name`),
-            or a value of the header is NaN, infinite or not a JSON value.
+    `groups` is, for example, {"weights": {"conv.bias": tensor}}; a name has no "/". InvalidMessage if a tensor is
+    sparse or its dtype is not one of `DTYPES`, a name is not valid (`check_name`), or a value is NaN, infinite or not a
+    JSON value.
     """
     named: dict[str, Tensor] = {}
     for group, tensors in groups.items():
@@ -85,10 +83,7 @@ def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Te
     """Convert the bytes that `pack` returned back to groups of tensors (on the CPU, in their order) and a header.
 
     `groups` are the allowed groups; a group without tensors is missing in the result. The memory used is about the size
-    of `data`.
-
-    Raises:
-        InvalidMessage: if `data` was not written by `pack`, has another group, or another format.
+    of `data`. InvalidMessage if `data` was not written by `pack`, has another group, or another format.
     """
     try:
         views = dict(safetensors.deserialize(data))

@@ -58,13 +58,9 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
 def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
     """Compute the network's entries `input_scale.mean` and `input_scale.std`, (C,) float32, of all pixels of all sites.
 
-    The sites are merged in the order of their names, so that the result does not depend on the order of the replies;
-    replies without tensors are left out. If noise makes a variance negative, or all pixels of a channel are equal, the
-    standard deviation is 1. Empty if no site shared its moments.
-
-    Raises:
-        ValueError: if a number of pixels is not a whole number above 0.
-        KeyError: if a reply lacks its moments or its number of pixels.
+    The sites are merged in the order of their names, so that the result does not depend on the order of the replies. If
+    noise makes a variance negative, or all pixels of a channel are equal, the standard deviation is 1. Empty if no site
+    shared its moments. ValueError or KeyError if a reply lacks a valid number of pixels or its moments.
     """
     parts = []
     for site in sorted(site for site, reply in replies.items() if reply.tensors):

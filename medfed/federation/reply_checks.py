@@ -97,19 +97,13 @@ def entry_named(name: str, weights: Mapping[str, Tensor]) -> str:
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
-    """Check one site's reply on its own.
+    """Raise InvalidReply if one site's reply is invalid on its own.
 
-    A tensor that is named after an entry of the network, such as `domain/ENTRY`, has the limits of this entry. A reply
-    need not state its round; if it does, the round must be that of the request.
-
-    Raises:
-        InvalidReply: if the reply has another kind or round than the request, is too large, or contains weights or
-            tensors that were not requested; if it contains NaN, infinity or an absolute value above 1e18, or 1e6 in a
-            parameter; if a running variance is negative, a tensor has a number outside of its range, or all numbers of
-            a parameter became 0. For "train", also if the number of images, number of steps or loss is invalid, if the
-            number of images differs from earlier rounds, if the number of steps does not follow from it, or if the
-            absolute loss is above 1e6. For "train" and "validate", also if a fact is not a finite number, and for
-            "validate", if the score is not in [0, 1].
+    The kind and the round (if stated) must be those of the request, and the reply must not be too large or contain what
+    was not requested. Numbers must be finite and at most 1e18, or 1e6 in a parameter; running variances not negative;
+    tensors in their ranges; not all numbers of a parameter 0. A tensor that is named after an entry of the network,
+    such as `domain/ENTRY`, has the limits of this entry. Facts of "train" and "validate" must be finite numbers;
+    images, steps and loss of "train" plausible (`_check_facts`), and the score of "validate" in [0, 1].
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(str(reply.kind))}, but '{expected.kind}' was requested")

@@ -77,10 +77,9 @@ class Round:
 def federate(
     method: Method, engine: Engine, state: State, settings: Federation, seed: int, training: Training | None = None
 ) -> Iterator[Round]:
-    """Run the remaining rounds of a federated training, and yield a `Round` with the results after each round.
+    """Run the remaining rounds of a federated training, and yield a `Round` after each.
 
-    A run can be stopped after any yielded round. Calling `federate` again with the state of that round continues the
-    run with bit-identical results.
+    Called again with the state of any yielded round, it continues the run with bit-identical results.
 
     Args:
         state: the state to start from: `State.of(network)`, or the state of an earlier round.
@@ -89,7 +88,6 @@ def federate(
             the numbers of steps, which is left out with None.
 
     Raises:
-        ValueError: if `state.parameters` is empty.
         UserError: if the settings do not fit the number of sites; if a reply fails a check and
             `federation.on_bad_update` is "stop"; if fewer replies than `federation.quorum` are accepted; or if the new
             weights contain NaN or infinite values.
@@ -167,9 +165,8 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
     """Return, by site, one request with the global weights and the facts `round` (`number`) and `last`.
 
-    `last` is the last round in which the coordinator used the site's update, 0 if there is none. The site restores what
-    it kept after that round, so that work of a rejected round is undone. Sites with equal requests share one object,
-    which an engine has to convert to bytes only once.
+    `last` is the last round in which the coordinator used the site's update, or 0. The site restores what it kept after
+    that round. Sites with equal requests share one object, which an engine has to convert to bytes only once.
     """
     common: dict[int, Message] = {}
     lasts = {site: state.took_part.get(site, 0) for site in sites}
@@ -184,11 +181,8 @@ def aggregate(
 ) -> tuple[State, dict[str, Message]]:
     """Return the coordinator's state after a round, and the updates from which it was computed.
 
-    Sites whose update makes the method's hooks fail are left out.
-
-    Raises:
-        UserError: if the new weights or memory contain NaN or infinite values, or fewer updates than
-            `federation.quorum` can be used.
+    Sites whose update makes the method's hooks fail are left out. UserError if the new weights or memory are not
+    finite.
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -219,13 +213,9 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
 def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -> Row:
     """Score the new global weights on the validation patients of the sites; return columns for `history.csv`.
 
-    In a round without validation (`is_validated`), the only column is `validation_score` with the value None. If
-    entries of the network stay at the sites, no complete model exists for the validation site, which is then not asked.
-
-    Returns:
-        `validation_score`, the mean over the sites that train (None without scores); `validation_score/SITE`;
-        `validation_site_score`, if the validation site was asked. Every other number NAME that the sites report has the
-        columns NAME (mean over the sites) and `NAME/SITE`.
+    They are `validation_score` (mean over the sites that train; None without scores), `validation_score/SITE`,
+    `validation_site_score`, and NAME (mean) and `NAME/SITE` for every other number that the sites report. The
+    validation site is not asked if entries of the network stay at the sites, because no complete model exists for it.
     """
     settings, row = exchange.settings, Row(validation_score=None)
     if not is_validated(state.round, settings):

@@ -1,11 +1,11 @@
 """The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
 
-The request contains no weights, and the reply only facts. A site with fewer patients than its minimum only says so, and
-numbers of images are left out if they belong to fewer patients. Sizes, voxel sizes and intensities are quantiles over
-the images, positions are medians and standard deviations, and the share of the image that a structure covers is a
-median, of at least `MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the
-maximum, because an extreme value is the value of one patient, who can be recognised by it. A quantile of a few images
-is still close to the value of one image, and the median of an odd number of images is the value of one image.
+A site with fewer patients than its minimum only says so, and numbers of images are left out if they belong to fewer
+patients. Sizes, voxel sizes and intensities are quantiles over the images, positions are medians and standard
+deviations, and the share of the image that a structure covers is a median, of at least `MIN_QUANTILE_PATIENTS`
+patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the value
+of one patient, who can be recognised by it. A quantile of a few images is still close to the value of one image, and
+the median of an odd number of images is the value of one image.
 """
 
 from __future__ import annotations

@@ -42,10 +42,8 @@ class FlareEngine:
         server: FLARE's server, which runs on this machine.
         admin: the folder of the startup kit of FLARE's admin console.
         folder: the folder for the job's files; FLARE's log is `server.log` in it.
-        settings: the `federation` section of the config.
         join_timeout_s: seconds to wait for the sites to join before the first requests, and for a site that has joined
             to read its data.
-        on_reply: as in `Engine`; set it after the creation.
     """
 
     names: list[str]
@@ -73,12 +71,9 @@ class FlareEngine:
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Deliver the requests to the hospitals over the network and return their replies.
 
-        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds; then a warning names
-        those that have not. If a site is not connected, reports an error, or does not reply within
-        `federation.reply_timeout_s` seconds (0: no limit), its reply is of kind "failed".
-
-        Raises:
-            UserError: if FLARE's server ended or does not reply, or no hospital joined.
+        The first call waits for all hospitals to join; a warning names those that have not. If a site is not connected,
+        reports an error, or exceeds `federation.reply_timeout_s` (0: no limit), its reply is "failed". UserError if
+        FLARE's server ended or does not reply, or no hospital joined.
         """
         if self.server.has_ended():
             raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")

@@ -29,15 +29,11 @@ CLASS_KEYS = {"path", "class_path", "name"}  # FLARE creates an object from a di
 
 
 def check_filters(path: Path) -> None:
-    """Check that FLARE will apply all privacy filters of a hospital's file `local/privacy.json` to every job.
+    """Raise UserError unless FLARE will apply all privacy filters of a hospital's `local/privacy.json` to every job.
 
     Without this check, mistakes in the file would stay unnoticed or stop the training. If a key is misspelt, FLARE
     ignores the key and filters nothing. If the file has several scopes (named groups of filters), a coordinator's job
     may choose one of the scopes. A filter that cannot be created, or that encrypts updates, ends the job at all sites.
-
-    Raises:
-        UserError: if a filter encrypts, cannot be created or would not be applied; if the file lists no filter; if the
-            file has no scope or several scopes, or its only scope is not the default scope; or if a key is unknown.
     """
     if ENCRYPTOR in path.read_text(errors="replace"):
         raise UserError(

@@ -1,8 +1,7 @@
 """Startup kits of NVIDIA FLARE: the folders with certificates that a coordinator makes for the participants.
 
-A hospital's kit comes from the coordinator. medfed reads four files of it as data: two certificates, a key, and the
-address of the coordinator's server. Everything that FLARE would run or import, such as scripts, names of classes and
-the set-up of the log, is written by medfed into a folder of its own.
+medfed reads four files of a hospital's kit as data: two certificates, a key, and the address of the coordinator's
+server. Everything that FLARE would run or import, such as scripts, medfed writes into a folder of its own.
 """
 
 from __future__ import annotations
@@ -44,13 +43,9 @@ LOG = {
 
 
 def check_kit(kit: Path, site: str) -> None:
-    """Check that a folder is a hospital's startup kit, and that FLARE will apply the kit's privacy filters.
+    """Raise UserError unless this is the startup kit of a site, whose privacy filters FLARE will apply as written.
 
     A kit without the file `local/privacy.json` has no filters, which is allowed.
-
-    Raises:
-        UserError: if a file is missing, if the kit was made for another site or its server's address is unusual, or if
-            FLARE would not apply the filters in `local/privacy.json` as they are written.
     """
     if missing := [name for name in (ADDRESS_FILE, *CERTIFICATES) if not (kit / "startup" / name).is_file()]:
         raise UserError(

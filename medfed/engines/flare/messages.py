@@ -63,13 +63,9 @@ def to_shareable(message: Message) -> Shareable:
 def to_message(shareable: Shareable) -> Message:
     """Convert a FLARE message from `to_shareable`, or a FLARE reply with an error code, to a message of medfed.
 
-    A hospital's privacy filters may have changed the FLARE message: tensors that a filter removed are missing in the
-    result, and tensors that it changed have the changed values. A FLARE reply with an error code becomes a message of
-    kind "failed" with the reason.
-
-    Raises:
-        ValueError: if the FLARE message was not made by `to_shareable`, if it is not a valid message (`Message.check`),
-            or a filter packed or encrypted its tensors.
+    A hospital's privacy filters may have removed or changed tensors. An error code becomes a "failed" reply. ValueError
+    if the FLARE message was not made by `to_shareable`, is not valid (`Message.check`), or a filter packed or encrypted
+    its tensors.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
         return failed_reply(str(shareable.get_header(REASON_HEADER) or FILTER_ERRORS.get(code) or f"FLARE says {code}"))

@@ -31,11 +31,10 @@ OTHERS_VARIABLES = ("PYTHON", "NVFL", "FL_", "LD_PRELOAD")  # environment variab
 
 @dataclass
 class FlareProcess:
-    """A process of NVIDIA FLARE, and its workspace: the folder with the subfolders `startup` and `local`.
+    """A process of NVIDIA FLARE; FLARE also writes files of its own into the `workspace`.
 
     Args:
-        workspace: the folder. FLARE writes its own files into it, too.
-        role: whether the process is FLARE's server or a client.
+        workspace: the folder with the subfolders `startup` and `local`.
         name: the name of the client's site; "" for a server.
         audit: the folder for FLARE's logs of what was requested and which filters ran; None is the workspace.
     """

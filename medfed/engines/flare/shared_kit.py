@@ -1,8 +1,7 @@
 """Finds out that two programs use the same startup kit, which FLARE does not tell the user at either end.
 
-The program that joined last takes the place of the other one. Then both connect again and again, because FLARE's server
-closes a connection as soon as the other program has one. It writes this into its log, and answers the heartbeats of the
-program that was replaced with an error that FLARE's client ignores.
+The program that joined last takes the place of the other one. Then both connect again and again. FLARE's server writes
+this into its log, and answers the heartbeats of the replaced program with an error that FLARE's client ignores.
 """
 
 from __future__ import annotations

@@ -50,14 +50,11 @@ class SiteWorker:
         load_timeout_s: float,
         stopped: Callable[[], bool],
     ) -> bytes:
-        """Send a request to the worker and return its reply; the other arguments are those of `WorkerProcess.ask`.
+        """Send a request to the worker and return its reply; `header` and `stopped` are those of `WorkerProcess.ask`.
 
         The worker may take `timeout_s` seconds from the receipt of the request; 0 waits without a limit. The time of
         the first request begins when the worker has read its data, for which it may take `load_timeout_s` seconds.
-
-        Raises:
-            WorkerFailed: if the worker failed, if the reply is late, or if `stopped` returned True. In the last two
-                cases the worker keeps running.
+        WorkerFailed if the worker failed, is late or `stopped` returned True; in the last two cases it keeps running.
         """
         request = _Request(header, body, self._is_new, time.monotonic())
         self._is_new = False
