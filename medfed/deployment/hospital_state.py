@@ -63,7 +63,7 @@ def hospital_secret() -> bytes:
 def read_counts(folder: Path) -> dict[str, Any] | None:
     """Read what a hospital has counted of the replies that left; None if nothing was counted yet.
 
-    UserError if the signature does not fit this hospital's secret, or somebody else may know a key in the folder.
+    UserError if the signature does not fit this hospital's secret, or if the folder has a key, which others may know.
     """
     if (folder / SECRET).exists():
         raise UserError(

@@ -183,6 +183,7 @@ class Federation:
 
     @property
     def surveys(self) -> bool:
+        """Whether the sites describe their images before round 1."""
         return self.survey in ("warn", "stop")
 
     def partition_label(self) -> str:

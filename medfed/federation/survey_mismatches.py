@@ -349,6 +349,7 @@ def _error_of_median(facts: Facts, number: int, spread: str) -> float:
 
 
 def _above_one(ratio: float) -> float:
+    """Return the ratio or its inverse, whichever is at least 1."""
     return max(ratio, 1 / ratio)
 
 
