@@ -66,7 +66,8 @@ def work(path: Path, name: str = "ELCFS (amplitudes)", forget: Forget | None = N
         else ToySegmentation(image_side=16, n_images=4)
     )
     with RunFolder(path).locked() as folder:
-        folder.check()
+        if folder.rounds():
+            folder.check()
         folder.begin_manifest()
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()

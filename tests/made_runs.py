@@ -15,11 +15,15 @@ from safetensors.numpy import save_file
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
+from medfed.outputs.comparison_folder import RUNS, PlannedRun, write_comparison
 from medfed.outputs.csv_files import format_rows
-from medfed.outputs.run_folder import FIGURES, RunFolder
+from medfed.outputs.manifest import Manifest
+from medfed.outputs.run_folder import FIGURES, MANIFESTS, RunFolder
 from medfed.outputs.tables.comparison_data import Line, Table
+from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
 from medfed.tasks.class_scoring import ClassScoring, case_row
 from medfed.tasks.mask_scoring import MaskScoring
+from medfed.tasks.scoring import Scoring
 
 METRICS = [column.key for column in MaskScoring().columns]
 WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
@@ -74,10 +78,14 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
     return rows
 
 
+def _scoring(rows: list[dict]) -> Scoring:
+    return ClassScoring() if rows and "predicted" in rows[0] else MaskScoring()
+
+
 def scored(method: str, site: str, rows: list[dict], seed: int = 0, **others) -> dict:
     """What a comparison reads of a run at an unseen site; `others` stand over what is there."""
     keys = {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
-    return keys | others
+    return keys | {"summary": _scoring(rows).summarise([])} | others
 
 
 def line_of(table: Table, method: str, metric: str = "dice") -> Line:
@@ -133,10 +141,13 @@ def made_run(
     data: str = "phantom",
     **others: object,
 ) -> Path:
-    """A finished run in `path`; `others` go into its summary, over what is there."""
+    """A finished run in `path`; `others` go into its summary, over what is there.
+
+    Its manifests list no file, so that a test can change the files.
+    """
     sites = list(sites)
     rows = mask_rows(sites, unseen) if rows is None else rows
-    scoring = ClassScoring() if "predicted" in rows[0] else MaskScoring()
+    scoring = _scoring(rows)
     folder, config = RunFolder(path), CONFIG.replace("METHOD", json.dumps(method))
     (path / FIGURES).mkdir(parents=True)
     scoring.write_cases(path / "cases.csv", rows)
@@ -155,6 +166,8 @@ def made_run(
     summary |= {"selection": "last", "selected_round": rounds, "rounds": rounds, "notices": ["a notice"]}
     summary |= {"versions": {"torch": "2"}, "config_sha256": hashlib.sha256(config.encode()).hexdigest()}
     folder.write_json("summary.json", summary | others)
+    for name in MANIFESTS:
+        Manifest(path / name).write()
     return path
 
 
@@ -167,4 +180,16 @@ def made_comparison(path: Path, methods: tuple[str, ...] = ("fedavg", "elcfs"), 
                 where = path / method.replace(":", "-") / f"unseen_{unseen}" / f"seed_{seed}"
                 rows = mask_rows(sites, unseen, 0.02 * shift + 0.001 * seed)
                 made_run(where, method.partition(":")[0], unseen, seed, tuple(sites), rows)
+                ComparisonRow(method).write(RunFolder(where))
+    return with_plan(path)
+
+
+def with_plan(path: Path, baseline: str = "fedavg") -> Path:
+    """Write `comparison.json` with the runs in the folder of a comparison; return the folder."""
+    planned = []
+    for run in sorted(path.glob(RUNS)):
+        summary = json.loads((run / "summary.json").read_text())
+        row = read_row(run, summary["method"])
+        planned.append(PlannedRun(run, row, summary["unseen_site"], "", summary["seed"]))
+    write_comparison(path, planned, baseline)
     return path

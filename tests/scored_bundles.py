@@ -27,6 +27,7 @@ def seeded(network, channels, outputs):
 
 def exported(out, network, module, task, more=()):
     provenance = {"data": "phantom", "sites": ["other"], "unseen_site": "here", "method": "fedavg", "rounds": 1}
+    provenance["method_layers"] = False
     provenance |= dict(more)
     return write_bundle(
         out,
@@ -34,7 +35,7 @@ def exported(out, network, module, task, more=()):
         weights=module.state_dict(),
         task=task,
         provenance=provenance,
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=task.intensity_range is not None if hasattr(task, "intensity_range") else True,
     )
 

@@ -34,7 +34,7 @@ def start(folder: RunFolder) -> None:
         folder.check()
     folder.forget_conclusions()
     folder.begin_manifest()
-    folder.write_json("environment.json", {"run_format": 2})
+    folder.write_json("environment.json", {})
     folder.write_json("notices.json", [])
     folder.write_text("config.yaml", "seed: 1\n")
     folder.truncate(max(folder.rounds(), default=0))

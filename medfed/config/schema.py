@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,13 +104,9 @@ class Config:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a config file; UserError with one sentence for each mistake.
 
-    The `config.yaml` of a run's folder may have old names of keys, from an older version of medfed. `overrides` are
-    texts such as "training.batch_size=8".
+    `overrides` are texts such as "training.batch_size=8".
     """
-    document = _parse(strict_yaml.read(path), str(path))
-    if Path(path).name == "config.yaml" and (Path(path).parent / "environment.json").is_file():
-        document = _with_new_names(document)
-    return _assemble(document, str(path), [Override.parse(override) for override in overrides])
+    return load_text(strict_yaml.read(path), str(path), overrides)
 
 
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
@@ -193,11 +188,8 @@ def check_readable(config: Config) -> None:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a line such as `training.batch_size: 5 -> 8` for each value in which two `resolved` configs differ.
-
-    The old one may be from an older version: a missing setting counts as the default, an old name as the present one.
-    """
-    before, after = _flat(_completed(old)), _flat(new)
+    """Return a line such as `training.batch_size: 5 -> 8` for each value in which two `resolved` configs differ."""
+    before, after = _flat(old), _flat(new)
     keys = [*before, *(key for key in after if key not in before)]
     return [
         f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(absent)')}"
@@ -214,32 +206,6 @@ def _parse(text: str, source: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UserError(f"{source}: expected a block of keys and values, got {describe_value(document)}")
     return document
-
-
-def _with_new_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document of an older version with the names of keys, values and presets as they are now."""
-    document = dict(document)
-    if isinstance(block := document.get("federation"), Mapping):
-        document["federation"] = {Federation.renamed.get(name, name): value for name, value in block.items()}
-    block = document.get("data")
-    if isinstance(block, Mapping) and isinstance(block.get("standardise"), bool):
-        with suppress(UserError):  # a wrong name is reported when the config is built
-            values = registry.resolve("datasets", _text(block.get("name"))).renamed_values["standardise"]
-            document["data"] = {**block, "standardise": values[block["standardise"]]}
-    block = document.get("method")
-    if isinstance(block, Mapping) and "preset" in block:
-        with suppress(UserError):
-            chosen, preset = registry.resolve("methods", _text(block.get("name"))), _text(block["preset"])
-            document["method"] = {**block, "preset": getattr(chosen, "renamed_presets", {}).get(preset, preset)}
-    return document
-
-
-def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a resolved config with every setting of this version; unchanged if this version cannot read it."""
-    try:
-        return resolved(_assemble(_with_new_names(document), "", []))
-    except UserError:
-        return document
 
 
 def _preset_values(method: type[Method], preset: str) -> dict[str, Any]:

@@ -65,8 +65,7 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
     """Build a dataclass from a block (None is an empty one) and return (instance, []), or (None, mistakes).
 
     `choose` returns the class for (class in the annotation, block, path): the one that the block's `name` chooses, if
-    blocks of this kind have a name. The attributes `renamed`, `moved` and `renamed_values` of a class make mistakes of
-    old names and values, with what to write instead. Values are checked together only if each is valid by itself.
+    blocks of this kind have a name. Values are checked together only if each is valid by itself.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):
@@ -85,13 +84,11 @@ def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> t
     """Build an instance of the class that was chosen for a block; see `build`."""
     block, mistakes = choice.values, list(choice.mistakes)
     fields = {entry.name: entry for entry in written_fields(chosen)}
-    mistakes += _wrong_keys(chosen, block, (*choice.further_keys, *fields), path)
+    mistakes += _wrong_keys(block, (*choice.further_keys, *fields), path)
     hints = _type_hints(chosen)
     values: dict[str, Any] = {}
     for name in fields:
-        if name in block and (sentence := _renamed_value(chosen, name, block[name])):
-            mistakes.append(Mistake((*path, name), sentence))
-        elif name in block:
+        if name in block:
             values[name], wrong = _with_instances(hints[name], block[name], (*path, name), choose)
             mistakes += wrong
             if wrong:
@@ -131,29 +128,12 @@ def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any
     return value
 
 
-def _wrong_keys(cls: type, block: Iterable[object], known: tuple[str, ...], path: Path) -> list[Mistake]:
-    """A mistake for each unknown key of a block, with its new name, place, or the nearest known key."""
-    renamed, moved = getattr(cls, "renamed", {}), getattr(cls, "moved", {})
-    mistakes = []
-    for name in block:
-        if name in renamed:
-            sentence = f"is now called {Mistake((*path, renamed[name]), '').key}; use that name"
-        elif name in moved:
-            sentence = moved[name]
-        elif name in known:
-            continue
-        else:
-            sentence = f"unknown key. {suggestion(str(name), known)}"
-        mistakes.append(Mistake((*path, str(name)), sentence))
-    return mistakes
-
-
-def _renamed_value(cls: type, name: str, value: object) -> str:
-    """A sentence with the present name of a value of older configs; "" for any other value."""
-    renamed = getattr(cls, "renamed_values", {}).get(name, {})
-    if not isinstance(value, bool) or value not in renamed:
-        return ""
-    return f"{describe_value(value)} is now called {renamed[value]}; write {renamed[value]}"
+def _wrong_keys(block: Iterable[object], known: tuple[str, ...], path: Path) -> list[Mistake]:
+    return [
+        Mistake((*path, str(name)), f"unknown key. {suggestion(str(name), known)}")
+        for name in block
+        if name not in known
+    ]
 
 
 def _with_instances(hint: Any, value: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:

@@ -42,7 +42,6 @@ FOLDERS = {  # folders that hold a kind, if they are not the folder of the same 
 }
 _DOCSTRING = re.compile(r'(?:\s*#[^\n]*\n)*\s*[rR]?(?:"""(?:.|\n)*?"""|"[^"\n]*")')
 _METHOD = re.compile(r"    (?:async )?def (\w+)\(")
-RENAMED = {("datasets", "phantom"): "prostate_phantom"}
 _is_code_allowed = False  # whether a config may name code that is in no installed package; see `code_allowed`
 
 
@@ -86,8 +85,6 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 def require(kind: str, name: str) -> None:
     """Check that a name is known or may be dotted, without importing it; UserError as in `resolve`."""
-    if (kind, name) in RENAMED:
-        raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
     names = known_names(kind)
     if name not in names and not is_dotted(name):
         raise UserError(f"no {KINDS[kind][0]} '{name}'. {suggestion(name, names)}")

@@ -73,8 +73,6 @@ class Dataset:
     ignore_mask_geometry: bool = False
     allow_duplicates: bool = False
 
-    # Values of older configs, each with the present value that has the same meaning.
-    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "slice", False: "none"}}
     card: ClassVar[Card]
     published_counts: ClassVar[Mapping[str, int]] = {}  # number of cases per site, if published
     # Order in which `recognition.recognise` tries the datasets: 0 for one published collection, 1 for any images in a

@@ -50,7 +50,6 @@ class Camelyon17(Dataset):
     splits: Literal["patient", "slide", "published"] = "patient"
     max_per_site: NonNegativeInt = 0
 
-    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "imagenet", False: "none"}}
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
         description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "

@@ -55,7 +55,6 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     published_n_classes: ClassVar[int] = 0  # number of classes of a published collection; 0 for any
     split_folders: ClassVar[Mapping[str, str]] = {}  # part of the split by the name of its folder in a site's folder
-    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "imagenet", False: "none"}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -65,7 +65,6 @@ class Agreement:
     min_patients: PositiveInt = 1
     max_epsilon: PositiveFloat | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    renamed: ClassVar[Mapping[str, str]] = {"answers_per_round": "replies_per_round"}  # keys of older files
 
     def __post_init__(self) -> None:
         bounds.check(self)

@@ -31,9 +31,9 @@ from medfed.federation.settings import Federation
 from medfed.federation.update_checks import find_failing_sites, validate_replies
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
+from medfed.networks.bundle_config import PROGRAMS
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
-from medfed.outputs.bundle.program import PROGRAMS
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.tasks.bundle_training import TRAINED
 
@@ -221,7 +221,7 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
         config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
     definition = config.get("network_def") if isinstance(config, dict) else None
     target = definition.get("_target_") if isinstance(definition, dict) else None
-    if isinstance(target, str) and target in PROGRAMS:
+    if isinstance(target, str) and target.startswith(PROGRAMS):
         raise UserError(
             f"{start}: network_def in configs/inference.json loads a program, which cannot take averaged weights; "
             "expected a network of monai.networks.nets without added layers of a method; train this network with medfed"

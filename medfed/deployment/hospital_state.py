@@ -21,10 +21,7 @@ from medfed.core.files import write_atomically
 COUNTS, SECRET = "answered.json", "noise.key"
 SIGNATURE = "signature"  # key in the file of the counts
 N_BYTES = 32
-ADVICE = (
-    "if it was sent to you, ask the coordinator why, and set `folder` in the site file to a new folder; if an "
-    "older version of medfed wrote it, end the federation with that version"
-)
+ADVICE = "if it was sent to you, ask the coordinator why, and set `folder` in the site file to a new folder"
 
 
 def secret_path() -> Path:

@@ -6,7 +6,6 @@ training round of a site is never computed twice, and work of a rejected round i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from medfed.core.files import (
     stage_file,
     write_atomically,
 )
-from medfed.federation.encoding import pack, unpack
+from medfed.federation.encoding import entry, pack, unpack
 from medfed.federation.message import FAILED, Message, digest
 from medfed.federation.site import Site
 
@@ -124,10 +123,9 @@ class SiteStore:
         path = self._path(site.name, number)
         if path.is_file():
             stored, expected = _read(path), _origin(site, number)
-            origin = {**expected, **stored.origin}
-            if origin != expected:
+            if stored.origin != expected:
                 raise UserError(
-                    f"{path}: is the file of {_as_text(origin)}, but expected was that of "
+                    f"{path}: is the file of {_as_text(stored.origin)}, but expected was that of "
                     f"{_as_text(expected)}; {ADVICE}"
                 )
             return stored.memory
@@ -170,10 +168,7 @@ class SiteStore:
         if not path.is_file():
             return {}
         try:
-            content = json.loads(data := path.read_bytes())
-            if isinstance(content, dict) and all(isinstance(rounds, list) for rounds in content.values()):
-                return content  # of an older version, without a checksum
-            return read_checked_json(data)["rounds"]
+            return read_checked_json(path.read_bytes())["rounds"]
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
 
@@ -189,9 +184,8 @@ class _StoredRound:
         key: the digest of the request, the site's name and `Site.reply_key`.
         reply: the bytes of the reply.
         memory: the site's memory after the reply.
-        n_patients: the numbers of patients behind the tensors of the reply (`Site.n_patients`); empty in files of older
-            versions.
-        origin: the values of `ORIGIN`; empty in files of older versions.
+        n_patients: the numbers of patients behind the tensors of the reply (`Site.n_patients`).
+        origin: the values of `ORIGIN`.
     """
 
     key: str
@@ -236,7 +230,8 @@ def _read(path: Path) -> _StoredRound:
     end = 8 + int.from_bytes(data[:8], "little")
     try:
         groups, header = unpack(data[end:], ("memory",))
+        key, n_patients = entry(header, "asked"), entry(header, "n_patients")
+        origin = {name: entry(header, name) for name in ORIGIN}
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    origin = {name: header[name] for name in ORIGIN if name in header}
-    return _StoredRound(header["asked"], data[8:end], groups.get("memory", {}), header.get("n_patients", {}), origin)
+    return _StoredRound(key, data[8:end], groups.get("memory", {}), n_patients, origin)

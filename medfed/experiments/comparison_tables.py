@@ -153,7 +153,7 @@ def _table(runs: Sequence[_FinishedRun], role: str, plan: ComparisonPlan) -> Tab
                 "selection": summary["selection"],
                 "data": summary["data"],
                 "summary": summary,
-                "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
+                "transductive_by": summary.get("transductive_by", []),
                 "unadapted": read_unadapted(fold.folder.path, summary, scoring) if role == "unseen" else (),
             }
         )

@@ -188,7 +188,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
             f"{folder.path}: this run was started on {recorded['data']} data, but {dataset.root} now holds {origin} "
             f"data; choose another folder with {argument('out')}"
         )
-    before = recorded.get("codecs", codec_digests)  # older runs did not record codecs
+    before = recorded["codecs"]
     if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
             f"{codec_path(changed[0])}: changed since the run in {folder.path} was started; restore the old file, or "

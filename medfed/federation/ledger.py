@@ -5,13 +5,12 @@ The round loop writes the rows of every message (`ledger.csv` in the run folder)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from medfed.federation.message import Message, fact_bytes, n_bytes, readable
 
 COLUMNS = ("round", "site", "direction", "kind", "content", "name", "shape", "dtype", "bytes")
-COLUMNS_WITHOUT_CONTENT = tuple(column for column in COLUMNS if column != "content")  # of run folders of format 1 and 2
 WEIGHT, STATISTIC, FACT = CONTENTS = ("weight", "statistic", "fact")  # the values of the column `content`
 
 
@@ -52,13 +51,6 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
                 {**common, "content": FACT, "name": name, "shape": "1", "dtype": "fact", "bytes": fact_bytes(fact)}
             )
     return rows
-
-
-def content_of(name: str, dtype: str, entries: Collection[str]) -> str:
-    """Return the `content` of a row that was written without this column: "weight", "statistic" or "fact"."""
-    if dtype == "fact":
-        return FACT
-    return WEIGHT if name in entries else STATISTIC
 
 
 def sum_bytes(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

@@ -214,7 +214,7 @@ class State:
             InvalidMessage: whatever is wrong with the bytes, for example if another version of medfed wrote them.
         """
         groups, header = unpack(data, ("weights", "memory"))
-        check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
+        check_format("checkpoint", header.get("checkpoint"), CHECKPOINT_FORMAT)
         if not isinstance(parameters := entry(header, "parameters"), list):
             raise not_a_message("'parameters' is not a list")
         for name in parameters:

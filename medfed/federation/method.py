@@ -92,10 +92,6 @@ class Method:
     Attributes:
         presets: named settings, selected by `method.preset` in a config. By convention "medfed" holds our recommended
             settings, "paper" those of the paper, and "released" those of the authors' public code.
-        renamed_presets: the present name of each preset that an older version called otherwise, by its older name.
-            Only the `config.yaml` of a run folder may have the older name.
-        moved: keys that configs of older versions had, each with the sentence that says what replaces it. A config with
-            such a key is rejected with this sentence.
         reads_features: True if `wrap_network` adds a layer that reads a feature map, and other methods may change this
             feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
@@ -106,8 +102,6 @@ class Method:
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
-    renamed_presets: ClassVar[Mapping[str, str]] = {}
-    moved: ClassVar[Mapping[str, str]] = {}
     reads_features: ClassVar[bool] = False
     fills_network: ClassVar[bool] = False
     patients_advice: ClassVar[str] = ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -175,8 +175,6 @@ class Federation:
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
     survey: Literal["auto", "none", "warn", "stop"] = "auto"
-
-    renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)

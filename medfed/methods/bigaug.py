@@ -69,7 +69,6 @@ class BigAug(BigAugRanges, Method):
     noise: NonNegativeRange = (0.0, 0.1)
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "port": {"noise": BigAugRanges.noise}}
-    renamed_presets: ClassVar[Mapping[str, str]] = {"paper": "port"}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
         """Apply the nine transforms to images, masks and views."""

@@ -239,8 +239,6 @@ class ELCFS(Method):
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """Send `bank/SITE`, (n, C, P), of all other sites."""
-        if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
-            return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
@@ -310,7 +308,7 @@ class ELCFS(Method):
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
         """Return the V restyled copies, (V B, C, H, W); the batch itself if no other site shared amplitudes."""
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
-        if not banks or not self.exchange:
+        if not banks:
             return batch
         n = len(batch.image)
         if self.views == 0:

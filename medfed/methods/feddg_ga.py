@@ -61,7 +61,6 @@ class FedDGGA(Method):
     step: NonNegativeFloat = 0.2
 
     patients_advice: ClassVar[str] = "increase data.validation_ratio, as the loss is that of the validation patients"
-    moved: ClassVar[Mapping[str, str]] = {"rounds": "FedDG-GA now reads federation.rounds; remove this key"}
 
     @property
     def shares(self) -> str:

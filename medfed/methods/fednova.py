@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -43,8 +42,6 @@ class FedNova(Method):
     Departures: the average is scaled by the mean of the normalised lengths l_k, as in the public code, and not by the
     mean number of steps. Sites with equal numbers of steps then give FedAvg with momentum, too.
     """
-
-    moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova now reads training.momentum; remove this key"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the average of the normalised changes, scaled by L, to the global weights."""

@@ -83,7 +83,6 @@ class FedSR(Method):
         "readme": {"cmi": 0.001},
         "released": {"site_weights": "uniform"},
     }
-    renamed_presets: ClassVar[Mapping[str, str]] = {"paper": "readme"}
 
     fills_network: ClassVar[bool] = True
 

@@ -42,8 +42,7 @@ def incomplete_local_runs(planned: Iterable[PlannedRun]) -> set[Key]:
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """The folders of a comparison's started runs, and of other finished runs, sorted; `planned` is empty without a
-    plan."""
+    """The folders of a comparison's started runs, and of other finished runs, sorted."""
 
     runs: tuple[Path, ...]
     others: tuple[Path, ...]
@@ -52,21 +51,20 @@ class ComparisonFolder:
 
     @classmethod
     def read(cls, path: Path) -> ComparisonFolder:
-        """Find the runs in a folder of `medfed.evaluate`; without `comparison.json`, all of them belong to the
-        comparison."""
-        present = sorted(folder for folder in path.glob(RUNS) if (folder / "config.yaml").is_file())
+        """Find the runs in a folder of `medfed.evaluate`; a folder without `comparison.json` has none."""
         if not (path / FILE).is_file():
-            return cls(tuple(present), ())
+            return cls((), ())
+        present = sorted(folder for folder in path.glob(RUNS) if (folder / "config.yaml").is_file())
         try:
             content = json.loads((path / FILE).read_text(encoding="utf-8"))
-            names, baseline = set(map(str, content["runs"])), str(content["baseline"])
-            planned = tuple(_planned_run(path, run) for run in content.get("plan", ()))  # older versions wrote none
+            baseline, planned = str(content["baseline"]), tuple(_planned_run(path, run) for run in content["plan"])
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path / FILE}: does not list the runs of a comparison ({error!r}); start medfed.evaluate "
                 "with --resume, which writes the file again"
             ) from error
-        runs = [folder for folder in present if folder.relative_to(path).as_posix() in names]
+        folders = {run.folder for run in planned}
+        runs = [folder for folder in present if folder in folders]
         others = [folder for folder in present if folder not in runs and RunFolder(folder).is_finished()]
         return cls(tuple(runs), tuple(others), baseline, planned)
 
@@ -86,8 +84,7 @@ def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str)
     """Write `comparison.json` and create its folder, which has the folders of the planned runs inside."""
     RunFolder(path).create()  # says in one sentence why nothing can be written here
     plan = [{**asdict(run), "folder": run.folder.relative_to(path).as_posix()} for run in planned]
-    content = {"baseline": baseline, "runs": [run["folder"] for run in plan], "plan": plan}
-    write_atomically(path / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path / FILE, json.dumps({"baseline": baseline, "plan": plan}, indent=2, ensure_ascii=False) + "\n")
 
 
 def _planned_run(path: Path, content: dict) -> PlannedRun:

@@ -10,7 +10,6 @@ import torch
 
 from medfed import __version__
 from medfed.core.errors import UserError
-from medfed.outputs.manifest import RUN_FORMAT
 
 NOT_INSTALLED = "not installed"
 PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
@@ -44,7 +43,6 @@ def installed_version(package: str) -> str:
 def environment() -> dict[str, object]:
     """The content of `environment.json`. Results are bit-identical only on one machine with one number of threads."""
     return {
-        "run_format": RUN_FORMAT,
         "versions": versions(),
         "platform": platform.platform(),
         "processor": torch.backends.cpu.get_cpu_capability(),

@@ -14,10 +14,9 @@ from typing import Any
 
 from medfed.core.errors import UserError
 from medfed.core.files import checked_json, read_checked_json, write_atomically
+from medfed.federation.encoding import InvalidMessage, check_format
 
-# In environment.json: the layout of a run's folder. Format 1 had no manifest; in formats 1 and 2, the ledger had no
-# column `content`.
-RUN_FORMAT = 3
+RUN_FORMAT = 1  # increased when the layout of a run's folder changes
 ADVICE = "put back a copy of the file, or repeat the run in another folder"
 
 _appended: dict[Path, tuple[int, hashlib._Hash]] = {}  # size and checksum of the files to which this process appends
@@ -94,9 +93,9 @@ class Manifest:
 
     def check_checkpoints(self, newest: str) -> list[str]:
         """One sentence for each file in `states/` and `sites/` of another run; missing files are allowed. `newest`,
-        from which a resumed run continues, must be listed if any checkpoint is."""
+        from which a resumed run continues, must be listed."""
         sentences = []
-        for name in sorted({*self.checkpoints, newest}) if self.checkpoints else []:
+        for name in sorted({*self.checkpoints, newest}):
             path, expected = self.path.parent / name, self.checkpoints.get(name)
             if path.is_file() and (present := first_sha256(path)) != expected:
                 listed = f"{expected[:12]}..." if expected else "no such file"
@@ -146,20 +145,23 @@ class Manifest:
         listed = {
             key: {name: entry and asdict(entry) for name, entry in by_name.items()} for key, by_name in entries.items()
         }
-        return {"round": self.round, "checkpoints": dict(self.checkpoints), **listed}
+        return {"format": RUN_FORMAT, "round": self.round, "checkpoints": dict(self.checkpoints), **listed}
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """None if the file does not exist; UserError if it is damaged."""
+    """None if the file does not exist; UserError if it is damaged or the run's folder has another format."""
     if not path.is_file():
         return None
     try:
         content = read_checked_json(path.read_bytes())
+        check_format("run folder", content.get("format"), RUN_FORMAT)
         files = {name: Entry(**entry) for name, entry in content["files"].items()}
         before = {name: entry and Entry(**entry) for name, entry in content["before"].items()}
-        checkpoints = dict(content.get("checkpoints", {}))
+        checkpoints = dict(content["checkpoints"])
         _check_entries(content["round"], [*files.items(), *before.items()], checkpoints)
         return Manifest(path, content["round"], files, before, checkpoints)
+    except InvalidMessage as error:
+        raise UserError(f"{path}: {error}") from error
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from medfed.core.files import (
     write_atomically,
 )
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
-from medfed.federation.ledger import content_of
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.csv_files import append_text, format_rows, parse_field, read_rows
@@ -197,12 +195,7 @@ class RunFolder:
         self, state: State, checksum: str, listed: Mapping[str, str], unneeded: Collection[int]
     ) -> dict[str, str]:
         """The listed checksums after a round: those of the needed checkpoints, and two files of each site."""
-        new = (
-            {}
-            if listed
-            else {self._name(path := self._state_path(number)): first_sha256(path) for number in self.rounds()}
-        )  # of an older version, listed as they are
-        new[self._name(self._state_path(state.round))] = checksum
+        new = {self._name(self._state_path(state.round)): checksum}
         dropped = {self._name(self._state_path(number)) for number in unneeded}
         trained = (site for site, number in state.took_part.items() if state.round and number == state.round)
         paths = (self.path / "sites" / site / f"round_{state.round:05d}.site" for site in trained)
@@ -264,18 +257,9 @@ class RunFolder:
 
         Keys: "round", "site", "direction" ("up" to the coordinator or "down"), "kind" (purpose of the message),
         "content" ("weight", "statistic" or "fact"), "name", "shape" (such as "16x3x3"), "dtype" ("fact" for a value
-        that is no tensor) and "bytes". In older files, `content` follows from the names of the network's entries.
+        that is no tensor) and "bytes".
         """
-        entries: Collection[str] | None = None
-        for row in self._rows("ledger.csv"):
-            if "content" not in row:
-                entries = self._entry_names() if entries is None else entries
-                row["content"] = content_of(row["name"], row["dtype"], entries)
-            yield row
-
-    def _entry_names(self) -> Collection[str]:
-        """The names in the network's state dict, from the newest checkpoint or from the model."""
-        return (self.load_state(rounds[-1]).weights if (rounds := self.rounds()) else self.load_model()).keys()
+        yield from self._rows("ledger.csv")
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file in one step, so that a killed process leaves its old or new content; the manifest lists it
@@ -304,17 +288,11 @@ class RunFolder:
         return summary
 
     def begin_manifest(self) -> None:
-        """List the files of an older version as they are, unless there are manifests. `manifest.json` is written last:
-        if the process is killed in between, the run is still one of an older version."""
-        last_round = max(self.rounds(), default=0)
-        for path in map(self.path.joinpath, MANIFESTS[::-1]):
+        """Begin to list the files of the run in its manifests, unless they exist."""
+        for path in map(self.path.joinpath, MANIFESTS):
             if not path.is_file():
-                listed = {
-                    name: entry_of(self.path / name)
-                    for name in (*BEGINNINGS, *TABLES)
-                    if self._manifest_of(name) == path
-                }
-                Manifest(path, last_round, {name: entry for name, entry in listed.items() if entry}).write()
+                names = BEGINNINGS if path.name == MANIFESTS[0] else ()
+                Manifest(path, files={name: entry for name in names if (entry := entry_of(self.path / name))}).write()
 
     def forget_conclusions(self) -> None:
         """Delete the summary, and take what is written after the last round from the manifest; the run is then
@@ -340,37 +318,20 @@ class RunFolder:
 
     def check(self, rewritten: Collection[str] = ()) -> None:
         """UserErrors for result files that were changed, cut or deleted; those in `rewritten` are not checked. Of an
-        unfinished run, only files that a resumed run reads are checked. A run without a manifest (older version) gives
-        a warning."""
+        unfinished run, only files that a resumed run reads are checked."""
         sentences, is_finished, last_round = [], self.is_finished(), max(self.rounds(), default=0)
-        manifests = [manifest for name in MANIFESTS if (manifest := read_manifest(self.path / name))]
-        if len(manifests) < len(MANIFESTS):
-            self._check_older({manifest.path.name for manifest in manifests})
-        for manifest in manifests:
+        for path in map(self.path.joinpath, MANIFESTS):
+            if (manifest := read_manifest(path)) is None:
+                raise UserError(f"{path}: the file is missing, so damage of other files cannot be found; {ADVICE}")
             names = [
                 name for name in manifest.files if name not in rewritten and (is_finished or not _is_conclusion(name))
             ]
             # A finished run may be copied without its checkpoints.
             sentences += manifest.check(names, TABLES, GROWING, manifest.round if is_finished else last_round)
-            sentences += manifest.check_checkpoints(self._name(self._state_path(last_round)))
+            if path.name == MANIFESTS[0]:
+                sentences += manifest.check_checkpoints(self._name(self._state_path(last_round)))
         if sentences:
             raise UserErrors(sentences)
-
-    def _check_older(self, present: Collection[str]) -> None:
-        """UserError if a manifest was deleted; a warning if there was none."""
-        missing = self.path / next(name for name in MANIFESTS if name not in present)
-        path = self.path / "environment.json"
-        environment = self.read_json(path.name) if path.is_file() else None
-        is_listed = isinstance(environment, dict) and "run_format" in environment
-        is_without_environment = (self.path / "config.yaml").is_file() and not path.is_file()
-        if MANIFESTS[0] in present or is_listed or (present and is_without_environment):
-            raise UserError(f"{missing}: the file is missing, so damage of other files cannot be found; {ADVICE}")
-        if path.is_file():
-            warnings.warn(
-                f"{self.path}: was written by a version of medfed without {missing.name}, so damaged files "
-                "are not found",
-                stacklevel=3,
-            )
 
     def _manifest_of(self, name: str) -> Path:
         """The path of the manifest that lists a file."""

@@ -22,8 +22,8 @@ from medfed.federation.method import Method
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 from medfed.networks.bundle import WEIGHT_FILES, Bundle
+from medfed.networks.bundle_config import PROGRAMS
 from medfed.networks.memory import SizeLimit
-from medfed.outputs.bundle.program import PROGRAMS
 
 INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
 PROVENANCE, NETWORK, METHOD, LAYERS = "medfed_provenance", "network", "method_settings", "method_layers"
@@ -32,7 +32,7 @@ KINDS = {NetworkSettings: "networks", Method: "methods"}  # classes that a block
 # as the draws of FedSR.
 MIN_ALLOWED_VALUES = 1 << 20
 MAX_METHODS = 10  # of a stack
-EXPORT_AGAIN = "export the run again with this version of medfed"
+EXPORT_AGAIN = "export the run again"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def load_network(
     weights = _weights_file(path)
     max_values = max(weights.stat().st_size, MIN_ALLOWED_VALUES)
     definition = inference.get("network_def")
-    is_program = isinstance(definition, Mapping) and definition.get("_target_") in PROGRAMS
+    is_program = isinstance(definition, Mapping) and str(definition.get("_target_")).startswith(PROGRAMS)
     with SizeLimit(max_values):
         settings = _own_settings(path, metadata) if is_program else _definition_settings(path)
     description = type(settings).__name__
@@ -131,7 +131,7 @@ def _own_settings(path: Path, metadata: Mapping[str, Any]) -> NetworkSettings:
 def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | None:
     """Return the method whose layers the network has; None for the plain network."""
     provenance = metadata[PROVENANCE]
-    has_layers = provenance.get(LAYERS, False)
+    has_layers = provenance.get(LAYERS)
     if not isinstance(has_layers, bool):
         raise UserError(
             f"{path / METADATA}: {PROVENANCE}.{LAYERS}: expected true or false, got "

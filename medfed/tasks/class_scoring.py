@@ -134,8 +134,8 @@ class ClassScoring(Scoring):
         if tuple(header[:n]) != self.other_columns or numbers[-1:] != ["correct"] or not are_probabilities:
             expected = ",".join((*self.other_columns, "p_CLASS", "...", "correct"))
             raise UserError(
-                f"{path}: the first line is not {expected}; expected the cases.csv of a classification run of this "
-                "version of medfed; copy the file again from the run, or repeat the run"
+                f"{path}: the first line is not {expected}; expected the cases.csv of a classification run; "
+                "copy the file again from the run"
             )
         rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines, start=2)]
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset, Standardise
+from medfed.datasets.base import Dataset
 from medfed.metrics.metric import Metric, metric_from_description
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
@@ -29,10 +29,7 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
     """Create the task of a finished run from the entry "images" of its `summary.json`; no image is read. The entry has
     the number of channels, the classes or structures, the intensity range, and the standardisation."""
     channels, standardised = images["channels"], images["standardised"]
-    if isinstance(standardised, bool):  # of a run of an older version
-        word: Standardise = "imagenet" if images.get("classes") else "slice"
-        standardised = word if standardised else "none"
-    if images.get("classes"):  # runs of older versions have no entry "classes"
+    if images["classes"]:
         return Classification(tuple(images["classes"]), channels, image_size, evaluation, standardised)
     scale = images["intensity_range"] and tuple(images["intensity_range"])
     return Segmentation(tuple(images["structures"]), channels, image_size, scale, evaluation, standardised)
@@ -44,22 +41,20 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
     Code from outside medfed is not imported. A metric from outside is created from its description in the summary
     (name, unit, limits ...), so that its stored values can be shown but not computed again.
     """
-    name = summary.get("task", Segmentation.name)  # older runs do not name their task; it is segmentation
+    name = summary.get("task")
     if not isinstance(name, str) or name not in TASKS:
         raise UserError(
-            f"{source}: task: found {name!r}, expected one of {', '.join(TASKS)}; use the version of medfed that "
-            "wrote the run"
+            f"{source}: task: found {name!r}, expected one of {', '.join(TASKS)}; copy this file again from the "
+            "original run"
         )
     task = TASKS[name]
-    declared = summary.get("metrics")
-    if declared is None:
-        return task.scoring_class(task.own_metrics)
     own_metrics = {metric.name: metric for metric in task.own_metrics}
     try:
         metrics: tuple[Metric, ...] = tuple(
-            own_metrics.get(description["name"]) or metric_from_description(description) for description in declared
+            own_metrics.get(description["name"]) or metric_from_description(description)
+            for description in summary["metrics"]
         )
-        scoring = task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
+        scoring = task.scoring_class(metrics, tuple(summary["chosen_metrics"]))
         return scoring.with_settings(summary)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{source}: metrics: {error}; copy this file again from the original run") from error

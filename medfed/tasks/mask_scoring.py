@@ -133,10 +133,7 @@ class MaskScoring(Scoring):
         return {LOW_DICE: f"Dice < {self.failure_dice:g}", MISSED: "missed", FALSE_ALARM: "false alarm"}
 
     def with_settings(self, summary: Mapping[str, Any]) -> MaskScoring:
-        """With the limit of the Dice; summaries of older versions do not have it. KeyError for failures without a
-        limit."""
-        if "failures" not in summary:
-            return self
+        """With the limit of the Dice; KeyError for a summary without it."""
         limit = float(summary["failures"]["dice_below"])
         if not 0 < limit <= 1:
             raise ValueError(f"failures: found dice_below {limit}, expected a number in (0, 1]")
@@ -192,8 +189,8 @@ class MaskScoring(Scoring):
         lines, header = read_csv(path), self.case_columns
         if not lines or tuple(lines[0]) != header:
             raise UserError(
-                f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run of "
-                "this version of medfed; copy the file again from the run, or repeat the run"
+                f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run; "
+                "copy the file again from the run"
             )
         numbers = [column.key for column in self.columns]
         rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]

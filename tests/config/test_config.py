@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from contextlib import nullcontext
 
 import pytest
 
@@ -171,7 +170,6 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "training: {null: 1}": f"training.null: unknown key. {KNOWN_TRAINING}",
     "device: \x00": "character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
     "seed: " + "[" * 4000: "the blocks or lists are nested too deeply to be read; expected two or three levels of keys",
-    "federation: {answer_seconds: 5}": "federation.answer_seconds: is now called federation.reply_timeout_s; use that",
 }
 
 
@@ -510,42 +508,6 @@ def test_the_validation_site_is_one_of_the_sites_and_leaves_one_to_train_on():
         "data.sites: 'UCL' is the unseen site and 'BMC' is the validation site, and no other site is left to train on; "
         "add one"
     )
-
-
-def test_a_key_that_has_another_name_now_is_refused_with_it(tmp_path):
-    old, expected = (
-        "federation: {answer_seconds: 5}",
-        "federation.answer_seconds: is now called federation.reply_timeout_s",
-    )
-    for name in ("config.yaml", "environment.json"):  # but a run folder may be of an older version
-        with pytest.raises(UserError, match=expected) if name == "config.yaml" else nullcontext():
-            (tmp_path / name).write_text(GOOD + old)
-            assert load(tmp_path / "config.yaml").federation.reply_timeout_s == 5
-    document = resolved(read())
-    document["federation"]["answer_seconds"] = document["federation"].pop("reply_timeout_s")
-    assert difference(document, resolved(read())) == []
-    assert difference(document, resolved(read("", "federation.reply_timeout_s=5"))) == [
-        "federation.reply_timeout_s: 0.0 -> 5.0"
-    ]
-
-
-def test_a_preset_that_has_another_name_now_is_read_from_a_run_folder_only(tmp_path):
-    """The preset port of BigAug had the name paper."""
-    (tmp_path / "config.yaml").write_text(GOOD.replace("name: fedavg", "name: bigaug\n  preset: paper"))
-    with pytest.raises(UserError, match="no preset 'paper' of bigaug.*Known: medfed, port"):
-        load(tmp_path / "config.yaml")
-    (tmp_path / "environment.json").write_text("{}")
-    config = load(tmp_path / "config.yaml")
-    assert config.preset == "port" and config.method.noise == (0.1, 1.0)
-
-
-def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
-    old = resolved(read())
-    for key in ("clients", "validation_site"):
-        del old["federation"][key]
-    assert difference(old, resolved(read())) == []
-    assert difference(old, resolved(read("", "federation.clients=9"))) == ["federation.clients: 0 -> 9"]
-    assert "x.y: 1 -> (absent)" in difference(old | {"x": {"y": 1}}, resolved(read()))
 
 
 @pytest.mark.parametrize(

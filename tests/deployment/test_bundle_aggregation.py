@@ -21,13 +21,14 @@ ENTRY = "conv_0.conv_0.conv.weight"
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
+    task = Segmentation(("organ",), 1, 32)
     return write_bundle(
         tmp_path_factory.mktemp("start") / "organ_segmentation",
         network=UNET,
         weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32),
+        task=task,
         provenance={"method": "fedavg"},
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=False,
     )
 

@@ -44,13 +44,14 @@ def test_the_documented_client_and_job_train_a_bundle_and_medfed_starts_from_the
         write_site(tmp_path / "images" / f"site-{number}", number)
     weights = UNET.build(1, 1).state_dict()
     training = {"optimizer": "sgd", "learning_rate": 0.05, "batch_size": 3}
+    task = Segmentation(("organ",), 1, 32)
     bundle = write_bundle(
         tmp_path / "bundle",
         network=UNET,
         weights=weights,
-        task=Segmentation(("organ",), 1, 32),
+        task=task,
         provenance={"training_settings": training},
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=False,
     )
     paths = [str(tmp_path / name) for name in ("bundle", "images", "workspace")]

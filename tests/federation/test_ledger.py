@@ -1,6 +1,6 @@
 import torch
 
-from medfed.federation.ledger import COLUMNS, content_of, format_sums, message_rows, sum_bytes
+from medfed.federation.ledger import COLUMNS, format_sums, message_rows, sum_bytes
 from medfed.federation.message import Message
 
 
@@ -28,8 +28,3 @@ def test_the_bytes_of_each_content_are_summed_by_direction():
     sums = sum_bytes([*up, *up, *down])
     assert sums == {"up": {"weight": 16, "statistic": 24, "fact": 8}, "down": {"weight": 8, "statistic": 0, "fact": 1}}
     assert format_sums(sums["up"]) == "48 bytes (weights 16, statistics 24, facts 8)"
-
-
-def test_the_content_of_a_row_of_an_older_ledger_follows_from_its_name_and_dtype():
-    names = [("w", "float32"), ("s", "float32"), ("w", "fact")]
-    assert [content_of(*row, {"w"}) for row in names] == ["weight", "statistic", "fact"]

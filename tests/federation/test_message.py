@@ -74,11 +74,10 @@ def test_a_message_of_another_format_version_is_refused():
         unpack(data, ("weights",))
 
 
-def test_a_checkpoint_of_an_older_version_is_refused():
-    """Old checkpoints had neither the names of the parameters nor a format version."""
-    older = pack({"weights": {"w": torch.zeros(1)}}, {"round": 3, "took_part": {}})
+def test_a_checkpoint_of_another_format_version_is_refused():
+    data = pack({"weights": {"w": torch.zeros(1)}}, {"checkpoint": 1, "round": 3, "took_part": {}, "parameters": []})
     with pytest.raises(ValueError, match="the data have checkpoint version 1, but .* reads checkpoint version 2"):
-        State.from_bytes(older)
+        State.from_bytes(data)
 
 
 @pytest.mark.parametrize("missing", ["order", "kind", "facts"])

@@ -175,13 +175,14 @@ def test_r11_files_of_a_hospital(measurement, small_phantom, tmp_path):
 
 
 def test_r11_bundles(measurement, tmp_path):
+    task = Segmentation(("organ",), 1, 32)
     bundle = write_bundle(
         tmp_path / "organ_segmentation",
         network=UNET,
         weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32),
+        task=task,
         provenance={},
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=False,
     )
     archive = zipped(bundle, tmp_path / "organ.zip").read_bytes()

@@ -236,13 +236,14 @@ def controls(place: Path) -> dict[str, Callable[[], object]]:
 
 
 def test_r12_hostile_files(measurement, small_phantom, tmp_path):
+    task = Segmentation(("organ",), 1, 32)
     bundle = write_bundle(
         tmp_path / "organ_segmentation",
         network=UNET,
         weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32),
+        task=task,
         provenance={},
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=False,
     )
     chosen = measurement.some(samples(small_phantom, bundle).items(), 40)

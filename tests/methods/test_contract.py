@@ -85,8 +85,7 @@ def test_the_methods_that_are_checked_in_a_stack_override_every_hook():
     def overridden(names) -> set[str]:
         members = [hook for hook in vars(Method) if not hook.startswith("_")]
         classes = [resolve("methods", name) for name in names]
-        changed = {hook for cls in classes for hook in members if getattr(cls, hook) is not getattr(Method, hook)}
-        return changed - {"renamed_presets"}  # only the reader of configs uses it
+        return {hook for cls in classes for hook in members if getattr(cls, hook) is not getattr(Method, hook)}
 
     assert overridden(IN_STACK) == overridden(NAMES)
 

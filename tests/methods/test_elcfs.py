@@ -59,14 +59,6 @@ def test_without_step_boundary_and_exchange_the_gradient_is_twice_that_of_dice(t
     assert all(torch.allclose(actual[name], 2 * once[name], atol=1e-12) for name in once)
 
 
-def test_without_the_exchange_a_bank_of_an_older_run_has_no_effect(toy):
-    """Checkpoints of older versions contain a bank even if the exchange was switched off."""
-    method = ELCFS(alpha=ALPHA, exchange=False)
-    assert method.broadcast(State(1, {}, bank_of("south")), "north") == {}
-    plain, banked = (local_round(method, toy, banks) for banks in (None, bank_of("south")))
-    assert torch.equal(method.loss(plain, batch())[0], method.loss(banked, batch())[0])
-
-
 def test_the_gradient_is_the_sum_of_those_at_theta_and_at_the_fast_weights(toy):
     """First order: g = g_in(theta) + g_out(theta') with theta' = theta - beta clamp(g_in)."""
     method = ELCFS(meta_step=0.1, gamma=0.0, exchange=False, inner_clamp=0.01)

@@ -4,8 +4,6 @@ import pytest
 import torch
 from toy_runs import rounds_of
 
-from medfed.config import schema
-from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData, mean_loss
 from medfed.federation.message import Message, State
@@ -53,13 +51,6 @@ def test_the_number_of_rounds_comes_from_the_federation():
     memory = FedDGGA(step=0.2).combine(state, shared(a=1.3, b=1.1, c=1.2), stream(0, "x"))
     expected = {"a": 1 / 3 + 0.1, "b": 1 / 3 - 0.1, "c": 1 / 3}
     assert site_weights(State(3, {}, memory)) == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_config_with_the_old_rounds_key_is_rejected_with_advice():
-    text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: feddg_ga, rounds: 9}\n"
-    sentence = "^old.yaml: method.rounds: FedDG-GA now reads federation.rounds; remove this key$"
-    with pytest.raises(UserError, match=sentence):
-        schema.load_text(text, "old.yaml")
 
 
 def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):

@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-from medfed.config import schema
-from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Plan, Training
@@ -74,10 +72,3 @@ def test_the_length_equals_the_distance_of_sgd_with_equal_gradients(momentum):
         weight.grad = -torch.ones_like(weight)
         optimizer.step()
         assert effective_steps(steps, momentum) == pytest.approx(weight.item())
-
-
-def test_a_config_with_the_old_momentum_key_is_rejected_with_advice():
-    text = "data: {name: prostate, root: x}\nnetwork: {name: unet}\nmethod: {name: fednova, momentum: 0.9}\n"
-    sentence = "^old.yaml: method.momentum: FedNova now reads training.momentum; remove this key$"
-    with pytest.raises(UserError, match=sentence):
-        schema.load_text(text, "old.yaml")

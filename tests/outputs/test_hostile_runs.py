@@ -14,9 +14,10 @@ from medfed.core.files import checked_json, sha256_digest, write_atomically
 from medfed.experiments.resume import load_resume_state
 from medfed.federation.message import State
 from medfed.outputs.bundle import export, write
-from medfed.outputs.manifest import Manifest, entry_of, read_manifest
+from medfed.outputs.manifest import RUN_FORMAT, Manifest, entry_of, read_manifest
 from medfed.outputs.report.run_data import read_run
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.mask_scoring import MaskScoring
 
 
 @pytest.fixture
@@ -30,6 +31,9 @@ def refusal(call, *arguments) -> str:
     return str(error.value)
 
 
+CONTENT = {"format": RUN_FORMAT, "round": 1, "checkpoints": {}, "files": {}, "before": {}}  # of a manifest
+
+
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "./a", "a//b", "", "a\nb", ".."])
 def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
     (tmp_path / "secret").write_text("x")
@@ -37,7 +41,7 @@ def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
     path.parent.mkdir()
     listed = {name: {"bytes": 1, "sha256": "0" * 64}}
     for files, before in ((listed, {}), ({}, listed)):
-        path.write_bytes(checked_json({"round": 1, "files": files, "before": before}))
+        path.write_bytes(checked_json({**CONTENT, "files": files, "before": before}))
         sentence = refusal(read_manifest, path)
         assert "which is no file inside the run's folder" in sentence and "\n" not in sentence
 
@@ -52,7 +56,7 @@ def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
     ],
 )
 def test_a_manifest_holds_numbers_and_checksums(tmp_path, number, entry):
-    (tmp_path / "manifest.json").write_bytes(checked_json({"round": number, "files": {"a": entry}, "before": {}}))
+    (tmp_path / "manifest.json").write_bytes(checked_json({**CONTENT, "round": number, "files": {"a": entry}}))
     assert "the file is damaged (it" in refusal(read_manifest, tmp_path / "manifest.json")
 
 
@@ -124,7 +128,8 @@ def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, w
     monkeypatch.setattr(
         export, "load", lambda path: SimpleNamespace(data=SimpleNamespace(image_size=8), evaluation=None)
     )
-    RunFolder(run).write_json("summary.json", content)
+    scored = MaskScoring().summarise([])
+    RunFolder(run).write_json("summary.json", scored | content if isinstance(content, dict) else content)
     sentence = refusal(export.export, run, run / "bundle", True)
     assert sentence.startswith(f"{run / 'summary.json'}: ") and words in sentence and not (run / "bundle").exists()
     refusal(read_run, run)

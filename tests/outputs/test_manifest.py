@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -133,39 +132,15 @@ def test_a_file_that_is_changed_while_the_run_works_is_found_before_it_is_rewrit
         folder.save_round(done(2), best_round=1)
 
 
-def test_a_run_of_an_older_version_is_accepted_with_a_warning_and_listed_from_then_on(finished, tmp_path):
+def test_a_run_without_a_manifest_or_of_another_format_is_refused(tmp_path):
     folder = work(tmp_path, 1)
-    for name in run_folder.MANIFESTS:
-        (tmp_path / name).unlink()
+    path = tmp_path / "manifest.json"
+    path.write_bytes(files.checked_json(run_folder.read_manifest(path)._content() | {"format": 9}))
+    with pytest.raises(UserError, match=f"^{path}: the data have run folder version 9, but .* version 1; use the "):
+        folder.check()
+    path.unlink()
     with pytest.raises(UserError, match="manifest.json: the file is missing, so damage .* cannot be found; put back"):
         folder.check()
-    (tmp_path / "environment.json").write_text("{}")
-    with pytest.warns(UserWarning, match="written by a version of medfed without manifest.json"):
-        folder.check()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        work(tmp_path)
-    assert content(tmp_path) == content(finished)
-    folder.check()
-
-
-def test_a_run_of_an_older_version_that_is_killed_while_it_is_listed_can_be_resumed(finished, tmp_path, monkeypatch):
-    work(tmp_path, 1)
-    for name in run_folder.MANIFESTS:
-        (tmp_path / name).unlink()
-    (tmp_path / "environment.json").write_text("{}")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        write = run_folder.Manifest.write
-
-        def write_and_die(manifest):
-            write(manifest)
-            raise Killed
-
-        patch.setattr(run_folder.Manifest, "write", write_and_die)
-        RunFolder(tmp_path).begin_manifest()
-    with pytest.warns(UserWarning, match="written by a version of medfed without manifest.json"):
-        work(tmp_path)
-    assert content(tmp_path) == content(finished)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_copy_of_the_same_run_is_not(finished, tmp_path):
@@ -219,12 +194,3 @@ def test_the_files_of_two_rounds_of_each_site_are_listed_and_another_runs_file_i
     folder._state_path(3).unlink()
     folder.truncate(2)  # round 3 is done again, perhaps with an accepted change of the config
     folder.check()
-
-
-def test_a_run_of_a_version_that_listed_no_checkpoints_is_resumed_and_they_are_listed_from_then_on(finished, tmp_path):
-    work(tmp_path, 1)
-    manifest = run_folder.read_manifest(tmp_path / "manifest.json")
-    content_before = {name: value for name, value in manifest._content().items() if name != "checkpoints"}
-    files.write_atomically(manifest.path, files.checked_json(content_before))
-    work(tmp_path)
-    assert content(tmp_path) == content(finished)

@@ -69,17 +69,6 @@ def test_rows_of_an_uncommitted_round_are_removed(tmp_path):
     assert {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")} == before
 
 
-def test_a_ledger_of_an_older_version_gets_the_column_content_when_its_run_is_resumed(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.save_round(done(1), 1)
-    new = (tmp_path / "ledger.csv").read_text()
-    old = "round,site,direction,kind,name,shape,dtype,bytes\n1,a,up,train,w,2,float32,8\n1,a,up,share,s,2,float32,8\n"
-    (tmp_path / "ledger.csv").write_text(old)
-    assert [row["content"] for row in folder.ledger()] == ["weight", "statistic"], "the checkpoint has the entry w"
-    folder.truncate(1)
-    assert (tmp_path / "ledger.csv").read_text() == new + "1,a,up,share,statistic,s,2,float32,8\n"
-
-
 def test_one_flipped_bit_in_a_checkpoint_is_detected(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), 1)

@@ -12,6 +12,8 @@ from medfed.config.schema import load_text, to_yaml
 from medfed.export import main
 from medfed.federation.method import Method
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.class_scoring import ClassScoring
+from medfed.tasks.mask_scoring import MaskScoring
 
 CONFIG = """
 data: {name: prostate, root: nowhere, image_size: 32}
@@ -20,7 +22,7 @@ method: {name: fedavg}
 federation: {unseen_site: UCL, rounds: 3}
 seed: 5
 """
-SUMMARY = {
+SUMMARY = MaskScoring().summarise([]) | {
     "data": "phantom",
     "dataset": "a twin",
     "method": "fedavg",
@@ -33,13 +35,12 @@ SUMMARY = {
     "seed": 5,
     "config_sha256": "00",
     "versions": {"torch": "2"},
-    "seen": {},
-    "unseen": {},
     "images": {
         "channels": 1,
         "structures": ["prostate"],
+        "classes": [],
         "intensity_range": None,
-        "standardised": True,
+        "standardised": "slice",
         "pictures": False,
     },
 }
@@ -50,16 +51,17 @@ DISC_AND_CUP = {
     "structures": ["disc", "cup"],
     "classes": [],
     "intensity_range": [0.0, 255.0],
-    "standardised": True,
+    "standardised": "slice",
     "pictures": True,
 }
 
 
-def kind(name, settings, images, task=None, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
+def kind(name, settings, images, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
     """A config and a summary of another kind of run than that of the prostate."""
     text = CONFIG.replace("{name: prostate, root: nowhere, image_size: 32}", settings)
     text = text.replace("{name: unet, features: [2, 2, 2, 2, 2, 2]}", network)
-    return pytest.param(text, SUMMARY | {"images": images} | ({"task": task} if task else {}), name, id=name)
+    scoring = ClassScoring() if images["classes"] else MaskScoring()
+    return pytest.param(text, SUMMARY | scoring.summarise([]) | {"images": images}, name, id=name)
 
 
 def of_classes(*names, channels=3):
@@ -68,7 +70,7 @@ def of_classes(*names, channels=3):
         "structures": [],
         "classes": list(names),
         "intensity_range": [0.0, 255.0],
-        "standardised": True,
+        "standardised": "imagenet",
         "pictures": True,
     }
 
@@ -80,27 +82,23 @@ KINDS = [
         "polyp_segmentation",
         "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
         DISC_AND_CUP | {"structures": ["polyp"]},
-        "segmentation",
     ),
     kind(
         "normal_tumour_classification",
         "{name: camelyon17, root: nowhere, image_size: 32}",
         of_classes("normal", "tumour"),
-        "classification",
         DENSE,
     ),
     kind(
         "4_classes_classification",
         "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
         of_classes("a", "b c", "d", "e", channels=1),
-        "classification",
         DENSE,
     ),
     kind(
         "not_sure_yes_classification",
         "{name: folder_classes, root: nowhere, image_size: 32}",
         of_classes("not sure", "yes"),
-        "classification",
         DENSE,
     ),
 ]
@@ -134,6 +132,7 @@ def run(tmp_path):
     """A finished run; its images are nowhere."""
     folder, config = RunFolder(tmp_path / "run"), load_text(CONFIG, "test.yaml")
     folder.path.mkdir()
+    folder.begin_manifest()
     folder.write_text("config.yaml", to_yaml(config))
     torch.manual_seed(0)
     folder.save_model(config.network.build(1, 1).state_dict())
@@ -165,6 +164,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(text, summary, name,
     folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
     images = summary["images"]
     folder.path.mkdir()
+    folder.begin_manifest()
     folder.write_text("config.yaml", to_yaml(config))
     n_out = len(images["structures"] or images["classes"])
     folder.save_model(config.network.build(images["channels"], n_out).state_dict())

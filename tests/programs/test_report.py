@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from made_runs import CONFIG, class_rows, made_comparison, made_run
+from made_runs import CONFIG, class_rows, made_comparison, made_run, with_plan
 
 from medfed.outputs.comparison_folder import ComparisonFolder, PlannedRun, write_comparison
 from medfed.outputs.report.run_data import read_runs
@@ -157,8 +157,7 @@ def test_runs_of_the_plan_that_never_started_are_named_and_incomplete_local_mode
 
 def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_how_to_repeat_it(tmp_path):
     comparison = made_comparison(tmp_path / "all", seeds=(0,))
-    runs = [path.parent.relative_to(comparison).as_posix() for path in comparison.glob("*/*/*/summary.json")]
-    (comparison / "comparison.json").write_text(json.dumps({"baseline": "elcfs", "runs": runs}))
+    with_plan(comparison, "elcfs")
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "difference from elcfs" in page and "worse in 1 seed than elcfs: fedavg (-1.71 [" in page

@@ -257,13 +257,6 @@ def test_what_is_wrong_in_a_hospitals_file_is_one_sentence(hospital, capsys, joi
     assert sentence in err and err.count("\n") == 1 and not joined
 
 
-def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital, capsys, joined):
-    path = hospital("windows")
-    path.write_text(path.read_text() + "  answers_per_round: 3\n")
-    assert run(path, "--yes") == 2 and not joined
-    assert "agrees.answers_per_round: is now called agrees.replies_per_round; use that name" in capsys.readouterr().err
-
-
 @pytest.fixture
 def with_kit(hospital, tmp_path, monkeypatch):
     """A kit whose client ends at once, so that joining needs no server."""

@@ -1,6 +1,5 @@
 """A bundle is scored as the run from which it was exported, and as MONAI runs it; code of a bundle never runs."""
 
-import json
 import logging
 import shutil
 
@@ -279,10 +278,6 @@ def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_prog
     assert all(torch.equal(entry, module.state_dict()[name]) for name, entry in model.network.state_dict().items())
     (bundle / PROGRAM).unlink()
     assert load_bundle(bundle, CPU).channels == 3
-    path = bundle / "configs" / "inference.json"
-    earlier = {"_target_": "torch.jit.load", "f": "$@bundle_root + '/models/model.ts'", "map_location": "@device"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "network_def": earlier}))
-    assert load_bundle(bundle, CPU).channels == 3, "earlier versions exported TorchScript"
 
 
 def test_the_page_says_at_which_site_the_model_was_trained_and_gives_no_other_role(tmp_path):

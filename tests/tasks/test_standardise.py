@@ -1,6 +1,5 @@
 """`data.standardise`: the numbers of each word by hand, and what each word leaves of a change of brightness."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +7,6 @@ import torch
 from monai.bundle import ConfigParser
 from monai.data import MetaTensor
 
-from medfed.config.schema import load, load_text
-from medfed.core.errors import UserError
 from medfed.datasets.base import Volume
 from medfed.federation.message import Message
 from medfed.functional.fourier import low_frequency_spectrum, low_frequency_window, mix_amplitude
@@ -21,7 +18,6 @@ from medfed.networks.unet import UNet
 from medfed.outputs.bundle.configs import inference_config
 from medfed.outputs.bundle.write import template_folder
 from medfed.tasks.classification import Classification
-from medfed.tasks.factory import task_of_images
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task
 from medfed.testing.toy import ToySegmentation
@@ -129,23 +125,3 @@ def test_the_transforms_of_a_bundle_standardise_as_the_task_does(word, input_is_
     for step in steps[resized + 1 :]:
         item = ConfigParser({"step": step}).get_parsed_content("step")(item)
     assert torch.allclose(torch.as_tensor(item["image"]).movedim(-1, 0), seen(task, image.movedim(-1, 0)), atol=1e-5)
-
-
-def test_true_and_false_of_older_configs_get_one_sentence(tiny_config):
-    for old, new in (("true", "slice"), ("false", "none")):
-        with pytest.raises(UserError, match=f"data.standardise: {old} is now called {new}; write {new}"):
-            load(tiny_config, [f"data.standardise={old}"])
-    classes = "data: {name: camelyon17, root: x, standardise: true}\nnetwork: {name: densenet}\nmethod: {name: fedavg}"
-    with pytest.raises(UserError, match="true is now called imagenet; write imagenet"):
-        load_text(classes, "classes.yaml")
-
-
-def test_a_run_of_an_older_version_keeps_its_meaning(tmp_path, tiny_config):
-    images = {"channels": 1, "structures": ["disc"], "classes": [], "intensity_range": None, "standardised": True}
-    assert task_of_images(images, 32, segmentation("none").evaluation).standardised == "slice"
-    classes = {**images, "structures": [], "classes": ["a", "b"]}
-    assert task_of_images(classes, 32, segmentation("none").evaluation).standardised == "imagenet"
-    (tmp_path / "environment.json").write_text(json.dumps({}))
-    old = tmp_path / "config.yaml"
-    old.write_text(tiny_config.read_text().replace("image_size: 32", "image_size: 32, standardise: false"))
-    assert load(old).data.standardise == "none"

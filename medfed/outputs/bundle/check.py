@@ -22,7 +22,6 @@ from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, TRAINED
 
-SCRIPT = "models/model.ts"  # earlier versions of medfed wrote it
 FILES = (
     "LICENSE",
     "configs/evaluate.json",
@@ -110,11 +109,6 @@ FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pre
 def check_bundle(path: Path) -> None:
     """Check a bundle's folder or zip; UserError names the file or key that is missing, damaged or not allowed."""
     with open_bundle(path) as files:
-        if SCRIPT in files.names:
-            raise UserError(
-                f"{path}: {SCRIPT} holds TorchScript, which can write files; export the run again with "
-                "this version of medfed"
-            )
         for name in files.names:
             if name not in FILES:
                 raise UserError(

@@ -87,7 +87,7 @@ def model_card(
 
 def card_notes(summary: Mapping[str, Any]) -> str:
     """Paragraphs of remarks about the scores, such as an adaptation to test images; "" without any."""
-    by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
+    by = summary.get("transductive_by", ())
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
     notes += [f"{note}." for note in adaptation_notes(summary, with_patient=False)]

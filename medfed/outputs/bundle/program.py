@@ -26,7 +26,6 @@ from medfed.core.files import DAMAGED_ZIP
 
 PROGRAM = "models/model.pt2"
 LOAD, UNFLATTEN = "torch.export.load", "torch.export.unflatten"
-PROGRAMS = (UNFLATTEN, "torch.jit.load")  # earlier versions of medfed exported TorchScript
 PROGRAM_DEF: dict[str, Any] = {
     "_target_": UNFLATTEN,
     "module": {"_target_": LOAD, "f": f"$@bundle_root + '/{PROGRAM}'"},

@@ -88,8 +88,6 @@ class MethodStack:
 def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
     """The PNG figures of a run that the page does not draw itself, as far as the budget lasts; those of medfed come
     first."""
-    if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
-        budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
     paths = {path.stem: path for path in sorted((run.path / FIGURES).glob("*.png")) if path not in budget.embedded}
     known = [name for name in CAPTIONS if name in paths]
     images = []

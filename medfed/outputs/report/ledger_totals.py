@@ -12,7 +12,7 @@ from pathlib import Path
 import safetensors
 
 from medfed.core.errors import UserError
-from medfed.federation.ledger import COLUMNS, COLUMNS_WITHOUT_CONTENT, CONTENTS, STATISTIC, WEIGHT, content_of
+from medfed.federation.ledger import COLUMNS, CONTENTS, STATISTIC, WEIGHT
 
 WEIGHTS, NORMALISATION = "model weights", "normalisation statistics"
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
@@ -71,7 +71,7 @@ class Ledger:
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
     """Add up the rows of a run's `ledger.csv`; UserError if a file is damaged or the ledger has another header. Names
     of `sites` and of simulated clients become SITE in the names of statistics, so that `style/UCL/mean` counts as
-    `style/SITE/mean`. In older ledgers, tensors whose names are in `model.safetensors` are weights."""
+    `style/SITE/mean`."""
     weights = _weight_names(run / "model.safetensors")
     names = frozenset(sites) | frozenset(_client_names(run / "clients.json"))
     totals: dict[LedgerKey, LedgerTotal] = {}
@@ -93,17 +93,16 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(file)
         columns = tuple(next(rows, ()))
-        if columns not in (COLUMNS, COLUMNS_WITHOUT_CONTENT):
+        if columns != COLUMNS:
             raise UserError(f"{path}: expected the first line {','.join(COLUMNS)}; copy the ledger of the run again")
         for n_rows, row in enumerate(rows, start=1):
             try:
-                round_text, site, direction, _, *content_cell, name, shape, dtype, size = row
+                round_text, site, direction, _, content, name, shape, _, size = row
                 round_number, n_bytes = int(round_text), int(size)
-                if len(row) != len(columns) or (content_cell and content_cell[0] not in CONTENTS):
-                    raise ValueError(f"{len(row)} cells")
+                if content not in CONTENTS:
+                    raise ValueError(content)
             except ValueError as error:
                 raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the folder of the run again") from error
-            content = content_cell[0] if content_cell else content_of(name, dtype, weights)
             key = LedgerKey(direction, content, name_in_report(name, content))
             totals.setdefault(key, LedgerTotal()).add(round_number, site, shape, n_bytes)
             of_site = by_site.setdefault(site, {})

@@ -20,11 +20,9 @@ from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import (
     BASELINE,
-    ROW_FILE,
     SENT,
     ComparisonRow,
     read_row,
-    row_from_folder_name,
 )
 from medfed.outputs.tables.conclusions import with_all_conclusions
 from medfed.outputs.tables.cost import Cost, costs_by_row, effort_notes
@@ -56,7 +54,7 @@ class Run:
     @property
     def transductive_by(self) -> list[str]:
         """Names of the techniques that used unlabelled test images, such as "tent"."""
-        return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
+        return self.summary.get("transductive_by", [])
 
     @property
     def data_label(self) -> str:
@@ -124,8 +122,8 @@ class Comparison:
         return with_all_conclusions(self.tables[0][1], effort, self.joining(), labels).conclusions
 
 
-def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
-    """UserError if the run is unfinished or a file damaged. `row` None: read method and settings from the folder."""
+def read_run(path: Path) -> Run:
+    """UserError if the run is unfinished or a file damaged."""
     folder = RunFolder(path)
     if not folder.is_finished():
         resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
@@ -141,7 +139,7 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     scoring = scoring_of(summary, path / "summary.json")
     ledger = read_ledger(path, sites=summary.get("source_sites") or ())
     rows = scoring.read_cases(path / "cases.csv")
-    row = row or read_row(path, summary["method"])
+    row = read_row(path, summary["method"])
     unadapted = read_unadapted(path, summary, scoring)
     return Run(path, row.run_label, summary, config, text, rows, folder.history(), ledger, row, scoring, unadapted)
 
@@ -179,7 +177,7 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     jobs = [(path, folder) for path in paths for folder in (finished[path] if path in folders else [path])]
     runs: dict[Path, list[Run]] = {path: [] for path in paths}
     for path, folder in progress(jobs):
-        runs[path].append(read_run(folder, _row_from_path(path, folder) if path in folders else None))
+        runs[path].append(read_run(folder))
     comparisons = [_comparison(str(path), runs[path], folder) for path, folder in folders.items()]
     single = _with_distinct_names([run for path in paths if path not in folders for run in runs[path]])
     if len({(run.method, run.unseen, run.summary["seed"]) for run in single}) > 1:
@@ -192,11 +190,6 @@ def _shown(folder: ComparisonFolder) -> list[Path]:
     incomplete = incomplete_local_runs(folder.planned)
     hidden = {run.folder for run in folder.planned if run.key("unseen") in incomplete}
     return [run for run in folder.runs if (run / "summary.json").is_file() and run not in hidden]
-
-
-def _row_from_path(comparison: Path, run: Path) -> ComparisonRow | None:
-    """The row of a run whose folder has no file that names it; None if it has one."""
-    return None if (run / ROW_FILE).is_file() else row_from_folder_name(run.relative_to(comparison).parts[0])
 
 
 def _with_distinct_names(runs: list[Run]) -> list[Run]:
@@ -220,7 +213,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
         tables = [(role, _table(runs, role, baseline, {run.key(role) for run in planned})) for role in roles]
     except UserError as error:
         why = str(error)
-    n_unfinished = len(folder.planned or folder.runs) - len(runs) if folder else 0
+    n_unfinished = len(folder.planned) - len(runs) if folder else 0
     left_out = folder.note() if folder else ""
     return Comparison(name, tuple(runs), tuple(tables), folder is not None, why, n_unfinished, left_out, baseline)
 

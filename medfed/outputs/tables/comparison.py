@@ -17,7 +17,7 @@ from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.local_runs import merge_local
-from medfed.outputs.tables.run_notes import lacks_failures, run_notes
+from medfed.outputs.tables.run_notes import run_notes
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import COMPARISON, Scoring
 
@@ -51,13 +51,13 @@ def build_table(
             selection rules or two limits of a failure are mixed.
     """
     each, results = results, merge_local(results, role)
-    scorings = [scoring_of(result.get("summary", {})) for result in results]
+    scorings = [scoring_of(result["summary"]) for result in results]
     tasks = [{"task": scoring.task} for scoring in scorings]
     data, selection, _ = _one(results, "data"), _one(results, "selection"), _one(tasks, "task")
-    scoring = _joined(results, scorings)
+    scoring = _joined(scorings)
     runs = _by_run(results, role)
     groups = {
-        (result["method"], site, result["seed"]): result.get("summary", {}).get(role, {}).get("sites", {}).get(site, {})
+        (result["method"], site, result["seed"]): result["summary"].get(role, {}).get("sites", {}).get(site, {})
         for result in results
         for site in [result[f"{role}_site"]]
     }
@@ -80,7 +80,7 @@ def build_table(
     )
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
-    not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
+    not_learned = sorted({result["method"] for result in each if did_not_learn(result["summary"])})
     blocks, failures = [], []
     for structure in structures:
         of_structure = _of_structure(runs, scoring, structure)
@@ -132,7 +132,7 @@ def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Seq
     of_site: dict[str, list[float]] = {site: [] for site in sites}
     names = set()
     for result in filter(lambda result: is_federated(result["method"]), results):
-        scores = result.get("summary", {}).get("trivial", {})
+        scores = result["summary"].get("trivial", {})
         site = result[f"{role}_site"]
         value = scores.get(role, {}).get(site, {}).get(structure, {}).get(column.key)
         if value is not None:
@@ -153,7 +153,7 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
     configs: dict[str, dict[tuple[str, int], str | None]] = {}
     for result in results:
         key = (result[f"{role}_site"], result["seed"])
-        configs.setdefault(result["method"], {})[key] = result.get("summary", {}).get("config_sha256")
+        configs.setdefault(result["method"], {})[key] = result["summary"].get("config_sha256")
     copies: dict[str, str] = {}
     for method, baseline in baselines.items():
         earlier = list(baselines)[: list(baselines).index(method)]
@@ -164,16 +164,14 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
     return copies
 
 
-def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
-    """A scoring with the metrics of all runs and their common limit of a failure, which older runs did not record."""
-    pairs = zip(results, scorings, strict=True)
-    recorded = [scoring for result, scoring in pairs if not lacks_failures(result)] or scorings
-    limits = [{"the limit of a failure": ", ".join(scoring.failure_titles.values())} for scoring in recorded]
+def _joined(scorings: Sequence[Scoring]) -> Scoring:
+    """A scoring with the metrics of all runs and their common limit of a failure."""
+    limits = [{"the limit of a failure": ", ".join(scoring.failure_titles.values())} for scoring in scorings]
     _one(limits, "the limit of a failure")
     metrics = {metric.name: metric for scoring in reversed(scorings) for metric in scoring.metrics}
     names = dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics)
     chosen = dict.fromkeys(name for scoring in scorings for name in scoring.chosen)
-    return replace(recorded[0], metrics=tuple(metrics[name] for name in names), chosen=tuple(chosen))
+    return replace(scorings[0], metrics=tuple(metrics[name] for name in names), chosen=tuple(chosen))
 
 
 def _one(results: Sequence[dict], key: str) -> str:

@@ -135,8 +135,3 @@ def read_row(run: Path, method: str) -> ComparisonRow:
     if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at, row.equal_effort)):
         raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
     return row
-
-
-def row_from_folder_name(name: str) -> ComparisonRow:
-    """The row of a folder such as `ccst-k=1`, for runs of older versions, which have no `row.json`."""
-    return ComparisonRow("+".join(part.replace("-", ":", 1) for part in name.split("+")))

@@ -21,7 +21,7 @@ def merge_local(results: Sequence[dict], role: str) -> list[dict]:
         key = (result["method"], result[f"{role}_site"], result["seed"], "" if row.trained_at else len(merged))
         own = {name: value for name, value in result.items() if name != "row"}
         if row.trained_at:
-            summary = {name: value for name, value in (result.get("summary") or {}).items() if name != role}
+            summary = {name: value for name, value in result["summary"].items() if name != role}
             own |= {"rows": [case | {MODEL: row.trained_at} for case in result["rows"]], "summary": summary}
         if key in merged:
             own = merged[key] | {"rows": [*merged[key]["rows"], *own["rows"]]}

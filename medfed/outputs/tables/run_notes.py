@@ -30,7 +30,7 @@ def computation_notes(summary: Mapping[str, Any]) -> list[str]:
 
 def run_notes(results: Sequence[dict]) -> list[str]:
     """The notes of a comparison about its runs, such as models that did not learn; `results` as in `build_table`."""
-    notes = (_not_federated, _incomplete_local, _transductive, _computation, _not_learned, _without_calibration)
+    notes = (_not_federated, _incomplete_local, _transductive, _computation, _not_learned)
     return [note for notes_of_kind in notes for note in notes_of_kind(results)]
 
 
@@ -46,7 +46,7 @@ def _incomplete_local(results: Sequence[dict]) -> list[str]:
     runs = [
         (result["row"], result["summary"], result["seed"])
         for result in results
-        if "row" in result and "unseen_site" in (result.get("summary") or {})
+        if "row" in result and "unseen_site" in result["summary"]
     ]
     folds: dict[tuple, list[ComparisonRow]] = {}
     for row, summary, seed in runs:
@@ -81,7 +81,7 @@ def _transductive(results: Sequence[dict]) -> list[str]:
 
 def _computation(results: Sequence[dict]) -> list[str]:
     """A note for each method some of whose runs were not deterministic, or were trained in bf16."""
-    notes = {(result["method"], note) for result in results for note in computation_notes(result.get("summary") or {})}
+    notes = {(result["method"], note) for result in results for note in computation_notes(result["summary"])}
     return [f"{method}: {note}" for method, note in sorted(notes)]
 
 
@@ -90,28 +90,13 @@ def _not_learned(results: Sequence[dict]) -> list[str]:
     notes = []
     for method in sorted({result["method"] for result in results}):
         of_method = [result for result in results if result["method"] == method]
-        failed = [result for result in of_method if did_not_learn(result.get("summary") or {})]
+        failed = [result for result in of_method if did_not_learn(result["summary"])]
         runs = ", ".join(map(_run_name, failed))
         notes += [
             f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
             f"prediction or the initial weights are as good as the model ({runs})"
         ] * bool(failed)
     return notes
-
-
-def lacks_failures(result: dict) -> bool:
-    """Whether an older version of medfed, without failures and calibration error of masks, scored a run."""
-    summary = result.get("summary") or {}
-    return summary.get("task") == "segmentation" and "failures" not in summary
-
-
-def _without_calibration(results: Sequence[dict]) -> list[str]:
-    """Which methods have no calibration error, because an older version of medfed scored their runs."""
-    methods = ", ".join(dict.fromkeys(result["method"] for result in results if lacks_failures(result)))
-    return [
-        f"{methods}: no calibration error (ECE) for some runs, because an older version of medfed scored them; "
-        "their failures are counted in cases.csv"
-    ] * bool(methods)
 
 
 def _run_name(result: dict) -> str:

@@ -53,7 +53,7 @@ def score_rows(
 
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Calibration error and shares of failures as rows of text like `score_rows`, without the gap; empty for a task
-    without masks, and for a run of an older version."""
+    without masks."""
     failures = summary.get("failures") or {}
     groups = [
         (words.format(site), structure, group, failures[role]["sites"][site][structure])
@@ -132,10 +132,9 @@ def format_score(scores: Mapping[str, Any], column: Column) -> str:
 
 def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
     """What the intervals and the spread in the table of a run are, as one sentence without a full stop."""
-    method = summary.get("interval_method", "percentile bootstrap, by an older version of medfed")
     return (
-        f"[] is the 95 % interval over patients ({method}); a site with fewer than {MIN_PATIENTS} patients has "
-        f"none, and neither has a mean over such sites; {scoring.spread_note}"
+        f"[] is the 95 % interval over patients ({summary['interval_method']}); a site with fewer than {MIN_PATIENTS} "
+        f"patients has none, and neither has a mean over such sites; {scoring.spread_note}"
     )
 
 
@@ -153,7 +152,7 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     """Which sites were scored with other weights, and which techniques used unlabelled test images."""
-    by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
+    by = summary.get("transductive_by", ())
     keeper = "client" if summary.get("clients") else "source site"
     unseen = f"the entries of the nearest {keeper}" if "nearest" in by else f"the average of the {keeper}s' entries"
     own = f"Source sites are scored with their own entries of the network, the unseen site with {unseen}."

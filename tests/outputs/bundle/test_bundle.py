@@ -34,12 +34,14 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
+from medfed.tasks.mask_scoring import MaskScoring
 from medfed.tasks.segmentation import Segmentation
 from medfed.testing.small_unet import SmallUNet
 
 SIDE = 32
 UNET = UNet(features=(4, 4, 4, 8, 8, 4))
-SUMMARY = {
+SUMMARY = MaskScoring().summarise([]) | {
+    "failures": {"dice_below": 0.7},
     "unseen": {
         "sites": {
             "Anywhere": {
@@ -54,7 +56,7 @@ SUMMARY = {
             }
         },
         "mean": {"organ": {"n": 3, "n_patients": 3, "n_missed": 1, "dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
-    }
+    },
 }
 
 

@@ -6,7 +6,6 @@ import json
 import stat
 import sys
 import zipfile
-from pathlib import Path
 
 import PIL
 import pytest
@@ -25,7 +24,6 @@ from medfed.tasks.segmentation import Segmentation
 
 TEMPLATE = template_folder(VOLUME_TEMPLATE) / "configs"
 UNET = UNet(features=(2, 2, 2, 2, 2, 2))
-OLD_FILES = Path(__file__).parents[2] / "old_files" / "files_of_2026_11_22_1821.zip"
 
 
 @pytest.fixture
@@ -40,13 +38,14 @@ def inference():
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
+    task = Segmentation(("organ",), 1, 32)
     return write_bundle(
         tmp_path_factory.mktemp("bundles") / "organ_segmentation",
         network=UNET,
         weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32),
+        task=task,
         provenance={},
-        summary={},
+        summary=task.scoring.summarise([]),
         input_is_2d=False,
     )
 
@@ -199,17 +198,7 @@ def test_a_damaged_list_of_the_members_is_named(bundle, tmp_path):
         check_bundle(path)
 
 
-@pytest.fixture
-def old_bundle(tmp_path):
-    """A bundle with TorchScript, as an earlier version of medfed wrote it."""
-    with zipfile.ZipFile(OLD_FILES) as archive:
-        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("prostate_segmentation/")])
-    return tmp_path / "prostate_segmentation"
-
-
-def test_torchscript_is_refused_because_it_can_write_files(old_bundle, inference):
-    with pytest.raises(UserError, match="model.ts holds TorchScript, which can write files; export the run again"):
-        check_bundle(old_bundle)
+def test_torchscript_is_refused_because_it_can_write_files(inference):
     inference["network_def"] = {"_target_": "torch.jit.load", "f": "$@bundle_root + '/models/model.ts'"}
     with pytest.raises(UserError, match="network_def._target_: 'torch.jit.load' is not allowed"):
         check_inference(inference, "inference.json")

@@ -58,7 +58,13 @@ def export(out, task, network=UNET, input_is_2d=False, **training):
         weights = network.build(task.channels, task.out_channels).state_dict()
     provenance = {"training_settings": {**TRAINING, **training}}
     return write_bundle(
-        out, network=network, weights=weights, task=task, provenance=provenance, summary={}, input_is_2d=input_is_2d
+        out,
+        network=network,
+        weights=weights,
+        task=task,
+        provenance=provenance,
+        summary=task.scoring.summarise([]),
+        input_is_2d=input_is_2d,
     )
 
 

@@ -23,6 +23,7 @@ from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.model_card import scores_table
 from medfed.outputs.bundle.write import template_folder, write_bundle
 from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
+from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.classification import Classification
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
@@ -41,12 +42,12 @@ GROUP = {
     "ece": {"mean": 0.125},
 }
 ROLE = {"sites": {"A|B": {"all": GROUP}}, "mean": {"all": GROUP}}
-SUMMARY = {
-    "task": "classification",
+SUMMARY = ClassScoring().summarise([]) | {
     "seen": {"sites": {}, "mean": {}},
     "unseen": ROLE,
     "gap": {},
     "transductive": True,
+    "transductive_by": ["tent"],
     "method_facts": {"codec_reconstruction_error": 0.01234567},
 }
 
@@ -277,7 +278,7 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_and_the_method_s_
         "unseen_balanced_accuracy_95_percent_high": 1.0,
     }
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
-    assert scores_table({"seen": {}}) == "This run has no scores."
+    assert scores_table(ClassScoring().summarise([])) == "This run has no scores."
 
 
 def test_the_card_of_a_model_of_real_images_does_not_state_phantom(exported, tmp_path):

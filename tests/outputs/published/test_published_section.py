@@ -4,7 +4,7 @@ import json
 from html.parser import HTMLParser
 
 import pytest
-from made_runs import made_comparison
+from made_runs import made_comparison, with_plan
 from run_figures import leave_out_charts
 
 from medfed.core.registry import known_names as known_names
@@ -209,7 +209,7 @@ def test_the_page_reads_labels_and_baselines_from_row_files(tmp_path):
             summary = json.loads((run / "summary.json").read_text())
             (run / "summary.json").write_text(json.dumps(summary | {"method": row.method}))
             row.write(RunFolder(run))
-    runs, comparisons = read_runs([path])
+    runs, comparisons = read_runs([with_plan(path)])
     ((role, table),) = comparisons[0].tables
     method_lines = {line.method: line for line in table.blocks[0].lines}
     assert list(method_lines)[:2] == [row.label for row in varied if row.method == "fedavg"]

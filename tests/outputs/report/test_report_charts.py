@@ -5,7 +5,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from made_runs import class_rows, made_comparison, made_run, mask_rows
+from made_runs import class_rows, made_comparison, made_run, mask_rows, with_plan
 
 from medfed.outputs.figures.boxes import BoxGroup, BoxPanel, box_figure, cut_limits
 from medfed.outputs.figures.curves import Curve, CurvePanel, curve_figure
@@ -181,7 +181,7 @@ def test_charts_of_a_comparison_share_their_axis(tmp_path):
         for unseen in "AB":
             rows = [row for row in mask_rows(["C"], unseen) if n == 7 or row["status"] == "ok"]
             made_run(path / "fedavg" / f"unseen_{unseen}" / "seed_0", "fedavg", unseen, 0, ("C",), rows)
-        first, second = charts.comparison_boxes(read_runs([path])[1][0], "c")
+        first, second = charts.comparison_boxes(read_runs([with_plan(path)])[1][0], "c")
         labels = [re.findall(r">([01]\.\d+)<", chart.svg) for chart in (first, second)]
         assert labels[0] == labels[1] and labels[0][0] == low
 

@@ -151,15 +151,6 @@ def test_of_many_sites_the_first_are_listed_with_the_number_of_all(tmp_path):
     assert "the first 40 of 100" in text and len(set(re.findall(r">client_\d{4}<", text))) == 40
 
 
-def test_a_ledger_without_the_column_content_is_read_by_the_names_of_the_weights(tmp_path):
-    """Older versions of medfed wrote such ledgers; only a statistic that has the name of a weight would differ."""
-    run = made_run(tmp_path / "run")
-    new = read_ledger(run, sites=("A", "B"))
-    lines = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()]
-    (run / "ledger.csv").write_text("".join(",".join(cells[:4] + cells[5:]) + "\n" for cells in lines))
-    assert lines[0][4] == "content" and read_ledger(run, sites=("A", "B")) == new
-
-
 def test_the_overview_has_the_sizes_of_weights_statistics_and_facts(tmp_path):
     """Two sites, two rounds: 4 * 32 bytes of weights, windows of 80 bytes once per site."""
     text = text_of(made_run(tmp_path / "run"))

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
-from made_runs import class_rows, made_comparison, made_run, mask_rows, png, png_head
+from made_runs import class_rows, made_comparison, made_run, mask_rows, png, png_head, with_plan
 from PIL import Image
 from run_figures import leave_out_charts
 
@@ -214,7 +214,7 @@ def test_a_half_finished_row_local_says_which_models_are_missing(tmp_path):
     for site in "AB":
         run = made_run(tmp_path / f"local-{site}" / "unseen_C" / "seed_0", "fedavg", sites=(site,))
         ComparisonRow("local", trained_at=site).write(RunFolder(run))
-        texts.append(build_page(*read_runs([tmp_path])))
+        texts.append(build_page(*read_runs([with_plan(tmp_path)])))
     note = "local: INCOMPLETE at unseen C seed 0: the mean over the models of A; not finished: B"
     assert note in texts[0] and "INCOMPLETE" not in texts[1]
 
@@ -416,11 +416,3 @@ def test_our_script_and_style_cannot_end_their_element(tmp_path):
         assert trusted_text(path.read_text(), element)
     with pytest.raises(ValueError, match="the style contains '</style' or '<!--'"):
         rendered(tmp_path, "{{ style }}", style="x </STYLE>")
-
-
-def test_the_figures_of_an_older_version_are_left_out_with_a_sentence(tmp_path):
-    run = made_run(tmp_path / "run")
-    (run / "figures").rename(run / "pictures")
-    text = page_of(run)
-    assert "pictures: written by an older version of medfed; rename the folder to figures" in text
-    assert "<img" not in text

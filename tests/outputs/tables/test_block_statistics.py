@@ -241,7 +241,7 @@ def test_a_block_ends_with_the_prediction_that_ignores_the_image():
     for one in results:
         dice = 0.99 if one["method"] == "pooled" else 0.25 if one["unseen_site"] == "A" else 0.35
         scores = {one["unseen_site"]: {"disc": {"dice": dice}}}
-        one["summary"] = {"trivial": {"prediction": "every pixel is foreground", "unseen": scores}}
+        one["summary"] |= {"trivial": {"prediction": "every pixel is foreground", "unseen": scores}}
     table = build_table(results, ["disc"])
     trivial = table.blocks[0].trivial
     assert [cell.mean for cell in (*trivial.cells, trivial.average)] == pytest.approx([25, 35, 30])
@@ -275,7 +275,7 @@ def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_
     results = compared(gains, sites=("A",))
     for place, one in enumerate(results):
         copied = one["method"].startswith("fedavg")
-        one["summary"] = {"config_sha256": "0" if copied else f"config {place}", "unseen_site": "A"}
+        one["summary"] |= {"config_sha256": "0" if copied else f"config {place}", "unseen_site": "A"}
     table = build_table(results, ["disc"])
     copy = line_of(table, "fedavg@steps=m0")
     assert (copy.difference, copy.rank, table.blocks[0].n_tests) == (None, None, 6)
@@ -322,7 +322,7 @@ def test_there_is_no_verdict_with_a_model_that_did_not_learn_and_the_others_are_
     results = compared({"fedavg": ZERO, "up": BETTER, "down": WORSE})
     before = build_table(results, ["disc"])
     for of_failed in (result for result in results if result["method"] == failed):
-        of_failed["summary"] = {"learning": NOT_LEARNED, "unseen_site": of_failed["unseen_site"]}
+        of_failed["summary"] |= {"learning": NOT_LEARNED, "unseen_site": of_failed["unseen_site"]}
     table = build_table(results, ["disc"])
     lines = [line_of(table, method) for method in ("up", "down")]
     assert [actual.difference.verdict for actual in lines] == verdicts

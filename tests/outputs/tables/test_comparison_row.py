@@ -2,7 +2,7 @@ import pytest
 
 from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row, row_from_folder_name
+from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row
 
 METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:codec=a_b ccst:codec=../x".split()
 VALUES = (
@@ -34,9 +34,8 @@ def test_a_row_is_read_from_the_folder_of_a_run(tmp_path):
         assert read_row(tmp_path, "other") == row
 
 
-def test_a_run_without_a_row_uses_its_method_and_older_comparisons_the_folder_name(tmp_path):
+def test_a_run_without_a_row_uses_its_method(tmp_path):
     assert read_row(tmp_path, "elcfs").label == "elcfs"
-    assert row_from_folder_name("ccst-k=1,style=single") == ComparisonRow("ccst:k=1,style=single")
 
 
 def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_settings():

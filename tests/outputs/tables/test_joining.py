@@ -205,7 +205,7 @@ def test_the_gain_in_auroc_is_the_difference_of_the_scores_of_the_table():
 
 def test_a_model_of_local_that_did_not_learn_is_named_with_its_site():
     given = results(RUNS)
-    given[2]["summary"] = {"learning": NOT_LEARNED, "unseen_site": "C"}
+    given[2]["summary"] |= {"learning": NOT_LEARNED, "unseen_site": "C"}
     (note,) = (note for note in build_table(given, ["disc"]).notes if note.startswith("local: DID NOT LEARN in 1 of 2"))
     assert note.endswith("(at B, unseen C seed 0)")
 

@@ -359,31 +359,9 @@ def test_the_end_of_a_run_shows_calibration_and_failures_of_each_site_and_of_all
     assert "Clopper" in text and "bounding box" in text
 
 
-def test_without_probabilities_there_is_no_calibration_and_without_failures_in_the_file_no_table():
+def test_without_probabilities_there_is_no_calibration():
     summary = summary_of(RUN)
     assert "ECE" not in closing_table(summary) and "Dice < 0.7" in closing_table(summary)
-    assert "Dice < 0.7" not in closing_table({key: value for key, value in summary.items() if key != "failures"})
-
-
-def test_runs_of_an_older_version_count_failures_with_the_limit_of_the_others_and_are_named():
-    fedavg, elcfs = [], []
-    for run in two_methods():
-        rows = [row | {"ece": 0.1} for row in run["rows"]]
-        summary = replace(SCORING, failure_dice=0.65).summarise(rows)
-        if run["method"] == "fedavg":
-            older = summary | {"metrics": [facts for facts in summary["metrics"] if facts["name"] != "ece"]}
-            fedavg.append(run | {"summary": {key: older[key] for key in older if key != "failures"}})
-        else:
-            elcfs.append(run | {"summary": summary, "rows": rows})
-    note = "fedavg: no calibration error (ECE) for some runs, because an older version"
-    table = build_table([*fedavg, *elcfs], ["disc"])
-    assert [cell.mean for cell in line_of(table, "elcfs", "ece").cells] == pytest.approx([10, 10])
-    assert line_of(table, "fedavg", "ece").cells == (None, None) and any(text.startswith(note) for text in table.notes)
-    low_dice = table.failures[0]
-    assert low_dice.title == "Dice < 0.65" and [of.total.text for of in low_dice.lines] == ["0/3", "1/3"]
-    table = build_table(fedavg, ["disc"])
-    assert "ece" not in {block.metric for block in table.blocks} and any(text.startswith(note) for text in table.notes)
-    assert not any("older version" in text for text in build_table(elcfs, ["disc"]).notes)
 
 
 def test_runs_with_other_limits_of_a_failure_are_not_compared():
