@@ -22,19 +22,17 @@ from medfed.datasets.reading import check_exists, check_stored_sizes, read_image
 
 SHAPE = (6, 5, 4)
 VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
-NRRD = [
-    "type: short",
-    "dimension: 3",
-    "sizes: 6 5 4",
-    "space: left-posterior-superior",
-    "space directions: (1,0,0) (0,1,0) (0,0,3)",
-    "space origin: (0,0,0)",
-    "endian: little",
-]
+NRRD = """type: short
+dimension: 3
+sizes: 6 5 4
+space: left-posterior-superior
+space directions: (1,0,0) (0,1,0) (0,0,3)
+space origin: (0,0,0)
+endian: little"""
 
 
 def nrrd(path: Path, *fields: str, data: bytes = b"") -> Path:
-    path.write_bytes("\n".join(["NRRD0004", *NRRD, *fields, "", ""]).encode() + data)
+    path.write_bytes("\n".join(["NRRD0004", NRRD, *fields, "", ""]).encode() + data)
     return path
 
 
@@ -138,14 +136,12 @@ class TestSizes:
         assert "the file has 100,002 gzip parts" in refusal(grey, tmp_path / "a.nii.gz")
 
     def test_a_mask_of_another_size_is_refused_before_any_pixel_is_read(self, tmp_path):
-        Image.new("L", (30, 20)).save(tmp_path / "a.png")
-        Image.new("L", (20, 30)).save(tmp_path / "turned.png")
-        Image.new("L", (30, 21)).save(tmp_path / "b.png")
+        for name, size in (("a", (30, 20)), ("turned", (20, 30)), ("b", (30, 21))):
+            Image.new("L", size).save(tmp_path / f"{name}.png")
         (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])  # the pixels are cut off
         check_stored_sizes(tmp_path / "a.png", tmp_path / "turned.png")  # EXIF data may turn it back
-        assert "has 21 x 30 x 1 voxels, but its image" in refusal(
-            check_stored_sizes, tmp_path / "a.png", tmp_path / "b.png"
-        )
+        sentence = refusal(check_stored_sizes, tmp_path / "a.png", tmp_path / "b.png")
+        assert "has 21 x 30 x 1 voxels, but its image" in sentence
         nifti(tmp_path / "a.nii")
         nrrd(tmp_path / "b.nrrd", "encoding: raw")
         check_stored_sizes(tmp_path / "a.nii", tmp_path / "b.nrrd")
@@ -186,10 +182,8 @@ class TestVoxels:
         assert words in "".join(notices) and bool(notices) == bool(words)
 
     @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
-    def test_a_voxel_size_that_is_no_size_is_refused(self, tmp_path, value):
+    def test_a_voxel_size_that_is_no_size_or_in_another_unit_is_refused(self, tmp_path, value):
         assert "expected sizes above 0" in refusal(grey, with_header(tmp_path / "b.nii", 80, "f", value))
-
-    def test_another_unit_is_refused(self, tmp_path):
         for code, unit in {1: "metres", 3: "micrometres"}.items():
             assert f"voxel size in {unit} " in refusal(grey, with_header(tmp_path / "b.nii", 123, "b", code | 8))
 
@@ -205,30 +199,21 @@ def site(tmp_path) -> Path:
 
 
 class TestThingsThatAreNoFiles:
-    def make_loop(self, path: Path) -> None:
-        path.symlink_to(path.name)
-
-    @pytest.mark.parametrize(
-        ("make", "words"),
-        [
-            (make_loop, "a link that leads to no file"),
-            (lambda self, path: path.mkdir(), "a folder, a pipe or a device"),
-            (lambda self, path: os.mkfifo(path), "a folder, a pipe or a device"),
-            (lambda self, path: path.symlink_to("/dev/zero"), "a link that leads to no file"),
-        ],
-    )
-    def test_each_is_a_sentence_and_ends(self, site, make, words, capsys):
-        make(self, site / "images" / "b.nii")
+    @pytest.mark.parametrize("kind", ["loop", "folder", "pipe", "device"])
+    def test_each_is_a_sentence_and_ends(self, site, kind, capsys):
+        path = site / "images" / "b.nii"
+        {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(kind, lambda: None)()
+        if kind in ("loop", "device"):
+            path.symlink_to(path.name if kind == "loop" else "/dev/zero")
         nifti(site / "masks" / "b.nii", (VOXELS > 50).astype(np.uint8))
-        assert words in refusal(check_exists, site / "images" / "b.nii")
+        words = "a folder, a pipe or a device" if kind in ("folder", "pipe") else "a link that leads to no file"
+        assert words in refusal(check_exists, path)
         assert main(["check", str(site.parent), "--quiet"]) == 2
         assert "problem" in capsys.readouterr().out
 
-    def test_a_pipe_without_an_ending_is_not_opened(self, site, capsys):
+    def test_a_pipe_without_an_ending_is_not_opened_and_a_pipe_as_a_list_is_refused(self, site, capsys):
         os.mkfifo(site / "images" / "pipe")
         assert main(["check", str(site.parent), "--quiet"]) in (0, 2)
-
-    def test_a_pipe_as_a_list_or_config_is_refused(self, site, capsys):
         os.mkfifo(site.parent / "list.csv")
         assert main(["check", str(site.parent), "--quiet", "--set", "data.datalist=list.csv"]) == 2
         assert "it is a pipe or a device, not a file" in capsys.readouterr().err
@@ -253,18 +238,14 @@ class TestThingsThatAreNoFiles:
         assert "folders lie inside each other in it, 100 or more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("[" * 100_000, "nested too deeply"),
-        ("site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
-    ],
-)
-def test_a_hostile_datalist_is_one_sentence(site, capsys, content, words):
-    name = "list.json" if content[0] == "[" else "list.csv"
-    (site.parent / name).write_text(content)
-    assert main(["check", str(site.parent), "--quiet", "--set", f"data.datalist={name}"]) == 2
-    assert words in capsys.readouterr().err
+def test_a_hostile_datalist_is_one_sentence(site, capsys):
+    for name, content, words in (
+        ("list.json", "[" * 100_000, "nested too deeply"),
+        ("list.csv", "site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
+    ):
+        (site.parent / name).write_text(content)
+        assert main(["check", str(site.parent), "--quiet", "--set", f"data.datalist={name}"]) == 2
+        assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "((a|b)*)+", r"((?:\d+x)*y){3,}", "(([a-z]+)-)*"])

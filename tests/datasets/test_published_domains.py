@@ -9,11 +9,16 @@ import pytest
 from PIL import Image
 
 from medfed.core.errors import UserError
+from medfed.datasets import fundus, prostate
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.case import Case
 from medfed.datasets.checking import check_dataset
 from medfed.datasets.digits_dg import DigitsDG
 from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.fundus import Fundus
 from medfed.datasets.officehome import OfficeHome
 from medfed.datasets.pacs import PACS
+from medfed.datasets.prostate import Prostate
 from medfed.datasets.recognition import recognise
 from medfed.datasets.splits import split
 from medfed.datasets.vlcs import VLCS
@@ -81,10 +86,27 @@ def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(datas
     assert dataset.recognise(make_folders(tmp_path / "other parts", sites, n, ("test",))) is None
 
 
-@pytest.mark.parametrize(("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729), (DigitsDG, 24000)])
-def test_the_published_counts_sum_to_the_number_of_images(dataset, total):
-    assert sum(dataset.published_counts.values()) == total
-    assert f"{total:,} images" in dataset.card.description and dataset.card.licence
+def test_the_published_counts_sum_to_the_number_of_images_or_patients():
+    for dataset, total in ((PACS, 9991), (OfficeHome, 15588), (VLCS, 10729), (DigitsDG, 24000)):
+        assert sum(dataset.published_counts.values()) == total
+        assert f"{total:,} images" in dataset.card.description and dataset.card.licence
+    for dataset, total, names in ((Prostate, 116, prostate.SITES), (Fundus, 1060, fundus.SITES)):
+        assert sum(dataset.published_counts.values()) == total and set(dataset.published_counts) == set(names)
+    assert sum(Camelyon17.published_counts.values()) == 455_954
+
+
+@pytest.mark.parametrize("dataset", [Camelyon17, Fundus])
+@pytest.mark.parametrize(
+    ("value", "words"), [(4095, "8 bits, .* from 4095 to 4095; .* save it as 8-bit"), (9, "is grey; .*")]
+)
+def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(
+    tmp_path, dataset, value, words
+):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((96, 96), value, np.uint16 if value > 255 else np.uint8)).save(path)
+    with pytest.raises(UserError, match=f"^{path}: the image .*{words}.*RGB$") as error:
+        dataset(root=str(tmp_path)).read_image(Case("a", "a", path, None), [])
+    assert "data." not in str(error.value)
 
 
 def test_other_folders_of_the_collection_are_no_sites(pacs_root):
