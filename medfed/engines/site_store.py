@@ -52,7 +52,7 @@ class SiteStore:
     _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
     def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
-        """Free the RAM of sites that do not train in this round; delete files of rounds after which a memory was empty."""
+        """Free the RAM of sites that do not train in this round; delete files of rounds that left no memory."""
         without_memory = self._without_memory()
         for site in sites:
             if site.name not in training_sites:
