@@ -12,6 +12,10 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
 MR = "1.2.840.10008.5.1.4.1.1.4"
+EMPTY = ("PatientName", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate", "StudyTime")
+EMPTY += ("ReferringPhysicianName", "Manufacturer")
+SAME_UIDS = {"SeriesInstanceUID": "1.2.3", "StudyInstanceUID": "1.2.4", "SOPInstanceUID": "1.2.5"}
+SAME_UIDS |= {"FrameOfReferenceUID": "1.2.6"}
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -40,28 +44,20 @@ def write_series(
     slices: Sequence[int] | None = None,
     **tags: Any,
 ) -> list[Dataset]:
-    """Write a series of one file per slice; the files' names are in another order than the slices.
+    """Write a series of one file per slice and return the slices; the files' names are in another order.
 
     Args:
-        folder: created if it does not exist.
         voxels: (columns, rows, slices), whole numbers from 0 to 65535.
         affine: (4, 4), LPS; `oblique_affine` if None.
-        names: pattern of the file names.
         slices: the slices to write; None writes all.
         tags: values of further attributes, such as PatientID; the same in every file.
-
-    Returns:
-        The files, in the order of the slices.
     """
     folder.mkdir(parents=True, exist_ok=True)
     affine = oblique_affine() if affine is None else affine
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     directions = affine[:3, :3] / spacing
-    common = {
-        "SeriesInstanceUID": generate_uid(),
-        "StudyInstanceUID": generate_uid(),
-        "FrameOfReferenceUID": generate_uid(),
-    }
+    uids = ("SeriesInstanceUID", "StudyInstanceUID", "FrameOfReferenceUID")
+    common = {keyword: generate_uid() for keyword in uids} | dict.fromkeys(EMPTY, "")
     datasets = []
     for index in range(voxels.shape[2]) if slices is None else slices:
         meta = FileMetaDataset()
@@ -74,17 +70,8 @@ def write_series(
             "SOPInstanceUID": meta.MediaStorageSOPInstanceUID,
             "Modality": "MR",
             "PatientID": "7",
-            "PatientName": "",
-            "PatientBirthDate": "",
-            "PatientSex": "",
-            "AccessionNumber": "",
-            "StudyID": "",
-            "StudyDate": "",
-            "StudyTime": "",
-            "ReferringPhysicianName": "",
             "SeriesNumber": 1,
             "InstanceNumber": 1,
-            "Manufacturer": "",
             "ImageType": ["ORIGINAL", "PRIMARY"],
             "SliceThickness": float(spacing[2]),
             "Columns": voxels.shape[0],
@@ -116,14 +103,7 @@ def write_nifti(path: Path, voxels: np.ndarray, affine: np.ndarray | None = None
 
 
 def write_segmentation(path: Path, datasets: Sequence[Dataset], masks: dict[str, np.ndarray], **options: Any) -> None:
-    """Write a DICOM SEG object with one segment per mask, numbered from 1.
-
-    Args:
-        path: the file.
-        datasets: the slices that were drawn on, from `write_series`.
-        masks: (columns, rows, slices) of 0 and 1 by the label of the segment.
-        options: further arguments of `highdicom.seg.Segmentation`.
-    """
+    """Write a DICOM SEG object of these slices with one segment per mask (columns, rows, slices), numbered from 1."""
     import highdicom
     from pydicom.sr.codedict import codes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_dicom import LPS_TO_RAS, oblique_affine, volume, write_nifti, write_series
+from made_dicom import LPS_TO_RAS, SAME_UIDS, oblique_affine, volume, write_nifti, write_series
 
 from medfed.core.errors import UserError
 from medfed.datasets import dicom, reading
@@ -40,27 +40,13 @@ class TestReading:
     def test_positions_rounded_to_a_tenth_of_a_slice_are_regular(self, tmp_path):
         affine = np.diag([1.0, 1.0, 0.625, 1.0])
         for index in range(8):
-            place = [0, 0, round(0.625 * index, 1)]
-            write_series(
-                tmp_path,
-                volume((4, 3, 8)),
-                affine,
-                slices=[index],
-                SeriesInstanceUID="1.2.3",
-                ImagePositionPatient=place,
-            )
+            tags = {"SeriesInstanceUID": "1.2.3", "ImagePositionPatient": [0, 0, round(0.625 * index, 1)]}
+            write_series(tmp_path, volume((4, 3, 8)), affine, slices=[index], **tags)
         assert dicom.read_series(tmp_path).affine[2, 2] == pytest.approx(0.625, abs=0.01)
 
     def test_the_hash_of_a_series_depends_on_its_slices_and_not_on_file_names(self, tmp_path):
         for name in "ab":
-            write_series(
-                tmp_path / name,
-                volume(),
-                SOPInstanceUID="1.2.5",
-                SeriesInstanceUID="1.2.3",
-                StudyInstanceUID="1.2.4",
-                FrameOfReferenceUID="1.2.6",
-            )
+            write_series(tmp_path / name, volume(), **SAME_UIDS)
         (slice_,) = (tmp_path / "b").glob("IM0097.dcm")
         slice_.rename(tmp_path / "b" / "Z")
         assert [path.name for path in (tmp_path / "a").iterdir()] != [path.name for path in (tmp_path / "b").iterdir()]
@@ -79,36 +65,29 @@ class TestSeries:
         assert np.array_equal(dicom.read_series(tmp_path, "T2*").numpy()[0], volume(seed=1))
         assert np.array_equal(dicom.read_series(tmp_path, ignored_names=["1"]).numpy()[0], volume((16, 12, 3), seed=2))
 
-    def test_two_patients_in_a_folder_are_refused(self, tmp_path):
-        write_series(tmp_path, volume(), PatientID="7")
-        write_series(tmp_path, volume(), PatientID="8", names="other{}")
-        refused(tmp_path, "different values of PatientID")
-
 
 class TestRefusals:
-    def test_a_missing_slice_is_named(self, tmp_path):
-        write_series(tmp_path, volume(), slices=[0, 1, 3, 4])
-        refused(tmp_path, "IM0093.dcm and IM0085.dcm is 6 mm, but 3 mm is usual")
-
-    def test_a_slice_that_exists_twice_is_named(self, tmp_path):
-        write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3")
-        write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3", slices=[2], names="copy{}")
-        refused(tmp_path, "same position", "copy89")
-
-    def test_a_multi_frame_file_is_refused(self, tmp_path):
-        write_series(tmp_path, volume(), slices=[0], NumberOfFrames=2)
-        refused(tmp_path, "IM0097.dcm", "multi-frame", "dcm2niix")
+    @pytest.mark.parametrize(
+        ("first", "second", "words"),
+        [
+            ({"PatientID": "7"}, {"PatientID": "8"}, ["different values of PatientID"]),
+            ({"slices": [0, 1, 3, 4]}, None, ["IM0093.dcm and IM0085.dcm is 6 mm, but 3 mm is usual"]),
+            ({"SeriesInstanceUID": "1"}, {"SeriesInstanceUID": "1", "slices": [2]}, ["same position", "other89"]),
+            ({"slices": [0], "NumberOfFrames": 2}, None, ["IM0097.dcm", "multi-frame", "dcm2niix"]),
+            ({"PhotometricInterpretation": "MONOCHROME1"}, None, ["MONOCHROME1", "expected MONOCHROME2"]),
+        ],
+    )
+    def test_what_is_no_single_regular_stack_of_greys_is_named(self, tmp_path, first, second, words):
+        """Two patients, a missing slice, a slice that exists twice, a multi-frame file, inverted greys."""
+        write_series(tmp_path, volume(), **first)
+        if second:
+            write_series(tmp_path, volume(), names="other{}", **second)
+        refused(tmp_path, *words)
 
     def test_a_localiser_is_refused_and_can_be_left_out(self, tmp_path):
         write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3")
-        write_series(
-            tmp_path,
-            volume(),
-            slices=[0],
-            SeriesInstanceUID="1.2.3",
-            names="scout",
-            ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"],
-        )
+        tags = {"SeriesInstanceUID": "1.2.3", "ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}
+        write_series(tmp_path, volume(), slices=[0], names="scout", **tags)
         refused(tmp_path, "scout: this is a localiser", "data.ignored_names")
         assert dicom.read_series(tmp_path, ignored_names=["scout"]).shape == (1, 16, 12, 5)
 
@@ -127,19 +106,9 @@ class TestRefusals:
     def test_a_tilted_gantry_is_refused(self, tmp_path):
         affine = np.diag([1.0, 1.0, 3.0, 1.0])
         for index in range(5):
-            write_series(
-                tmp_path,
-                volume(),
-                affine,
-                slices=[index],
-                SeriesInstanceUID="1.2.3",
-                ImagePositionPatient=[0, index, 3 * index],
-            )
+            tags = {"SeriesInstanceUID": "1.2.3", "ImagePositionPatient": [0, index, 3 * index]}
+            write_series(tmp_path, volume(), affine, slices=[index], **tags)
         refused(tmp_path, "by 4 mm", "tilted gantry")
-
-    def test_colours_and_inverted_greys_are_refused(self, tmp_path):
-        write_series(tmp_path, volume(), PhotometricInterpretation="MONOCHROME1")
-        refused(tmp_path, "MONOCHROME1", "expected MONOCHROME2")
 
     def test_a_damaged_file_is_named(self, tmp_path):
         write_series(tmp_path, volume())

@@ -43,14 +43,8 @@ def root(tmp_path_factory):
             mask = np.zeros(image.shape, np.uint8)
             mask[4:9, 5:11] = 1
             place = folder / site / f"CANARYFOLDER {case}"
-            datasets = write_series(
-                place / "canaryseries",
-                image,
-                names="CanaryFile{}",
-                PatientID=f"CANARYID{case}",
-                SeriesInstanceUID=f"1.2.826.0.1.424242.{seed}.{case}",
-                **TAGS,
-            )
+            uids = {"PatientID": f"CANARYID{case}", "SeriesInstanceUID": f"1.2.826.0.1.424242.{seed}.{case}"}
+            datasets = write_series(place / "canaryseries", image, names="CanaryFile{}", **uids, **TAGS)
             if site == "BMC":
                 write_segmentation(place / "canaryseg" / "CANARYMASK.dcm", datasets, {"CANARYLABEL": mask})
             else:

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from made_dicom import oblique_affine, volume, write_nifti, write_segmentation, write_series
+from made_dicom import SAME_UIDS, oblique_affine, volume, write_nifti, write_segmentation, write_series
 
 from medfed.core.errors import UserError
 from medfed.datasets import dicom_names
@@ -52,11 +52,8 @@ class TestLayouts:
             write_segmentation(tmp_path / "n" / study / "SEG" / "1-1.dcm", datasets, {"x": MASK})
         nifti_mask(tmp_path / "n" / "p3" / "m.mha.nii")
         series(tmp_path / "n" / "p3" / "DICOM")
-        assert found(tmp_path) == (
-            {f"n/{study}/T2/more n/{study}/SEG/1-1.dcm" for study in ("p1/s1", "p1/s2", "p2/s1")}
-            | {"n/p3/DICOM n/p3/m.mha.nii"},
-            [],
-        )
+        pairs = {f"n/{study}/T2/more n/{study}/SEG/1-1.dcm" for study in ("p1/s1", "p1/s2", "p2/s1")}
+        assert found(tmp_path) == (pairs | {"n/p3/DICOM n/p3/m.mha.nii"}, [])
 
     @pytest.mark.parametrize("images, masks", [("images", "masks"), ("DICOM", "GT"), ("scans", "drawn")])
     def test_a_folder_of_images_and_one_of_masks(self, tmp_path, images, masks):
@@ -91,9 +88,11 @@ class TestLayouts:
         assert problems == []
         assert sorted(Counter(case.patient for case in Folder(str(tmp_path)).cases("n")).values()) == [2, 2]
 
-    def test_the_folder_of_a_case_is_not_taken_for_a_site(self, tmp_path):
-        series(tmp_path / "sites" / "n" / "T2")
-        nifti_mask(tmp_path / "sites" / "n" / "mask.nii.gz")
+    def test_the_folder_of_a_case_is_not_taken_for_a_site_nor_a_case_for_the_folder_of_the_sites(self, tmp_path):
+        for folder in ("case/n", "sites/n/T2"):
+            series(tmp_path / folder)
+            nifti_mask(tmp_path / folder.removesuffix("/T2") / "mask.nii.gz")
+        assert "directly in the folder of the site" in found(tmp_path / "case")[1][0]
         pairs, (problem,) = found(tmp_path / "sites")
         assert not pairs
         assert problem.endswith(f"if this folder is a case, give the folder {tmp_path} instead")
@@ -117,11 +116,6 @@ class TestLayouts:
         assert "gland.nii.gz, zone.nii.gz; expected one" in several
         assert found(tmp_path, ignored_names=("a", "zone*"))[1] == []
 
-    def test_a_case_given_as_site_is_refused(self, tmp_path):
-        series(tmp_path / "n")
-        nifti_mask(tmp_path / "n" / "mask.nii.gz")
-        assert "directly in the folder of the site" in found(tmp_path)[1][0]
-
     def test_a_link_to_a_slice_outside_the_root_is_refused(self, tmp_path):
         series(tmp_path / "elsewhere")
         (tmp_path / "root" / "n" / "a").mkdir(parents=True)
@@ -133,13 +127,7 @@ class TestLayouts:
 
     def test_the_same_series_in_two_folders_is_found(self, tmp_path):
         for case in "ab":
-            series(
-                tmp_path / "n" / case,
-                SOPInstanceUID="1.2.5",
-                SeriesInstanceUID="1.2.3",
-                StudyInstanceUID="1.2.4",
-                FrameOfReferenceUID="1.2.6",
-            )
+            series(tmp_path / "n" / case, **SAME_UIDS)
             nifti_mask(tmp_path / "n" / case / "mask.nii.gz")
         first = sorted((tmp_path / "n" / "a").glob("*.dcm"))
         for path in first:
@@ -190,26 +178,22 @@ class TestSegmentations:
             self.mask(tmp_path, mask_values={"gland": (1,)})
 
     def test_a_segmentation_of_another_grid_is_refused(self, tmp_path):
-        other = write_series(
-            tmp_path / ".other", volume((4, 3, 5)), oblique_affine((0.6, 0.7, 3.0)), FrameOfReferenceUID="1.2.6"
-        )
-        datasets = write_series(tmp_path / "n" / "a", volume((4, 3, 5)), FrameOfReferenceUID="1.2.6")
+        frame, affine = {"FrameOfReferenceUID": "1.2.6"}, oblique_affine((0.6, 0.7, 3.0))
+        other = write_series(tmp_path / ".other", volume((4, 3, 5)), affine, **frame)
+        datasets = write_series(tmp_path / "n" / "a", volume((4, 3, 5)), **frame)
         write_segmentation(tmp_path / "n" / "a" / "seg", other, {"x": self.sparse(0, 1)})
         with pytest.raises(UserError, match="does not lie on the voxels"):
             self.mask(tmp_path)
         write_segmentation(tmp_path / "n" / "a" / "seg", datasets, {"x": self.sparse(0, 1)})
         assert np.array_equal(self.mask(tmp_path)[0], [self.sparse(0, 1)])
 
-    def test_a_segmentation_of_another_scan_is_refused(self, tmp_path):
+    def test_a_segmentation_of_another_scan_and_fractions_are_refused(self, tmp_path):
         other = write_series(tmp_path / ".other", volume((4, 3, 5)))
-        self.make(tmp_path, {"x": self.sparse(0)}, datasets=other)
-        with pytest.raises(UserError, match="another frame of reference"):
-            self.mask(tmp_path)
-
-    def test_fractions_are_refused(self, tmp_path):
-        self.make(tmp_path, {"x": self.sparse(0)}, segmentation_type="FRACTIONAL")
-        with pytest.raises(UserError, match="fractional"):
-            self.mask(tmp_path)
+        self.make(tmp_path / "1", {"x": self.sparse(0)}, datasets=other)
+        self.make(tmp_path / "2", {"x": self.sparse(0)}, segmentation_type="FRACTIONAL")
+        for name, words in {"1": "another frame of reference", "2": "fractional"}.items():
+            with pytest.raises(UserError, match=words):
+                self.mask(tmp_path / name)
 
     def test_without_highdicom_the_message_names_the_extra(self, tmp_path, monkeypatch):
         self.make(tmp_path, {"x": self.sparse(0)})
@@ -266,16 +250,13 @@ class TestNames:
         assert "CANARY" not in "".join(case.name + case.patient for case in cases.values())
         assert dataset.load(cases["1"]).image.shape == (1, 4, 3, 2)
 
-    def test_the_secret_can_be_read_by_its_owner_only(self, tmp_path):
+    def test_the_secret_can_be_read_by_its_owner_only_and_is_refused_with_the_setting_if_not_stored(self, tmp_path):
         salt = dicom_names.read_salt(tmp_path / "salt")
         assert len(salt) == 32 and salt == dicom_names.read_salt(tmp_path / "salt")
         assert stat.S_IMODE((tmp_path / "salt").stat().st_mode) == 0o600
         assert dicom_names.read_salt(tmp_path / "other") != salt
-
-    def test_a_secret_that_cannot_be_stored_is_refused_with_the_setting(self, tmp_path):
-        (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match="data.dicom_salt"):
-            dicom_names.read_salt(tmp_path / "file" / "salt")
+            dicom_names.read_salt(tmp_path / "salt" / "salt")
 
     def test_the_hash_is_hmac_sha256(self):
         # printf 'patient:7' | openssl dgst -sha256 -hmac key

@@ -15,6 +15,7 @@ from medfed.preparation.dicom_masks import MAY_BE_EMPTY, write_segmentations
 
 SHAPE = (4, 3, 5)
 NAME = "Rossi^Anna"
+STUDY = {"SeriesInstanceUID": "1.2.3", "StudyInstanceUID": "1.2.4"}
 
 
 @pytest.fixture
@@ -69,21 +70,16 @@ def test_warnings_with_a_patients_name_are_not_printed(data, capfd):
     assert "Rossi" not in "".join(capfd.readouterr()) + "".join(str(warning.message) for warning in caught)
 
 
-def test_a_series_without_the_identifiers_becomes_an_object_with_empty_ones(data):
+def test_a_series_without_the_identifiers_becomes_an_object_with_empty_ones_and_other_attributes_are_needed(data):
     highdicom = pytest.importorskip("highdicom")
     folder, _ = data
     without_attributes(folder, *MAY_BE_EMPTY)
     assert write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg") == 1
     written = highdicom.seg.segread(folder / "seg" / "case_1.dcm")
     assert all(not written[keyword].value for keyword in MAY_BE_EMPTY)
-
-
-def test_an_attribute_that_is_missing_is_named(data):
-    pytest.importorskip("highdicom")
-    folder, _ = data
     without_attributes(folder, "Modality")
     with pytest.raises(UserError, match=r"\(Modality is missing\); check the series"):
-        write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg")
+        write_segmentations(folder / "masks", folder / "data" / "n", folder / "other")
 
 
 def test_names_in_other_alphabets_are_kept(data):
@@ -109,63 +105,33 @@ def test_an_empty_mask_is_a_segment_without_voxels(data):
     assert not dataset.load(dataset.cases("n")[0]).mask.any()
 
 
-def other_voxels(folder):
-    write_nifti(folder / "masks" / "case_1_organ.nii.gz", np.zeros(SHAPE, np.uint8), oblique_affine(degrees=25.0))
-
-
-def fewer_slices(folder):
-    write_nifti(folder / "masks" / "case_1_organ.nii.gz", np.zeros((4, 3, 4), np.uint8))
-
-
-def label_map(folder):
-    write_nifti(folder / "masks" / "case_1_organ.nii.gz", np.full(SHAPE, 2, np.uint8))
-
-
-def moved_series(folder):
-    (folder / "data" / "n" / "case_1").rename(folder / "data" / "n" / "case_2")
-
-
-def several_frames_of_reference(folder):
+def several_frames_of_reference(series, mask):
     for index in range(SHAPE[2]):
-        write_series(
-            folder / "data" / "n" / "case_1",
-            volume(SHAPE),
-            slices=[index],
-            PatientID="4711",
-            SeriesInstanceUID="1.2.3",
-            StudyInstanceUID="1.2.4",
-        )
+        write_series(series, volume(SHAPE), slices=[index], PatientID="4711", **STUDY)
 
 
-def two_series(folder):
-    write_series(folder / "data" / "n" / "case_1", volume(SHAPE), names="b{}.dcm", PatientID="4711")
+CHANGES = [
+    (
+        lambda series, mask: write_nifti(mask, np.zeros(SHAPE, np.uint8), oblique_affine(degrees=25.0)),
+        "case_1_organ.nii.gz: has other voxels than the series .*run the bundle again",
+    ),
+    (lambda series, mask: write_nifti(mask, np.zeros((4, 3, 4), np.uint8)), "other voxels than the series .*4 x 3 x 5"),
+    (lambda series, mask: write_nifti(mask, np.full(SHAPE, 2, np.uint8)), "has other values than 0 and 1"),
+    (lambda series, mask: series.rename(series.with_name("case_2")), "belongs to no folder of .*copy it there again"),
+    (lambda series, mask: [file.unlink() for file in mask.parent.iterdir()], "holds no mask"),
+    (
+        lambda series, mask: write_series(series, volume(SHAPE), names="b{}.dcm", PatientID="4711"),
+        "holds 2 DICOM series; expected one folder for each series",
+    ),
+    (lambda series, mask: mask.rename(mask.with_name("case_1_or\\gan.nii.gz")), "a backslash or a control character"),
+    (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
+]
 
 
-def control_character(folder):
-    (folder / "masks" / "case_1_organ.nii.gz").rename(folder / "masks" / "case_1_or\\gan.nii.gz")
-
-
-def no_masks(folder):
-    for file in (folder / "masks").iterdir():
-        file.unlink()
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (other_voxels, "case_1_organ.nii.gz: has other voxels than the series .*run the bundle again"),
-        (fewer_slices, "has other voxels than the series .*4 x 3 x 5"),
-        (label_map, "has other values than 0 and 1"),
-        (moved_series, "belongs to no folder of .*copy it there again"),
-        (no_masks, "holds no mask"),
-        (two_series, "holds 2 DICOM series; expected one folder for each series"),
-        (control_character, "has a backslash or a control character"),
-        (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), CHANGES)
 def test_masks_of_another_series_are_refused_and_nothing_is_written(data, change, sentence):
     folder, _ = data
-    change(folder)
+    change(folder / "data" / "n" / "case_1", folder / "masks" / "case_1_organ.nii.gz")
     with pytest.raises(UserError, match=sentence):
         write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg")
     assert sorted(path.name for path in folder.iterdir()) == ["data", "masks"]

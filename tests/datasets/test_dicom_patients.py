@@ -62,16 +62,13 @@ class TestPatientsAreNoSites:
         study(tmp_path / "P2" / "visit 2", patient, StudyInstanceUID="1.2.3")
         assert Folder(str(tmp_path)).site_names() == ["P1", "P2"]
 
-    def test_hospitals_of_one_patient_each_are_confirmed_by_naming_them(self, tmp_path):
-        for site in ("BMC", "HK"):
-            study(tmp_path / site / "case", site)
+    def test_hospitals_of_one_patient_each_are_confirmed_by_naming_them_and_a_single_folder_is_a_site(self, tmp_path):
+        study(tmp_path / "BMC" / "case", "BMC")
+        assert Folder(str(tmp_path)).site_names() == ["BMC"]
+        study(tmp_path / "HK" / "case", "HK")
         with pytest.raises(UserError, match="if each folder is a hospital, list the folders in data.sites"):
             Folder(str(tmp_path)).site_names()
         assert len(Folder(str(tmp_path), sites=("BMC", "HK")).cases("HK")) == 1
-
-    def test_a_single_folder_is_a_site(self, tmp_path):
-        study(tmp_path / "BMC" / "case", "A")
-        assert Folder(str(tmp_path)).site_names() == ["BMC"]
 
 
 class TestASiteOfOnePatient:

@@ -48,22 +48,21 @@ def names(data: Folder, site: str) -> list[tuple[str, str, str]]:
 
 
 def test_images_and_masks_in_two_folders(root):
+    write_image(root / "north" / "images" / "c_seg.png")
+    mask(root / "north" / "masks" / "c_seg.png")
+    (root / "north" / "masks" / "b.png").rename(root / "north" / "masks" / "b_Mask.png")
     (root / "north" / "images" / "Thumbs.db").write_text("x")
     (root / "north" / "images" / ".hidden.png").write_text("x")
     data = colour(root)
     assert data.site_names() == ["north", "south"]
-    assert names(data, "north") == [("a", "a.jpg", "a.png"), ("b", "b.jpg", "b.png")]
+    assert names(data, "north") == [
+        ("a", "a.jpg", "a.png"),
+        ("b", "b.jpg", "b_Mask.png"),
+        ("c_seg",) + ("c_seg.png",) * 2,
+    ]
     loaded = data.load(data.cases("north")[0])
     assert loaded.image.shape == (3, 6, 8, 1) and loaded.mask.float().mean() == 0.5 and loaded.spacing_mm is None
     assert data.intensity_range == (0.0, 255.0)
-
-
-def test_masks_may_be_called_so_in_their_own_folder(tmp_path):
-    write_image(tmp_path / "north" / "Images" / "a_seg.png")
-    mask(tmp_path / "north" / "Masks" / "a_seg.png")
-    write_image(tmp_path / "north" / "Images" / "b.png")
-    mask(tmp_path / "north" / "Masks" / "b_Mask.png")
-    assert [case[0] for case in names(colour(tmp_path), "north")] == ["a_seg", "b"]
 
 
 def test_images_and_masks_side_by_side(tmp_path):
@@ -76,23 +75,17 @@ def test_images_and_masks_side_by_side(tmp_path):
     assert Folder(root=str(tmp_path), intensity_max=4095.0).intensity_range == (0.0, 4095.0)
 
 
-def test_a_folder_for_each_case(tmp_path):
+def test_a_folder_for_each_case_which_can_be_a_site(tmp_path):
     for case in ("p1", "p2"):
         volume(tmp_path / "north" / case / "t2.nii.gz")
         volume(tmp_path / "north" / case / "gland.nii.gz", (0, 1))
+    data = Folder(root=str(tmp_path / "north"), image_name="t2", mask_name="gland", one_site_per_case=True)
+    assert data.site_names() == ["p1", "p2"] and names(data, "p2") == [("p2", "t2.nii.gz", "gland.nii.gz")]
     data = Folder(root=str(tmp_path), image_name="t2", mask_name="gland")
     assert [case[0] for case in names(data, "north")] == ["p1", "p2"]
     (tmp_path / "north" / "p2" / "gland.nii.gz").unlink()
     with pytest.raises(UserError, match="p2: the folder has no file named gland"):
         data.cases("north")
-
-
-def test_each_case_folder_can_be_a_site(tmp_path):
-    for case in ("p1", "p2"):
-        volume(tmp_path / case / "t2.nii.gz")
-        volume(tmp_path / case / "gland.nii.gz", (0, 1))
-    data = Folder(root=str(tmp_path), image_name="t2", mask_name="gland", one_site_per_case=True)
-    assert data.site_names() == ["p1", "p2"] and names(data, "p2") == [("p2", "t2.nii.gz", "gland.nii.gz")]
 
 
 def test_all_files_without_a_counterpart_are_in_one_message(root):
@@ -117,15 +110,11 @@ def test_two_eyes_of_a_patient_belong_together(tmp_path):
         colour(tmp_path, patient_pattern=r"_(\d+)R").cases("north")
 
 
-def test_a_single_structure_is_the_value_that_is_not_background(root):
+def test_a_single_structure_is_the_value_that_is_not_background_and_a_third_value_needs_mask_values(root):
     mask(root / "north" / "masks" / "a.png", (0, 1))
     data = colour(root)
     assert all(data.load(case).mask.float().mean() == 0.5 for case in data.cases("north"))
-
-
-def test_a_third_value_needs_mask_values(root):
     mask(root / "north" / "masks" / "a.png", (0, 1, 2))
-    data = colour(root)
     with pytest.raises(UserError, match="values 1, 2, .* value 0; expected exactly one value .*data.mask_values"):
         data.load(data.cases("north")[0])
     merged = colour(root, mask_values={"foreground": (1, 2)})
@@ -161,38 +150,26 @@ def test_a_mask_without_foreground_may_have_noise_of_compression(root, name, val
 
 def test_cup_within_disc_on_white(root):
     mask(root / "north" / "masks" / "a.png", (255, 255, 128, 0))
-    data = colour(
-        root, structure_names=("disc", "cup"), mask_values={"disc": (0, 128), "cup": (0,)}, background_value=255
-    )
+    values = {"disc": (0, 128), "cup": (0,)}
+    data = colour(root, structure_names=("disc", "cup"), mask_values=values, background_value=255)
     loaded = data.load(data.cases("north")[0])
     assert loaded.mask.float().mean(dim=(1, 2, 3)).tolist() == [0.5, 0.25]
 
 
-def test_a_mask_of_another_size_names_the_pair(root):
-    Image.fromarray(np.zeros((8, 6), np.uint8)).save(root / "north" / "masks" / "a.png")
-    data = colour(root)
-    with pytest.raises(UserError, match="masks/a.png: the mask has 8 x 6 x 1 voxels, but .*images/a.jpg has 6 x 8 x 1"):
-        data.load(data.cases("north")[0])
-
-
-def test_a_mask_of_another_size_is_resized_if_the_setting_says_so(root):
+def test_a_mask_of_another_size_is_refused_unless_the_setting_resizes_it(root):
     """Every pixel of a mask of half the size becomes a square of 2 x 2 pixels."""
     small = np.uint8([[0, 255, 0, 0], [0, 255, 0, 0], [0, 0, 0, 255]])
     Image.fromarray(small).save(root / "north" / "masks" / "a.png")
-    data = colour(root)
-    with pytest.raises(UserError, match="3 x 4 x 1 voxels, but .* 6 x 8 x 1; .*, or set data.resample_masks: true"):
+    data, resampling = colour(root), colour(root, resample_masks=True)
+    with pytest.raises(UserError, match="masks/a.png: .*3 x 4 x 1 voxels, but .*a.jpg has 6 x 8 x 1; .*resample_masks"):
         data.load(data.cases("north")[0])
-    loaded = colour(root, resample_masks=True).load(data.cases("north")[0])
+    loaded = resampling.load(resampling.cases("north")[0])
     np.testing.assert_array_equal(loaded.mask[0, ..., 0].numpy(), np.kron(small > 0, np.ones((2, 2))))
     assert loaded.notices == ("mask resampled to the size of its image",)
     assert loaded.mask.meta["label_values"] == [0, 255]
-
-
-def test_a_mask_of_another_shape_is_not_resized(root):
     Image.fromarray(np.resize(np.uint8([0, 255]), (8, 6))).save(root / "north" / "masks" / "a.png")
-    data = colour(root, resample_masks=True)
     with pytest.raises(UserError, match="a.png: the mask has 8 x 6 pixels, .* another ratio of height and width"):
-        data.load(data.cases("north")[0])
+        resampling.load(resampling.cases("north")[0])
 
 
 def test_a_volume_mask_is_resampled_where_its_header_places_it(tmp_path):
@@ -221,18 +198,24 @@ def test_2d_image_files_and_volumes_in_one_dataset_are_refused(root):
         _ = colour(root).intensity_range
 
 
-@pytest.mark.parametrize("pair", [("North", "north"), ("h\u00e9", "he\u0301")])
-def test_site_names_that_differ_only_in_case_or_unicode_form_are_refused(tmp_path, pair):
-    for site in pair:
+SIMILAR = "differ only in upper and lower case or in Unicode form"
+UNSAFE = "a site cannot be called"
+
+
+@pytest.mark.parametrize(
+    ("sites", "words"),
+    [
+        (("North", "north"), SIMILAR),
+        (("h\u00e9", "he\u0301"), SIMILAR),
+        (("a:b",), UNSAFE),
+        (("x" * 65,), UNSAFE),
+        (("two\nlines",), UNSAFE),
+    ],
+)
+def test_site_names_that_look_alike_or_are_not_safe_as_folders_are_refused(tmp_path, sites, words):
+    for site in sites:
         write_image(tmp_path / site / "a.png")
-    with pytest.raises(UserError, match="differ only in upper and lower case or in Unicode form"):
-        colour(tmp_path).site_names()
-
-
-@pytest.mark.parametrize("name", ["a:b", "x" * 65, "two\nlines"])
-def test_site_names_that_are_not_safe_as_folders_are_refused(tmp_path, name):
-    write_image(tmp_path / name / "a.png")
-    with pytest.raises(UserError, match="a site cannot be called"):
+    with pytest.raises(UserError, match=words):
         colour(tmp_path).site_names()
 
 
@@ -289,32 +272,24 @@ def test_the_error_about_a_missing_relative_folder_has_the_absolute_path_that_wa
     with pytest.raises(UserError) as raised:
         Folder(root=absolute).ensure_available()
     assert str(raised.value).startswith(f"data.root: the folder '{absolute}' does not exist; expected ROOT/SITE/")
-
-
-def test_there_is_no_phantom_of_your_own_sites(tmp_path):
     with pytest.raises(UserError, match="has no phantom"):
-        Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ensure_available()
+        Folder(root=absolute, if_missing="phantom").ensure_available()
 
 
 @pytest.mark.parametrize(
-    ("pixels", "key"),
+    ("pixels", "channels", "key"),
     [
-        (np.full((6, 8), 4095, np.uint16), "data.intensity_max to the value that means white, such as 4095"),
-        (np.full((6, 8), 9, np.uint8), "data.grey_to_rgb: true"),
+        (np.full((6, 8), 4095, np.uint16), 3, "data.intensity_max to the value that means white, such as 4095"),
+        (np.full((6, 8), 9, np.uint8), 3, "data.grey_to_rgb: true"),
+        (np.uint8(np.indices((6, 8, 3))[2]), 1, "the image is in colour; expected grey; set data.image_channels: 3"),
     ],
 )
-def test_the_message_about_an_unreadable_image_recommends_a_config_key(root, pixels, key):
+def test_the_message_about_an_unreadable_image_recommends_a_config_key(root, pixels, channels, key):
     image = colour(root).cases("north")[0].image
     Image.fromarray(pixels).save(image.with_suffix(".png"))
     image.unlink()
-    data = colour(root)
+    data = Folder(root=str(root), image_channels=channels)
     with pytest.raises(UserError, match=f"a.png: .*{key}"):
-        data.read_image(data.cases("north")[0], [])
-
-
-def test_the_message_about_a_colour_image_recommends_a_config_key(root):
-    data = Folder(root=str(root))
-    with pytest.raises(UserError, match="a.jpg: the image is in colour; expected grey; set data.image_channels: 3"):
         data.read_image(data.cases("north")[0], [])
 
 

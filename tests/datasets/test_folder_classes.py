@@ -39,39 +39,32 @@ def test_sites_classes_and_labels_are_the_folders(root):
     assert all(case.mask is None and case.patient == case.name for case in data.cases("photo"))
 
 
-def test_class_names_select_and_order_the_classes(root):
+def test_class_names_select_and_order_the_classes_and_a_missing_folder_of_a_class_is_named(root):
     write_image(root / "photo" / "cat" / "1.png")
     data = FolderClasses(root=str(root), class_names=("horse", "dog"))
     assert data.classes == ("horse", "dog") and cases_of(data, "photo")[0] == ("dog/1", 1)
-
-
-def test_a_class_without_a_folder_at_a_site_is_named(root):
-    write_image(root / "photo" / "cat" / "1.png")
     with pytest.raises(UserError, match="sketch: the site sketch has no folder for the class 'cat'.*data.class_names"):
         FolderClasses(root=str(root)).cases("photo")
     with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
         FolderClasses(root=str(root), class_names=("hors", "dog")).cases("photo")
+    (root / "photo").rename(root / "other")
+    (root / "sketch").rename(root / "photo")
+    assert FolderClasses(root=str(root), sites=("photo",)).classes == ("dog", "horse"), "of the sites in use"
 
 
-def test_only_the_sites_in_use_must_have_the_same_classes(root):
-    write_image(root / "other" / "cat" / "1.png")
-    assert FolderClasses(root=str(root), sites=("photo", "sketch")).classes == ("dog", "horse")
-
-
-def test_an_empty_class_folder_gives_a_warning(root):
-    (root / "sketch" / "dog" / "1.png").unlink()
-    (root / "sketch" / "dog" / "2.png").unlink()
+def test_an_empty_class_folder_gives_a_warning_and_a_single_class_or_no_image_is_refused(root):
+    for name in ("1", "2"):
+        (root / "sketch" / "dog" / f"{name}.png").unlink()
     data = FolderClasses(root=str(root))
-    assert cases_of(data, "sketch") == [("horse/1", 1), ("horse/2", 1)]
-    assert (
-        data.site_warnings("sketch") == ["sketch: no images of the class 'dog'"] and data.site_warnings("photo") == []
-    )
-
-
-def test_a_single_class_is_refused(tmp_path):
-    write_image(tmp_path / "photo" / "dog" / "1.png")
+    assert cases_of(data, "sketch") == [("horse/1", 1), ("horse/2", 1)] and data.site_warnings("photo") == []
+    assert data.site_warnings("sketch") == ["sketch: no images of the class 'dog'"]
+    write_image(root / "alone" / "photo" / "dog" / "1.png")
     with pytest.raises(UserError, match="found only the class 'dog'; expected at least two"):
-        FolderClasses(root=str(tmp_path)).cases("photo")
+        FolderClasses(root=str(root / "alone")).cases("photo")
+    for name in ("dog", "horse"):
+        (root / "empty" / name).mkdir(parents=True)
+    with pytest.raises(UserError, match="the site empty has no images; expected ROOT/SITE/CLASS/NAME.png"):
+        FolderClasses(root=str(root), sites=("empty", "photo")).cases("empty")
 
 
 def test_all_problems_are_in_one_message(root):
@@ -110,13 +103,6 @@ def test_images_of_a_patient_belong_together(root):
         FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
     cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
     assert [case.patient for case in cases if case.name.startswith("dog/p")] == ["p1", "p1", "p2"]
-
-
-def test_a_site_without_any_image_is_an_error(root):
-    for name in ("dog", "horse"):
-        (root / "empty" / name).mkdir(parents=True)
-    with pytest.raises(UserError, match="the site empty has no images; expected ROOT/SITE/CLASS/NAME.png"):
-        FolderClasses(root=str(root)).cases("empty")
 
 
 def test_there_is_no_mask_to_load_and_no_phantom(root, tmp_path):
