@@ -42,17 +42,14 @@ def test_a_wrong_config(user, wrong):
 
 def test_a_config_that_is_not_a_text_file(user):
     (user.place / "other.yml").write_text(user.config.read_text())
-    spoilt = {
-        "is empty; expected the blocks data, network and method": lambda: user.config.write_text(""),
-        "not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8": lambda: user.config.write_bytes(
-            "seed: 3 # \u00e9".encode("latin-1")
-        ),
-        "no such file; expected a YAML file. Did you mean": user.config.unlink,
-        "is a folder; expected a YAML file": user.config.mkdir,
-    }
-    for words, spoiling in spoilt.items():
-        spoiling()
-        user.refused_before_training(f"tiny.yaml: {words}")
+    user.config.write_text("")
+    user.refused_before_training("tiny.yaml: is empty; expected the blocks data, network and method")
+    user.config.write_bytes("seed: 3 # \u00e9".encode("latin-1"))
+    user.refused_before_training("tiny.yaml: not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8")
+    user.config.unlink()
+    user.refused_before_training("tiny.yaml: no such file; expected a YAML file. Did you mean")
+    user.config.mkdir()
+    user.refused_before_training("tiny.yaml: is a folder; expected a YAML file")
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "data has no YAML file; go to")
 
 
@@ -63,10 +60,10 @@ def test_results_among_the_images(eyes):
         assert not folder.exists()
 
 
-def test_restyled_images_among_the_images(eyes):
-    folder = eyes.place / "data" / "cache"
-    eyes.refused(eyes.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", "data.root")
-    assert not folder.exists()
+def test_restyled_images_among_the_images_or_in_the_folder_of_the_run(eyes):
+    for folder, words in ((eyes.place / "data" / "cache", "data.root"), (eyes.out / "images", "must not hold images")):
+        eyes.refused(eyes.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", words)
+        assert not folder.exists()
 
 
 def test_two_folders_of_one_site(eyes):
@@ -77,9 +74,7 @@ def test_two_folders_of_one_site(eyes):
 
 def test_an_image_of_the_unseen_site_in_training(user):
     shutil.copy(user.image("UCL"), user.image("BMC"))
-    user.refused_before_training(
-        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but"
-    )
+    user.refused_before_training("BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "remove all but")
 
 
 def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(user):
@@ -128,15 +123,12 @@ def test_notices_of_round_1_are_not_lost_on_resume(user, monkeypatch):
     assert sum("shares no frequency windows" in output for output in summary["notices"]) == 2  # one a site
 
 
-def test_a_federation_with_one_source_site(user):
-    user.replace("[BMC, HK, UCL]", "[HK, UCL]")
-    summary = user.goes_on("only one site ('HK') trains: this is local training, not a federation")
-    assert summary["source_sites"] == ["HK"]
-
-
-def test_a_batch_size_larger_than_a_site(user):
+def test_a_federation_with_one_source_site_that_is_smaller_than_a_batch(user):
+    user.replace("[BMC, HK, UCL]", "[BMC, UCL]")
     user.replace("batch_size: 16", "batch_size: 500")
-    user.goes_on("BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12")
+    too_large = "BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12"
+    summary = user.goes_on("only one site ('BMC') trains: this is local training, not a federation", too_large)
+    assert summary["source_sites"] == ["BMC"]
 
 
 def test_one_image_and_batch_norm(user):
@@ -212,9 +204,7 @@ def test_without_a_spacing_distances_are_in_percent_of_the_diagonal_and_labelled
 def test_a_grey_level_without_a_class(eyes):
     path = eyes.place / "data" / "south" / "masks" / "a.png"
     Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
-    eyes.refused_before_training(
-        "a.png: the mask has the labels 7; expected 0 (disc and cup), 128 (disc), 255 (background)", "data.mask_values"
-    )
+    eyes.refused_before_training("a.png: the mask has the labels 7; expected 0 (disc and cup)", "data.mask_values")
 
 
 def test_labels_stored_as_colours(eyes):
@@ -302,9 +292,7 @@ MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n i
 def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, moment):
     model, first, last = undisturbed
     with FaultyDisk(first + round(moment * (last - first))):
-        user.refused(
-            user.train(), "run: No space left on device; free some space and continue with --resume", with_code=1
-        )
+        user.refused(user.train(), "run: No space left on device; free some space and continue with", with_code=1)
     assert not list(user.out.rglob("*unfinished*"))
     user.goes_on(more=("--resume",))
     assert (user.out / "model.safetensors").read_bytes() == model
@@ -322,13 +310,8 @@ def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_
 def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undisturbed):
     """One round, then a second under an accepted change, is the run of two rounds."""
     user.goes_on()
-    user.refused(
-        user.train("--resume"),
-        "run: this run was started with another config (federation.rounds: 1 -> 2)",
-        "undo",
-        "--out",
-        "--accept-config-change",
-    )
+    words = "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo", "--out"
+    user.refused(user.train("--resume"), *words, "--accept-config-change")
     folder = RunFolder(user.out)
     folder.write_json("environment.json", {**folder.read_json("environment.json"), "monai_core": "1.0"})
     summary = user.goes_on(more=("--resume", "--accept-config-change"))
@@ -338,29 +321,11 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
     assert (user.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 
-def test_another_network_is_refused_even_if_accepted(user):
-    user.goes_on()
-    before = {path.name: path.read_bytes() for path in user.out.iterdir() if path.is_file() and path.name != "run.lock"}
-    other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8]")
-    user.refused(
-        user.train(*other),
-        "network.features: [4, 4, 8] -> [8, 8, 8]",
-        "would mix the results of two configs",
-        "undo the change",
-        "--out",
-    )
-    assert all((user.out / name).read_bytes() == content for name, content in before.items())
-
-
 def test_resume_without_a_checkpoint(user):
     user.refused(user.train("--resume"), "run: no run to resume here; remove --resume to start one")
     user.goes_on()
     (user.out / "summary.json").unlink()
     for path in user.out.glob("states/*"):
         path.unlink()
-    user.refused(
-        user.train("--resume", "--set", "federation.rounds=1"),
-        "run/states: holds no checkpoint, though",
-        "history.csv",
-        "restore the checkpoints",
-    )
+    words = "run/states: holds no checkpoint, though", "history.csv", "restore the checkpoints"
+    user.refused(user.train("--resume", "--set", "federation.rounds=1"), *words)

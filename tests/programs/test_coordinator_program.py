@@ -25,6 +25,7 @@ from medfed.deployment.coordinate import _finish
 from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
+from medfed.federation.settings import Federation
 from medfed.outputs.bundle.export import export
 from medfed.outputs.run_folder import RunFolder
 
@@ -59,15 +60,8 @@ def test_it_writes_what_its_readme_names(prepared):
     text = (prepared / "README.md").read_text()
     for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
         assert (prepared / name).exists() or name in ("kits", "run"), name
-    assert {path.name for path in prepared.iterdir()} == {
-        "README.md",
-        "plan.yaml",
-        "start.state",
-        "images.json",
-        "project.yml",
-        "hospitals",
-        "certificates",
-    }
+    names = "README.md plan.yaml start.state images.json project.yml hospitals certificates"
+    assert {path.name for path in prepared.iterdir()} == set(names.split())
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -85,13 +79,9 @@ def test_the_plan_names_no_path_of_this_machine(prepared, tiny_phantom):
 def test_everything_else_of_the_config_is_the_plans(prepared, config):
     """One setting is decided: hospitals are compared before round 1, unless the config says otherwise."""
     plan, asked = load(prepared / "plan.yaml"), load(config)
-    assert (plan.method, plan.network, plan.training, plan.federation, plan.seed) == (
-        asked.method,
-        asked.network,
-        asked.training,
-        replace(asked.federation, survey="warn"),
-        asked.seed,
-    )
+    for block in ("method", "network", "training", "seed"):
+        assert getattr(plan, block) == getattr(asked, block)
+    assert plan.federation == replace(asked.federation, survey="warn")
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):
@@ -130,14 +120,6 @@ def test_each_hospital_can_make_a_private_key_of_its_own(prepared, tmp_path):
     assert (tmp_path / "request" / "HK.key").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("participating", "2")])
-def test_what_is_for_simulations_is_refused(tmp_path, tiny_phantom, capsys, key, value):
-    path = changed(tmp_path, tiny_phantom, **{key: value})
-    assert run("prepare", path, "--out", tmp_path / "out") == 2
-    assert f"federation.{key}: {value} is for simulations" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phantom):
     path = changed(tmp_path, tiny_phantom, validation_site="UCL", selection="validation_site")
     assert run("prepare", path, "--out", tmp_path / "out") == 0
@@ -149,37 +131,32 @@ def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phant
     assert "BMC, HK, UCL (which only validates)" in (tmp_path / "out" / "README.md").read_text()
 
 
+ONLOOKER = {"validation_site": "UCL"}
+
+
 @pytest.mark.parametrize(
     ("keys", "sites", "sentence"),
     [
-        ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
-        (
-            {"validation_site": "UCL"},
-            ["BMC", "UCL"],
-            "two hospitals that train, got BMC, UCL, of which UCL only validates",
-        ),
+        ({"clients": "4"}, SITES, "federation.clients: 4 is for simulations"),
+        ({"participating": "2"}, SITES, "federation.participating: 2 is for simulations"),
+        ({"batch_norm": "local"}, SITES, "keeps entries of the network at each site"),  # no model to hand out
         (
             {"selection": "validation_site"},
             SITES,
-            "federation.selection: 'validation_site' needs federation.validation_site",
+            "federation.selection: 'validation_site' needs federation.validation",
         ),
+        (ONLOOKER, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
+        (ONLOOKER, ["BMC", "UCL"], "two hospitals that train, got BMC, UCL, of which UCL only validates"),
+        ({}, ["HK"], "a federation needs at least two hospitals that train, got HK"),
+        ({}, ["HK", "HK"], "'HK' is listed twice"),
+        ({}, ["HK", "../HK"], "must not contain /"),
+        ({}, ["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
     ],
 )
-def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
+def test_a_federation_that_cannot_be_is_not_prepared(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
     path = changed(tmp_path, tiny_phantom, **keys)
     assert run("prepare", path, "--out", tmp_path / "out", "--sites", *sites) == 2
     assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_a_coordinator_asks_it_for_no_training(tmp_path):
-    pytest.importorskip("nvflare")
-    from medfed.engines.flare.engine import FlareEngine
-    from medfed.engines.flare.process import FlareProcess
-    from medfed.federation.settings import Federation
-
-    server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
-    engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
-    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
 
 
 def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_between(tmp_path, monkeypatch):
@@ -187,10 +164,10 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     pytest.importorskip("nvflare")
     from medfed.engines.flare.engine import FlareEngine
     from medfed.engines.flare.process import FlareProcess
-    from medfed.federation.settings import Federation
 
     server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
     engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
+    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
     here, closed = {"BMC", "UCL"}, []
     monkeypatch.setattr(engine, "_connected", lambda: here)
     engine._waited = True
@@ -208,32 +185,22 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize(
-    ("sites", "sentence"),
-    [
-        (["HK"], "a federation needs at least two hospitals that train, got HK"),
-        (["HK", "HK"], "'HK' is listed twice"),
-        (["HK", "../HK"], "must not contain /"),
-        (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
-    ],
-)
-def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
-    assert run("prepare", config, "--out", tmp_path / "out", "--sites", *sites) == 2
-    assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_a_federation_is_never_written_over(prepared, config, capsys):
     before = (prepared / "start.state").read_bytes()
     assert run("prepare", config, "--out", prepared, "--seed", 9) == 2
     assert "already holds a federation" in capsys.readouterr().err and (prepared / "start.state").read_bytes() == before
 
 
+def copy_files(prepared, folder, without=""):
+    for path in prepared.iterdir():
+        if path.is_file() and path.name != without:
+            shutil.copy(path, folder)
+
+
 @pytest.mark.parametrize("gone", ["plan.yaml", "start.state"])
 def test_running_what_is_no_federation_is_refused(prepared, tmp_path, capsys, gone):
     pytest.importorskip("nvflare")
-    for path in prepared.iterdir():
-        if path.is_file() and path.name != gone:
-            (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy_files(prepared, tmp_path, without=gone)
     assert run("run", tmp_path) == 2
     assert "holds no federation; prepare one with python -m medfed.coordinator prepare" in capsys.readouterr().err
 
@@ -241,8 +208,7 @@ def test_running_what_is_no_federation_is_refused(prepared, tmp_path, capsys, go
 def test_running_without_kits_says_how_to_make_them(prepared, capsys):
     pytest.importorskip("nvflare")
     assert run("run", prepared) == 2
-    sentence = "expected the kits of one server and of an admin console, found none; make them with nvflare provision"
-    assert sentence in capsys.readouterr().err
+    assert "found none; make them with nvflare provision" in capsys.readouterr().err
     assert not (prepared / "run").exists()
 
 
@@ -251,9 +217,7 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     monkeypatch.setattr(coordinate, "find_kits", lambda *_: (None, None))
     start = State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     folder = RunFolder(tmp_path / "run")
-    for path in prepared.iterdir():
-        if path.is_file():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy_files(prepared, tmp_path)
     assert run("run", tmp_path) == 2
     assert "has no folder SITE with SITE.yaml; prepare the federation again" in capsys.readouterr().err
     shutil.copytree(prepared / "hospitals", tmp_path / "hospitals")
@@ -264,8 +228,7 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert run("run", tmp_path) == 2
     assert "holds a run that has finished round 1; continue with --resume" in capsys.readouterr().err
     assert run("run", tmp_path, "--resume") == 2
-    message = "the plan was changed after the run started (training.learning_rate: 0.02 -> 0.01)"
-    assert message in capsys.readouterr().err
+    assert "the plan was changed after the run started (training.learning_rate: 0.02" in capsys.readouterr().err
     folder.write_text("config.yaml", (prepared / "plan.yaml").read_text())
     asked = []
     monkeypatch.setattr(coordinate, "server_process", lambda kit: SimpleNamespace(start=asked.append, stop=list))
@@ -293,34 +256,19 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     folder.write_text("config.yaml", to_yaml(plan))
     ended = []
 
-    class Heard:
-        sites = staticmethod(lambda: list(SITES))
+    def exchange(kind, messages):
+        ended.append((kind, set(messages)))
+        return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
-        @staticmethod
-        def exchange(kind, messages):
-            ended.append((kind, set(messages)))
-            return {"BMC": Message("end"), "HK": failed_reply("is gone")}
-
-    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-        _finish(plan, Heard, folder, last)
-    assert ended == [("end", set(SITES))]
-    onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
-    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-        _finish(onlooked, Heard, folder, last)
-    assert ended[1:] == [("end", {*SITES, "VUMC"})]
-    assert folder.read_json("summary.json")["validation_site"] == "VUMC"
-    with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-        _finish(plan, Heard, folder, last)
+    engine = SimpleNamespace(sites=lambda: list(SITES), exchange=exchange)
+    for site in ("VUMC", ""):
+        validated = replace(plan, federation=replace(plan.federation, validation_site=site))
+        with pytest.warns(UserWarning, match="HK: did not receive the final model"):
+            _finish(validated, engine, folder, last)
+        assert folder.read_json("summary.json").get("validation_site", "") == site
+    assert ended == [("end", {*SITES, "VUMC"}), ("end", set(SITES))]
     bundle = export(folder.path)
     result = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in result.items()) and result
     card = (bundle / "docs" / "README.md").read_text()
     assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
-
-
-def test_methods_that_leave_entries_at_the_sites_are_refused(tmp_path, tiny_phantom, capsys):
-    """There would be no whole model to hand out."""
-    path = changed(tmp_path, tiny_phantom, batch_norm="local")
-    assert run("prepare", path, "--out", tmp_path / "out") == 2
-    assert "keeps entries of the network at each site" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -13,26 +13,10 @@ from medfed.federation.rounds import federate
 from medfed.networks.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
 
-FILES = (
-    "config.yaml",
-    "environment.json",
-    "cases.csv",
-    "summary.json",
-    "ledger.csv",
-    "history.csv",
-    "model.safetensors",
-)
-PICTURES = (
-    "histograms.png",
-    "style_grid.png",
-    "training_curves.png",
-    "site_boxes.png",
-    "unseen_cases.png",
-    "style_gallery.png",
-    "same_cases.png",
-    "tsne.png",
-    "interpolation_tsne.png",
-)
+FILES = "config.yaml environment.json cases.csv summary.json ledger.csv history.csv model.safetensors".split()
+FIGURES = (
+    "histograms style_grid training_curves site_boxes unseen_cases style_gallery same_cases tsne interpolation_tsne"
+).split()
 
 
 def run(config, out, *more: str) -> int:
@@ -59,7 +43,7 @@ def test_a_run_writes_every_file_and_figure(small_config, tmp_path):
     out = tmp_path / "run"
     assert run(small_config, out) == 0
     assert all((out / name).stat().st_size for name in FILES)
-    assert {p.name for p in (out / "figures").iterdir()} == set(PICTURES)
+    assert {p.name for p in (out / "figures").iterdir()} == {f"{name}.png" for name in FIGURES}
     assert RunFolder(out).rounds() == [1, 2]
 
 
@@ -109,49 +93,35 @@ def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_not
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ("federation.unseen_site=", "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
         (
-            ["federation.unseen_site="],
-            "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site",
+            "federation.batch_norm=local network.norm=batch federation.rounds=3",
+            "entries of the network stay at the sites",
         ),
-        (
-            ["federation.batch_norm=local", "network.norm=batch", "federation.rounds=3"],
-            "is 3, but entries of the network stay at the sites",
-        ),
-        ([], "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
+        ("", "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
     ],
     ids=["no unseen site", "local entries", "too few rounds"],
 )
 def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_training(
     finished, tmp_path, capsys, settings, message
 ):
-    flags = [part for setting in ("evaluation.unseen_every=3", *settings) for part in ("--set", setting)]
+    flags = [part for setting in ("evaluation.unseen_every=3", *settings.split()) for part in ("--set", setting)]
     assert run(finished[0], tmp_path / "run", *flags) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "run" / "history.csv").exists()
 
 
 def test_the_summary_records_what_the_scores_depend_on(finished):
     summary = json.loads((finished[1] / "summary.json").read_text())
-    expected = {
-        "data": "phantom",
-        "selection": "last",
-        "selected_round": 2,
-        "seed": 3,
-        "method": "elcfs",
-        "unseen_site": "UCL",
-        "source_sites": ["BMC", "HK"],
-        "sites_kept_entries": False,
-    }
+    expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs"}
+    expected |= {"unseen_site": "UCL", "source_sites": ["BMC", "HK"], "sites_kept_entries": False}
     assert {key: summary[key] for key in expected} == expected
     assert summary["versions"]["medfed"] and len(summary["config_sha256"]) == 64
 
 
-def test_every_patient_of_the_unseen_site_and_the_test_patients_of_the_others_are_scored(finished):
+def test_the_unseen_site_and_the_test_patients_of_the_others_are_scored_but_the_unseen_site_sends_nothing(finished):
     result = rows(finished[1] / "cases.csv")
     assert {(r["site"], r["role"]) for r in result} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
     assert sum(r["site"] == "UCL" for r in result) == 4 and len(result) < 4 * 3
-
-
-def test_the_unseen_site_never_appears_in_the_ledger_or_the_history(finished):
     ledger = rows(finished[1] / "ledger.csv")
     assert {r["site"] for r in ledger} == {"BMC", "HK"}
     assert "UCL" not in (finished[1] / "history.csv").read_text()
@@ -231,23 +201,16 @@ def test_a_folder_with_a_run_is_not_overwritten(finished, capsys):
     refused(capsys, run(path, out), "holds a finished run", "--resume", "--out")
 
 
-def test_resume_without_a_run_is_refused(finished, tmp_path, capsys):
-    refused(capsys, run(finished[0], tmp_path / "nothing", "--resume"), "no run to resume")
+CHANGES = "federation.unseen_site=HK seed=9 method.alpha=0.2 data.test_ratio=0.3 network.features=[8,8,8]".split()
 
 
-def test_resume_with_another_config_is_refused_and_shows_the_difference(finished, capsys):
-    path, out = finished
-    code = run(path, out, "--resume", "--set", "training.batch_size=8")
-    refused(capsys, code, "training.batch_size: 16 -> 8", "--accept-config-change")
-
-
-@pytest.mark.parametrize("change", ["federation.unseen_site=HK", "seed=9", "method.alpha=0.2", "data.test_ratio=0.3"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_changes_that_would_mix_two_federations_are_refused_even_when_accepted(finished, capsys, change):
     path, out = finished
-    before = (out / "config.yaml").read_bytes()
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "run.lock"}
     code = run(path, out, "--resume", "--accept-config-change", "--set", change)
-    refused(capsys, code, change.split("=")[0], "would mix the results of two configs")
-    assert (out / "config.yaml").read_bytes() == before
+    refused(capsys, code, change.split("=")[0], "would mix the results of two configs", "undo the change", "--out")
+    assert all(path.read_bytes() == content for path, content in before.items())
 
 
 def test_a_run_may_continue_with_another_engine_because_its_results_are_the_same(finished, tmp_path):
@@ -257,7 +220,9 @@ def test_a_run_may_continue_with_another_engine_because_its_results_are_the_same
     assert code == 0 and "engine: processes" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, small_phantom, capsys):
+def test_a_run_whose_files_changed_or_that_began_on_a_phantom_does_not_continue(
+    finished, tmp_path, small_phantom, capsys
+):
     path, _ = finished
     root = tmp_path / "copy"
     shutil.copytree(small_phantom, root)
@@ -267,6 +232,8 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, smal
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
     refused(capsys, code, "1 of ", "cases changed, appeared or disappeared", "HK/Case39")
+    (root / "PHANTOM.json").unlink()
+    refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
 
 
 def test_files_of_another_run_or_site_are_refused(finished, other_seed, tmp_path, capsys):
@@ -301,21 +268,6 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
 
 
-def test_a_run_on_a_phantom_cannot_continue_on_real_images(finished, tmp_path, small_phantom, capsys):
-    path, _ = finished
-    root = tmp_path / "copy"
-    shutil.copytree(small_phantom, root)
-    always = (path, tmp_path / "run", "--set", f"data.root={root}")
-    assert run(*always, "--set", "federation.rounds=1") == 0
-    (root / "PHANTOM.json").unlink()
-    refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
-
-
-def test_restyled_images_are_not_stored_in_the_folder_of_a_run(finished, tmp_path, capsys):
-    assert run(finished[0], tmp_path / "run", "--set", f"cache.folder={tmp_path / 'run' / 'images'}") == 2
-    assert "which must not hold images of patients; choose another folder" in capsys.readouterr().err
-
-
 def test_a_folder_with_files_of_a_run_but_no_config_is_refused(finished, tmp_path, capsys):
     path, out = finished
     shutil.copytree(out, tmp_path / "run")
@@ -337,7 +289,6 @@ def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkey
         ("data.image_size=34", ("data.image_size is 34", "multiple of 4")),
         ("data.root=nowhere", ("data.root", "nowhere", "python -m medfed.data card prostate")),
         ("data.sites=[UCL]", ("UCL", "no other site is left to train on")),
-        ("training.learnig_rate=1", ("learnig_rate", "learning_rate")),
     ],
 )
 def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, change, words):
@@ -349,8 +300,3 @@ def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, c
 def test_a_missing_cuda_device_is_a_one_line_error(finished, tmp_path, capsys):
     code = train.main([str(finished[0]), "--out", str(tmp_path / "run"), "--quiet", "--device", "cuda"])
     refused(capsys, code, "device: cuda: PyTorch found no CUDA device", "use cpu")
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_training(finished, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    refused(capsys, run(finished[0], tmp_path / "file" / "run"), "cannot write here", "--out")
