@@ -71,6 +71,15 @@ def test_an_image_that_equals_its_mask_is_named(root):
 
 
 class TestPatients:
+    def classes(self, root: Path, *names: str) -> FolderClasses:
+        """Two sites with these images in folders of classes."""
+        for number, name in enumerate(names):
+            for site in ("north", "south"):
+                path = root / site / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(scan(ord(site[0]), number)).save(path)
+        return FolderClasses(root=str(root), image_channels=1)
+
     @pytest.mark.parametrize(
         ("names", "patient"),
         [
@@ -114,27 +123,14 @@ class TestPatients:
         assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
 
     def test_patches_in_folders_of_classes(self, tmp_path):
-        for site in ("north", "south"):
-            for number, name in enumerate(("p1_a", "p1_b", "p2_a", "p2_b")):
-                folder = tmp_path / site / ("benign", "malignant")[number % 2]
-                folder.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(scan(ord(site[0]), number)).save(folder / f"{name}.png")
-        dataset = FolderClasses(root=str(tmp_path), image_channels=1)
-        warnings = check_dataset(dataset).warnings
-        assert [warning.partition(" for")[0] for warning in warnings] == [
-            "north: the file names suggest 2 patients",
-            "south: the file names suggest 2 patients",
-        ]
+        dataset = self.classes(tmp_path, "benign/p1_a", "malignant/p1_b", "benign/p2_a", "malignant/p2_b")
+        beginnings = [warning.partition(" for")[0] for warning in check_dataset(dataset).warnings]
+        assert beginnings == [f"{site}: the file names suggest 2 patients" for site in ("north", "south")]
         assert check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings == ()
 
     def test_equal_names_in_two_classes_must_differ_before_each_image_is_a_patient(self, tmp_path):
         """The pattern (.+) finds the patient in the name of the file, without the folder of the class."""
-        for number, name in enumerate(("benign/p1_a", "benign/p1_b", "malignant/p1_a", "malignant/p2_a")):
-            for site in ("north", "south"):
-                path = tmp_path / site / f"{name}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(scan(ord(site[0]), number)).save(path)
-        dataset = FolderClasses(root=str(tmp_path), image_channels=1)
+        dataset = self.classes(tmp_path, "benign/p1_a", "benign/p1_b", "malignant/p1_a", "malignant/p2_a")
         merged = replace(dataset, patient_pattern="(.+)").cases("north")
         assert len({case.patient for case in merged}) == 3 < len(merged)
         for warning in check_dataset(dataset).warnings:

@@ -20,6 +20,7 @@ from medfed.datasets.reading import SUFFIXES, check_pair, read_image, read_label
 
 SHAPE = (6, 5, 4)
 AFFINE = np.array([[-0.5, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.0, -5], [0, 0, 0, 1]])
+MOVED = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0.5], [0, 0, 0, 1]])
 LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}
 
 
@@ -35,6 +36,13 @@ def nifti(path: Path, array: np.ndarray, affine=AFFINE) -> Path:
 def write_image(path: Path, array: np.ndarray, mode: str | None = None, **options) -> Path:
     image = Image.fromarray(array)
     (image.convert(mode) if mode else image).save(path, **options)
+    return path
+
+
+def write_png(path: Path, header: bytes, pixels: bytes) -> Path:
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(pixels)), (b"IEND", b""))
+    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
     return path
 
 
@@ -80,15 +88,11 @@ class TestVolumes:
         np.testing.assert_array_equal(image_read[0].numpy(), voxels())
         np.testing.assert_allclose(image_read.affine.numpy(), AFFINE, atol=1e-12)
 
-    def test_a_2d_volume_has_one_slice_and_a_notice(self, tmp_path):
-        notices = []
-        assert read_image(nifti(tmp_path / "a.nii", voxels((6, 5))), 1, notices).shape == (1, 6, 5, 1)
-        assert notices == ["only one slice"]
-
-    def test_a_constant_image_gives_a_notice(self, tmp_path):
-        notices = []
-        read_image(nifti(tmp_path / "a.nii", np.full(SHAPE, 7, np.int16)), 1, notices)
-        assert notices == ["constant image"]
+    def test_a_2d_volume_and_a_constant_image_give_notices(self, tmp_path):
+        for array, notice in ((voxels((6, 5)), "only one slice"), (np.full(SHAPE, 7, np.int16), "constant image")):
+            notices = []
+            read_image(nifti(tmp_path / "a.nii", array), 1, notices)
+            assert notices == [notice]
 
     def test_a_fourth_axis_is_channels_only_if_the_dataset_has_that_many(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
@@ -96,8 +100,6 @@ class TestVolumes:
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
-
-    def test_a_fifth_axis_is_refused(self, tmp_path):
         refused(grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "5 axes")
 
     @pytest.mark.parametrize(("value", "words"), [(np.nan, "3 of 120 voxels are NaN"), (-np.inf, "3 are infinite")])
@@ -106,26 +108,24 @@ class TestVolumes:
         array[0, :3, 0] = value
         refused(grey, nifti(tmp_path / "a.nii", array), words)
 
-    def test_a_truncated_nifti_names_both_sizes(self, tmp_path):
+    def test_a_truncated_file_names_both_sizes(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         path.write_bytes(path.read_bytes()[:400])
         refused(grey, path, "400 of 592 bytes")  # 352 of header, 6 * 5 * 4 * 2 of voxels
-
-    def test_a_truncated_gz_names_both_sizes(self, tmp_path):
+        path = nifti(tmp_path / "b.nii.gz", voxels())
+        content = path.read_bytes()
+        path.write_bytes(gzip.compress(gzip.decompress(content)[:500]))
+        refused(grey, path, "500 of 592 bytes")
+        path.write_bytes(content[:40])  # within the header
+        refused(grey, path, "damaged")
         path = nifti(tmp_path / "a.nii.gz", voxels((30, 20, 10)))
         path.write_bytes(path.read_bytes()[:-2000])
         sentence = refused(grey, path, r"incomplete: found [\d,]+ of 12,352 bytes")
         assert 6_000 < int(re.search(r"([\d,]+) of", sentence)[1].replace(",", "")) < 12_352
-
-    def test_a_gz_cut_within_its_header_is_refused(self, tmp_path):
-        path = nifti(tmp_path / "a.nii.gz", voxels())
-        path.write_bytes(path.read_bytes()[:40])
-        refused(grey, path, "damaged")
-
-    def test_a_gz_that_contains_a_shorter_file_is_refused(self, tmp_path):
-        path = nifti(tmp_path / "a.nii.gz", voxels())
-        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
-        refused(grey, path, "500 of 592 bytes")
+        for name, n_bytes, words in (("a.mha", 40, "200 of 240 bytes"), ("a.nrrd", 20, "found 223 of 240 bytes")):
+            sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), name == "a.nrrd")
+            (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-n_bytes])
+            refused(grey, tmp_path / name, words)
 
     def test_a_flipped_bit_of_a_gz_is_always_refused(self, tmp_path):
         """Except in the ten bytes before the stream, which are not content: time stamp, flags and system."""
@@ -150,12 +150,6 @@ class TestVolumes:
         with pytest.raises(UserError, match=f"{data.name}: the file is damaged"):
             grey(tmp_path / name)
 
-    def test_a_truncated_metaimage_names_both_sizes(self, tmp_path):
-        path = tmp_path / "a.mha"
-        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path))
-        path.write_bytes(path.read_bytes()[:-40])
-        refused(grey, path, "200 of 240 bytes")
-
     def test_an_mhd_without_its_voxels_names_the_missing_file(self, tmp_path):
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
         (tmp_path / "a.raw").unlink()
@@ -168,18 +162,20 @@ class TestVolumes:
         (tmp_path / "in" / "a.mhd").write_text(header)
         refused(grey, tmp_path / "in" / "a.mhd", "ElementDataFile", "in the same folder")
 
-    def test_a_damaged_nrrd_is_refused(self, tmp_path):
-        path = tmp_path / "a.nrrd"
-        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path), True)
-        path.write_bytes(path.read_bytes()[:-20])
-        refused(grey, path, "incomplete: found 223 of 240 bytes")
-
-    def test_a_singular_affine_is_refused(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("start", "content", "words"),
+        [
+            (280, bytes(16), ["affine in the header is singular", "0 x 0.6 x 3 mm"]),  # the first row of the sform
+            (80, bytes(4), ["voxel size in the header is 0 x 0.6 x 3 mm"]),  # pixdim[1]; nibabel would read it as 1 mm
+            (42, struct.pack("<3h", 30000, 30000, 30000), ["27,000,000,000,000 voxels"]),  # before memory is allocated
+        ],
+    )
+    def test_a_header_with_impossible_values_is_refused(self, tmp_path, start, content, words):
         path = nifti(tmp_path / "a.nii", voxels())
-        content = bytearray(path.read_bytes())
-        content[280:296] = bytes(16)  # the first row of the sform
-        path.write_bytes(content)
-        refused(grey, path, "affine in the header is singular", "0 x 0.6 x 3 mm")
+        header = bytearray(path.read_bytes())
+        header[start : start + len(content)] = content
+        path.write_bytes(header)
+        refused(grey, path, *words)
 
     def test_two_axes_along_one_line_are_singular(self, tmp_path):
         flat = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -187,20 +183,6 @@ class TestVolumes:
         image.header.set_sform(flat, 1)
         nib.save(image, tmp_path / "a.nii")
         refused(grey, tmp_path / "a.nii", "affine in the header is singular")
-
-    def test_a_voxel_size_of_zero_is_refused(self, tmp_path):
-        path = nifti(tmp_path / "a.nii", voxels())
-        content = bytearray(path.read_bytes())
-        content[80:84] = bytes(4)  # pixdim[1]; nibabel would read it as 1 mm
-        path.write_bytes(content)
-        refused(grey, path, "voxel size in the header is 0 x 0.6 x 3 mm")
-
-    def test_a_header_with_too_many_voxels_is_refused_before_memory_is_allocated(self, tmp_path):
-        path = nifti(tmp_path / "a.nii", voxels())
-        content = bytearray(path.read_bytes())
-        content[42:48] = struct.pack("<3h", 30000, 30000, 30000)
-        path.write_bytes(content)
-        refused(grey, path, "27,000,000,000,000 voxels")
 
     def test_voxels_that_are_not_numbers_are_refused(self, tmp_path):
         array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
@@ -218,11 +200,9 @@ class TestAnyFile:
         path.write_text("patients are listed elsewhere\n" * 20)
         refused(read, path, "is not a |is damaged|cannot read|ElementDataFile")
 
-    def test_a_dicom_file_is_recognised(self, tmp_path):
+    def test_a_dicom_file_is_recognised_and_an_unknown_ending_lists_the_known_ones(self, tmp_path):
         (tmp_path / "a.nii").write_bytes(bytes(128) + b"DICM" + bytes(300))
         refused(grey, tmp_path / "a.nii", "DICOM", "dcm2niix")
-
-    def test_an_unknown_ending_lists_the_known_ones(self, tmp_path):
         (tmp_path / "a.gif").write_text("x")
         refused(grey, tmp_path / "a.gif", "not supported", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
 
@@ -320,9 +300,7 @@ class TestImageFiles:
         """Pillow writes no such PNG: kind 2 is RGB, 6 is RGBA, big-endian after a filter byte a row."""
         row = b"\0" + struct.pack(f">{2 * channels}H", *([0x1234, 0xFF00, 0x00FF, 0xFFFF][:channels] * 2))
         header = struct.pack(">IIBBBBB", 2, 1, 16, kind, 0, 0, 0)
-        parts = ((b"IHDR", header), (b"IDAT", zlib.compress(row)), (b"IEND", b""))
-        data = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
-        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+        write_png(tmp_path / "a.png", header, row)
         notices = []
         assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [0x12, 0xFF, 0]
         assert "16-bit colour reduced to 8 bits" in notices
@@ -344,13 +322,8 @@ class TestImageFiles:
 
     @pytest.mark.parametrize("side", [12_000, 40_000])
     def test_a_decompression_bomb_is_refused_by_its_header(self, tmp_path, side):
-        def chunk(kind: bytes, data: bytes) -> bytes:
-            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-        header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-        data = chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + data)
-        refused(grey, tmp_path / "a.png", f"{side} x {side}|{side**2}", "at most 50,000,000")
+        path = write_png(tmp_path / "a.png", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0), b"")
+        refused(grey, path, f"{side} x {side}|{side**2}", "at most 50,000,000")
 
     def test_several_pages_are_refused(self, tmp_path):
         pages = [Image.fromarray(colours()) for _ in range(3)]
@@ -373,14 +346,10 @@ class TestMasks:
         mask = read_mask(path, {255: (), 128: ("disc",), 0: ("disc", "cup")}, ("disc", "cup"), [])
         assert mask[..., 0].tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 0]]]
 
-    def test_the_message_lists_unknown_and_expected_values(self, tmp_path):
+    def test_unknown_negative_and_fractional_values_are_listed(self, tmp_path):
         path = write_image(tmp_path / "a.png", np.uint8([[0, 1, 5, 255]]))
         refused(labels, path, "labels 0, 1, 5, 255", r"expected 0 \(background\), 1 \(prostate\), 2 \(prostate\)")
-
-    def test_the_message_lists_negative_values(self, tmp_path):
         refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
-
-    def test_fractional_values_are_an_error(self, tmp_path):
         array = np.zeros(SHAPE, np.float32)
         array[0, 0, 0] = 0.5
         refused(labels, nifti(tmp_path / "a.nii", array), "fractional", "0.5 in 1 of 120", "nearest-neighbour")
@@ -400,10 +369,8 @@ class TestMasks:
         image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
         image.save(tmp_path / "a.png")
         assert read_labels(tmp_path / "a.png", []).flatten().tolist() == [0, 1, 2]
-
-    def test_one_bit_images_are_0_and_1(self, tmp_path):
-        path = write_image(tmp_path / "a.png", np.uint8([[0, 255, 255]]), "1")
-        assert labels(path).flatten().tolist() == [0, 1, 1]
+        path = write_image(tmp_path / "b.png", np.uint8([[0, 255, 255]]), "1")
+        assert labels(path).flatten().tolist() == [0, 1, 1], "one bit"
 
 
 class TestPairs:
@@ -416,24 +383,17 @@ class TestPairs:
         self.pair()
         self.pair(AFFINE + 1e-5 * np.eye(4))
 
-    def test_another_shape_names_both_files(self):
-        with pytest.raises(UserError, match=r"a_mask.nii: .* 6 x 5 x 3 voxels, but its image a.nii has 6 x 5 x 4"):
-            self.pair(shape=(6, 5, 3))
-
-    def test_another_spacing_is_an_error_beyond_a_micrometre(self):
-        scaled = AFFINE @ np.diag([1, 1, 1.001, 1])
-        with pytest.raises(UserError, match="3.003 mm, not the 0.5 x 0.6 x 3 mm of its image a.nii"):
-            self.pair(scaled)
-
-    def test_a_flipped_axis_is_an_error(self):
-        with pytest.raises(UserError, match="axes point to RPS, up to 180 degrees away from the axes LPS of its image"):
-            self.pair(AFFINE @ np.diag([-1, 1, 1, 1]))
-
-    def test_the_message_for_another_position_names_the_distance(self):
-        moved = AFFINE.copy()
-        moved[2, 3] += 1.5
-        with pytest.raises(UserError, match="up to 1.5 mm .* data.ignore_mask_geometry"):
-            self.pair(moved)
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (np.diag([1, 1, 1.001, 1]), "3.003 mm, not the 0.5 x 0.6 x 3 mm of its image a.nii"),
+            (np.diag([-1, 1, 1, 1]), "axes point to RPS, up to 180 degrees away from the axes LPS of its image"),
+            (MOVED, "up to 1.5 mm .* data.ignore_mask_geometry"),  # half a voxel of 3 mm
+        ],
+    )
+    def test_another_spacing_direction_or_position_is_an_error(self, change, words):
+        with pytest.raises(UserError, match=words):
+            self.pair(AFFINE @ change)
 
     def test_a_small_rotation_is_measured_at_the_farthest_corner(self):
         """5 degrees move the far corner (2.5 and 2.4 mm from the near one) by 3.466 * 2 sin(2.5 degrees) = 0.302 mm."""
@@ -446,5 +406,5 @@ class TestPairs:
 
     def test_geometry_can_be_ignored_but_not_the_shape(self):
         self.pair(np.eye(4), ignore_geometry=True)
-        with pytest.raises(UserError):
-            self.pair(shape=(1, 1, 1), ignore_geometry=True)
+        with pytest.raises(UserError, match=r"a_mask.nii: .* 6 x 5 x 3 voxels, but its image a.nii has 6 x 5 x 4"):
+            self.pair(shape=(6, 5, 3), ignore_geometry=True)
