@@ -75,15 +75,9 @@ def test_an_image_in_two_sites_is_a_problem_unless_allowed(data):
     assert "HK/Case01.nii.gz and " in problem and "UCL/Case02.nii.gz: these files are the same image" in problem
     allowed = check_dataset(data, allow_duplicates=True)
     assert allowed.problems == () and problem in allowed.warnings
-
-
-def test_equal_size_is_not_equal_content(tmp_path):
-    folder = tmp_path / "HK"
-    write_case(folder, 0)
-    write_case(folder, 1)
     for number in range(2):
-        (folder / f"Case0{number}.nii.gz").write_bytes(bytes([number]) * 50)
-    assert find_duplicates(Prostate(root=str(tmp_path)).cases("HK")) == []
+        (root / "HK" / f"Case0{number}.nii.gz").write_bytes(bytes([number]) * 50)
+    assert find_duplicates(data.cases("HK")) == [], "equal size is not equal content"
 
 
 def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
@@ -115,7 +109,7 @@ def test_numbers_of_cases_are_compared_with_the_published_ones(data):
     assert check_dataset(data).warnings == () and check_dataset(data).is_phantom
 
 
-def test_text_and_json_contain_the_same_facts(data):
+def test_text_and_json_contain_the_same_facts_and_different_sizes_are_a_range(data):
     report = check_dataset(data)
     lines = to_text(report).splitlines()
     assert lines[0].split() == ["site", "cases", "patients", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
@@ -123,9 +117,6 @@ def test_text_and_json_contain_the_same_facts(data):
     assert lines[-1] == "0 problems, 2 warnings."
     loaded = json.loads(to_json(report))
     assert loaded["sites"][1]["cases"][2]["name"] == "Case02" and loaded["warnings"] == list(report.warnings)
-
-
-def test_different_sizes_are_shown_as_a_range(data):
     write_case(Path(data.root) / "HK", 0, np.arange(8 * 8 * 5).reshape(8, 8, 5))
     mask = nib.Nifti1Image(np.ones((8, 8, 5), np.uint8), AFFINE)
     nib.save(mask, Path(data.root) / "HK" / "Case00_segmentation.nii.gz")
@@ -133,15 +124,14 @@ def test_different_sizes_are_shown_as_a_range(data):
 
 
 class TestRecognise:
-    def test_the_published_prostate_layout(self, data):
+    def test_the_published_prostate_layout_and_any_other_sites_with_colour_images(self, data, tmp_path_factory):
         assert recognise(Path(data.root)) == Prostate(root=data.root)
-
-    def test_any_other_sites_with_colour_images(self, tmp_path):
+        root = tmp_path_factory.mktemp("colour")
         for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
-            path = tmp_path / "north" / name
+            path = root / "north" / name
             path.parent.mkdir(parents=True)
             Image.fromarray(np.zeros(shape, np.uint8)).save(path)
-        assert recognise(tmp_path) == Folder(root=str(tmp_path), image_channels=3)
+        assert recognise(root) == Folder(root=str(root), image_channels=3)
 
     @pytest.mark.parametrize(("case_folder", "one_site_per_case"), [("p1", True), ("north/p1", False)])
     def test_case_folders(self, tmp_path, case_folder, one_site_per_case):
@@ -150,9 +140,8 @@ class TestRecognise:
             path.parent.mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(np.eye(4)[None], np.eye(4)), path)
         dataset = recognise(tmp_path)
-        assert dataset == Folder(
-            root=str(tmp_path), image_name="T2", mask_name="Segmentation", one_site_per_case=one_site_per_case
-        )
+        names = {"image_name": "T2", "mask_name": "Segmentation"}
+        assert dataset == Folder(root=str(tmp_path), one_site_per_case=one_site_per_case, **names)
         assert len(dataset.cases(dataset.site_names()[0])) == 1
 
 

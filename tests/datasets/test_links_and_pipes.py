@@ -42,14 +42,11 @@ def test_a_table_behind_a_link_out_of_the_data_is_not_read(root, dataset):
     assert len(dataset(root=str(root), datalist="table.csv").cases("A")) == 2
 
 
-def test_a_list_of_a_site_behind_a_link_is_not_read(root):
+def test_a_list_of_a_site_or_the_published_table_behind_a_link_is_not_read(root):
     (root / "A" / "dataset.json").symlink_to(root.parent / "list.json")
     with pytest.raises(UserError, match="dataset.json: this table lies outside"):
         Folder(root=str(root)).cases("A")
     assert [case.name for case in Folder(root=str(root), follow_symlinks=True).cases("A")] == ["a"]
-
-
-def test_the_published_table_behind_a_link_is_not_read(root):
     (root / camelyon17.TABLE).symlink_to(root.parent / "table.csv")
     with pytest.raises(UserError, match="metadata.csv: this table lies outside"):
         camelyon17.Camelyon17(root=str(root)).find_sites()
@@ -80,15 +77,12 @@ def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, word
     assert words in str(error.value) and "not a JSON" not in str(error.value)
 
 
-def test_columns_that_are_not_read_may_have_the_same_name(tmp_path):
-    (tmp_path / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
-    assert datalists.read_datalist(tmp_path / "a.csv")[0].image == tmp_path / "x"
-
-
-def test_a_list_of_a_site_that_says_one_thing_twice_is_refused(root):
+def test_a_list_of_a_site_that_says_one_thing_twice_is_refused_unless_it_is_not_read(root):
     (root / "A" / "dataset.json").write_text(MSD.replace('"training"', '"training": [], "training"'))
     with pytest.raises(UserError, match="the key 'training' twice"):
         Folder(root=str(root)).cases("A")
+    (root / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
+    assert datalists.read_datalist(root / "a.csv")[0].image == root / "x"
 
 
 @pytest.mark.parametrize("kind", ["[{}]", "{{{}}}"])

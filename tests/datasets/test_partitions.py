@@ -69,17 +69,15 @@ def test_between_them_the_share_is_the_papers():
     assert set(counts[:8]) <= {20, 21} and set(counts[8:]) <= {941, 942, 943} and sum(counts) == 2048
 
 
-def test_as_many_clients_as_sites_have_one_each():
+def test_as_many_clients_as_sites_have_one_each_and_fewer_get_whole_ones_the_largest_first():
+    """Sketch to one, cartoon to the other, art to the emptier (2344), photo to the then emptier (3929)."""
     clients = client_cases(4, mixing=0)
     assert sorted({case.site for case in client}.pop() for client in clients) == sorted(PACS)
     assert sorted(map(len, clients)) == sorted(PACS.values())
-
-
-def test_fewer_clients_than_sites_get_whole_ones_the_largest_first():
-    """Sketch to one, cartoon to the other, art to the emptier (2344), photo to the then emptier (3929)."""
     clients = [{case.site for case in client} for client in client_cases(2, mixing=0)]
     assert clients == [{"photo", "sketch"}, {"art", "cartoon"}]
     assert [len(client) for client in client_cases(2, mixing=0)] == [5599, 4392]
+    assert client_cases(2, "domains", mixing=0.7) == client_cases(2, mixing=0)
     assert [len(client) for client in client_cases(2, mixing=1)] == [4996, 4995]
 
 
@@ -96,10 +94,6 @@ def test_a_domain_has_no_more_clients_than_patients():
     clients = client_cases(9, "domains", {"a": 100, "b": 100, "c": 2})
     site_of_client = [client[0].site for client in clients]
     assert {site: site_of_client.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
-
-
-def test_fewer_clients_than_domains_get_whole_ones():
-    assert client_cases(2, "domains", mixing=0.7) == client_cases(2, mixing=0)
 
 
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
@@ -175,13 +169,10 @@ def test_impossible_dirichlet_shares_are_refused_after_a_bounded_search(monkeypa
         client_cases(10, "dirichlet", min_images=1000)
 
 
-def test_more_clients_than_patients_are_refused():
+def test_more_clients_than_patients_and_clients_without_an_image_are_refused_by_name():
+    """One patient has 90 of 99 images, more than the shares of three of the four clients."""
     with pytest.raises(ValueError, match="7 clients share 6 training patients; expected at most 6 clients"):
         partition(sites({"a": 3, "b": 3}, images=9), 7, "domains", 0)
-
-
-def test_clients_without_an_image_are_refused_by_name():
-    """One patient has 90 of 99 images, more than the shares of three of the four clients."""
     lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
     sentence = "[12] of 4 clients would have no training image, the first is client_.; .*fewer"
     with pytest.raises(ValueError, match=sentence):

@@ -75,31 +75,23 @@ def new_file(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans, new_file):
+def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans, request):
+    assert recognise(scans) == Folder(root=str(scans)), "without the file, it is any folder"
+    request.getfixturevalue("new_file")
     assert "spleens" in registry.known_names("datasets")
     dataset = recognise(scans)
     assert type(dataset).__name__ == "Spleens" and dataset.window == "wide"
 
 
-def test_without_the_new_file_the_same_folder_is_any_folder(scans):
-    assert recognise(scans) == Folder(root=str(scans))
-
-
-def test_a_dataset_from_outside_is_checked_by_its_dotted_name(scans, tmp_path, monkeypatch, capsys):
+def test_a_dataset_is_checked_by_its_name_also_from_outside(scans, tmp_path, monkeypatch, capsys):
     (tmp_path / "our_lab.py").write_text(NEW_DATASET)
     monkeypatch.syspath_prepend(tmp_path)
     main(["check", str(scans), "--dataset", "our_lab.Spleens", "--allow-code", "--quiet"])
     sys.modules.pop("our_lab")
     assert capsys.readouterr().out.startswith(f"data:\n  name: our_lab.Spleens\n  root: {scans}\n  window: wide\n")
-
-
-def test_the_message_about_an_unknown_dataset_suggests_the_nearest_name(scans, capsys):
     assert main(["check", str(scans), "--dataset", "prostat"]) == 2
     assert "no dataset 'prostat'. Did you mean 'prostate'?" in capsys.readouterr().err
-
-
-def test_a_named_dataset_is_used_for_any_folder(scans):
-    assert recognise(scans, "prostate") == Prostate(root=str(scans))
+    assert recognise(scans, "prostate") == Prostate(root=str(scans)), "whatever the folder holds"
 
 
 def test_a_folder_of_classes_is_distinguished_from_a_folder_of_masks(tmp_path):

@@ -37,14 +37,11 @@ def test_all_visits_of_a_person_stay_together():
     assert len(parts.test) == 6
 
 
-def test_the_order_of_the_cases_does_not_matter():
-    shuffled = cases(20)
+def test_the_seed_and_the_site_decide_and_the_order_of_the_cases_does_not_matter():
+    shuffled, whole = cases(20), split(cases(20), 7, 0.1, 0.2)
     random.Random(3).shuffle(shuffled)
-    assert split(shuffled, 7, 0.1, 0.2) == split(cases(20), 7, 0.1, 0.2)
-
-
-def test_the_seed_and_the_site_do():
-    first = [case.name for case in split(cases(20), 7, 0.1, 0.2).test]
+    assert split(shuffled, 7, 0.1, 0.2) == whole
+    first = [case.name for case in whole.test]
     assert first != [case.name for case in split(cases(20), 8, 0.1, 0.2).test]
     assert first != [case.name for case in split(cases(20, "south"), 7, 0.1, 0.2).test]
 
@@ -69,12 +66,9 @@ def test_few_patients_go_to_training_then_validation_then_test(n, expected):
     assert sizes(n, 0.1, 0.2) == expected
 
 
-def test_training_keeps_a_patient_whatever_the_ratios():
+def test_training_keeps_a_patient_whatever_the_ratios_and_a_ratio_of_zero_takes_nobody():
     assert sizes(3, 0.5, 0.49) == (1, 1, 1)
     assert sizes(2, 0.0, 0.9) == (1, 0, 1)
-
-
-def test_a_ratio_of_zero_takes_nobody():
     assert sizes(10, 0.0, 0.0) == (10, 0, 0)
 
 

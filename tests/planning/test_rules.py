@@ -70,11 +70,8 @@ def test_the_image_size_is_that_of_the_images_or_the_largest_that_the_time_allow
     assert make_plan(TILES).values["data.image_size"] == 112
     for height, width, side in ((90, 90, 80), (100, 49, 64), (20, 20, 32)):
         assert make_plan(replace(FRAMES, height=height, width=width)).values["data.image_size"] == side
-
-
-def test_small_images_leave_time_for_a_wider_network():
     assert make_plan(FRAMES).values["network.features"][0] == 16
-    assert make_plan(replace(FRAMES, height=64, width=64)).values["network.features"][0] == 32
+    assert make_plan(replace(FRAMES, height=64, width=64)).values["network.features"][0] == 32, "time for a wider one"
 
 
 def test_a_thin_structure_needs_larger_images_and_gets_fewer_steps():
@@ -97,8 +94,9 @@ def test_a_site_with_few_images_decides_the_batch_size():
 
 
 def test_classes_get_a_network_that_classifies():
-    assert make_plan(TILES).values["network.name"] == "densenet"
-    assert make_plan(FRAMES).values["network.name"] == "unet"
+    for fingerprint, name in ((TILES, "densenet"), (FRAMES, "unet")):
+        plan = make_plan(fingerprint)
+        assert plan.values["network.name"] == name and len({c.key for c in plan.choices}) == len(plan.choices)
 
 
 def test_networks_with_image_net_weights_are_used_if_they_are_installed():
@@ -124,9 +122,3 @@ def test_other_values_follow_from_those_that_the_user_fixes():
     assert plan.values["federation.rounds"] == 231  # 5 + 5 + 3 steps in an epoch: 3000 / 13
     assert plan.values["training.learning_rate"] == pytest.approx(0.002 * 2**0.5, abs=1e-5)
     assert make_plan(FRAMES, {"data.image_size": 192}).minutes == pytest.approx(4 * make_plan(FRAMES).minutes)
-
-
-def test_every_choice_has_a_value_of_its_own():
-    for fingerprint in (FRAMES, TILES):
-        choices = make_plan(fingerprint).choices
-        assert len({choice.key for choice in choices}) == len(choices)
