@@ -106,6 +106,14 @@ def _draw_figures(request) -> Iterator[None]:
 
 
 @pytest.fixture
+def quiet() -> Iterator[None]:
+    """Warnings of MONAI are not logged."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
 def unpainted_figures(monkeypatch) -> None:
     """Figures have their size, axes and labels, but nothing is painted, which takes most of the time of a figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

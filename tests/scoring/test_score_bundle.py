@@ -1,28 +1,29 @@
 """A bundle is scored as the run from which it was exported, and as MONAI runs it; code of a bundle never runs."""
 
-import logging
 import shutil
 
 import numpy as np
 import pytest
 import torch
 from conftest import tiny_yaml
-from monai.bundle import ConfigWorkflow
-from PIL import Image
-from scored_bundles import (
+from made_bundles import (
     CPU,
     ENDINGS,
     INVERT,
     SIDE,
     TRANSFORMS,
     UNET,
+    compose,
     exported,
     foreign_bundle,
+    inference_of,
     seeded,
+    step,
     write_classes,
     write_photographs,
     write_volumes,
 )
+from PIL import Image
 
 import medfed
 from medfed.config.overrides import Override
@@ -34,6 +35,7 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program
 from medfed.outputs.report.elements import Table
+from medfed.score import main
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.page import failures
 from medfed.scoring.score import score_bundle, write_scores
@@ -41,12 +43,20 @@ from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
 
+pytestmark = pytest.mark.usefixtures("quiet")
 
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+
+def rows_of(task, module, dataset):
+    return task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
+
+
+PHOTOGRAPHS = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0), Evaluation(0.5))
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    write_photographs(tmp_path / "data")
+    return load_dataset(tmp_path / "data")
 
 
 def same_rows(actual, expected):
@@ -70,32 +80,25 @@ def test_a_bundle_has_the_scores_of_the_run_from_which_it_was_exported(tmp_path,
     assert group["n_missed"] == other["n_missed"] and group["dice"] == pytest.approx(other["dice"], abs=1e-6)
 
 
-def test_photographs_have_the_scores_of_the_task_from_which_the_bundle_was_exported(tmp_path):
-    write_photographs(tmp_path / "data")
-    dataset = load_dataset(tmp_path / "data")
-    task = Segmentation(("foreground",), dataset.channels, SIDE, (0.0, 255.0), Evaluation(0.5))
-    module = seeded(UNET, dataset.channels, 1)
-    bundle = exported(tmp_path / "bundle", UNET, module, task)
-    expected = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None)
-    scores = score_bundle(bundle, dataset)
-    same_rows(scores.rows, expected.rows)
-    assert any(0 < row["dice"] < 1 for row in expected.rows)
-    group = scores.summary["unseen"]["sites"]["here"]["foreground"]
-    assert group["dice"]["mean"] == pytest.approx(np.mean([row["dice"] for row in expected.rows]), abs=1e-6)
-
-
-def test_weights_with_a_flipped_bit_are_not_scored(tmp_path):
+def test_photographs_have_the_scores_of_the_exporting_task_and_weights_with_a_flipped_bit_have_none(
+    tmp_path, photographs
+):
     """One bit of the first convolution, which changes scores and nothing that PyTorch notices."""
-    write_photographs(tmp_path / "data")
-    task, module = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0), Evaluation(0.5)), seeded(UNET, 3, 1)
-    bundle = exported(tmp_path / "bundle", UNET, module, task)
+    module = seeded(UNET, 3, 1)
+    bundle = exported(tmp_path / "bundle", UNET, module, PHOTOGRAPHS)
+    expected = rows_of(PHOTOGRAPHS, module, photographs)
+    scores = score_bundle(bundle, photographs)
+    same_rows(scores.rows, expected)
+    assert any(0 < row["dice"] < 1 for row in expected)
+    group = scores.summary["unseen"]["sites"]["here"]["foreground"]
+    assert group["dice"]["mean"] == pytest.approx(np.mean([row["dice"] for row in expected]), abs=1e-6)
     weights = bundle / "models" / "model.pt"
     content = bytearray(weights.read_bytes())
     content[content.index(next(iter(module.state_dict().values())).numpy().tobytes()) + 2] ^= 1
     weights.write_bytes(content)
     assert torch.load(weights, weights_only=True).keys() == module.state_dict().keys()
     with pytest.raises(UserError, match="model.pt is damaged: .* does not fit its checksum; copy it again"):
-        score_bundle(bundle, load_dataset(tmp_path / "data"))
+        score_bundle(bundle, photographs)
 
 
 def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_classes_in_another_order(tmp_path):
@@ -107,10 +110,7 @@ def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_c
     bundle = exported(tmp_path / "bundle", network, module, task)
     scores = score_bundle(bundle, dataset)
     own = Classification(dataset.classes, 3, SIDE)
-    expected = {
-        row["image"]: row
-        for row in own.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
-    }
+    expected = {row["image"]: row for row in rows_of(own, module, dataset)}
     for row in scores.rows:
         other = expected[row["image"]]
         assert row["label"] == other["label"] and row["p_b"] == pytest.approx(other["p_a"], abs=1e-6)
@@ -122,21 +122,10 @@ def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_c
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_bundle_of_others_predicts_the_masks_that_monai_writes(tmp_path, ending):
-    write_photographs(tmp_path / "data")
+def test_a_bundle_of_others_predicts_the_masks_that_monai_writes(tmp_path, photographs, ending):
     images = tmp_path / "data" / "here" / "images"
     bundle = foreign_bundle(tmp_path / "tools", ending)
-    flow = ConfigWorkflow(
-        str(bundle / "configs" / "inference.json"),
-        str(bundle / "configs" / "metadata.json"),
-        workflow_type="infer",
-        logging_file=False,
-        bundle_root=str(bundle),
-        dataset_dir=str(images),
-        output_dir=str(tmp_path / "eval"),
-    )
-    flow.initialize()
-    flow.run()
+    inference_of(bundle, images, tmp_path / "eval").run()
     model = load_bundle(bundle, CPU)
     for path in sorted(images.iterdir()):
         mask = model.masks(read_image(path, 3, []), is_2d=True)[0]["Tool"][..., 0].numpy()
@@ -144,12 +133,10 @@ def test_a_bundle_of_others_predicts_the_masks_that_monai_writes(tmp_path, endin
         assert np.array_equal(mask, expected) and 0.02 < mask.mean() < 0.98
 
 
-def test_names_are_asked_for_when_they_are_not_clear(tmp_path):
-    write_photographs(tmp_path / "data")
+def test_names_are_asked_for_when_they_are_not_clear(tmp_path, photographs):
     bundle = foreign_bundle(tmp_path / "tools")
-    dataset = load_dataset(tmp_path / "data")
-    assert score_bundle(bundle, dataset).summary["compared_with"] == {"foreground": "Tool"}
-    liver = type(dataset)(root=dataset.root, image_channels=3, structure_names=("liver",))
+    assert score_bundle(bundle, photographs).summary["compared_with"] == {"foreground": "Tool"}
+    liver = type(photographs)(root=photographs.root, image_channels=3, structure_names=("liver",))
     with pytest.raises(UserError, match="predicts Tool, and .* has 'liver'.* such as name=liver=Tool"):
         score_bundle(bundle, liver)
     named = score_bundle(bundle, liver, {"liver": "Tool"})
@@ -158,15 +145,14 @@ def test_names_are_asked_for_when_they_are_not_clear(tmp_path):
         score_bundle(bundle, liver, {"spleen": "Tool"})
 
 
-def test_a_missed_structure_a_false_alarm_and_an_absent_one_are_counted_and_listed(tmp_path):
-    write_photographs(tmp_path / "data", n=3)
+def test_a_missed_structure_a_false_alarm_and_an_absent_one_are_counted_and_listed(tmp_path, photographs):
     bundle = foreign_bundle(tmp_path / "tools")
     weights = torch.load(bundle / "models" / "model.pt", weights_only=True)
     weights["final_conv.weight"].zero_()
     for bias, counts in (([1.0, 0.0], (2, 0, 1)), ([0.0, 1.0], (0, 1, 0))):  # always background; always the tool
         weights["final_conv.bias"] = torch.tensor(bias)
         torch.save(weights, bundle / "models" / "model.pt")
-        scores = score_bundle(bundle, load_dataset(tmp_path / "data"))
+        scores = score_bundle(bundle, photographs)
         group = scores.summary["unseen"]["sites"]["here"]["foreground"]
         assert (group["n_missed"], group["n_false_alarm"], group["n_absent"]) == counts
         table = failures(scores.task.scoring, scores.rows, "REAL data")
@@ -178,10 +164,12 @@ def changed(key, value):
     transforms = [dict(entry) for entry in TRANSFORMS]
     place, _, name = key.partition(".")
     transforms[int(place)][name] = value
-    return {"preprocessing": {"_target_": "Compose", "transforms": transforms}}
+    return {"preprocessing": compose(*transforms)}
 
 
 MARK = "$__import__('pathlib').Path('code_has_run').touch()"
+ARGMAX = step("AsDiscreted", argmax=True)
+PROGRAM_OF_MARK = {"_target_": LOAD, "f": MARK}
 REFUSED = {
     "preprocessing.transforms.2.mode: '\\$": changed("2.mode", MARK),
     "preprocessing.transforms.2: the transform RandFlipd is not": changed("2._target_", "RandFlipd"),
@@ -189,27 +177,16 @@ REFUSED = {
     "preprocessing.transforms.0.reader: found 'os.system'": changed("0.reader", "os.system"),
     "preprocessing.transforms.0.converter: '\\$lambda": changed("0.converter", "$lambda x: x"),
     "preprocessing.transforms.3._disabled_: found '\\$": changed("3._disabled_", MARK),
-    "preprocessing: its first transform is Resized": {
-        "preprocessing": {"_target_": "Compose", "transforms": TRANSFORMS[2:]}
-    },
-    "preprocessing: LoadImaged is not followed by EnsureChannelFirstd": {
-        "preprocessing": {"_target_": "Compose", "transforms": [TRANSFORMS[0], *TRANSFORMS[2:]]}
-    },
+    "preprocessing: its first transform is Resized": {"preprocessing": compose(*TRANSFORMS[2:])},
+    "LoadImaged is not followed by EnsureChannelFirstd": {"preprocessing": compose(TRANSFORMS[0], *TRANSFORMS[2:])},
     "the reference '@a' leads to itself": {"image_key": "@a", "a": "@a"},
     "the reference '@image_key#0#x' leads to nothing": changed("2.keys", "@image_key#0#x"),
     "is not a monai.transforms.Compose": {"preprocessing": MARK},
     "inferer: found": {"inferer": MARK},
-    "postprocessing.transforms.0.func: found": {
-        "postprocessing": {
-            "_target_": "Compose",
-            "transforms": [{"_target_": "Lambdad", "keys": "pred", "func": MARK}, *ENDINGS["argmax"]],
-        }
-    },
-    "has no AsDiscreted": {"postprocessing": {"_target_": "Compose", "transforms": [INVERT]}},
+    "postprocessing.transforms.0.func: found": {"postprocessing": compose(step("Lambdad", func=MARK), ARGMAX)},
+    "has no AsDiscreted": {"postprocessing": compose(INVERT)},
     "network_def: loads a program": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
-    "network_def: loads a program, and": {
-        "network_def": {"_target_": UNFLATTEN, "module": {"_target_": LOAD, "f": MARK}}
-    },
+    "network_def: loads a program, and": {"network_def": {"_target_": UNFLATTEN, "module": PROGRAM_OF_MARK}},
     "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": MARK}},
 }
 
@@ -271,8 +248,7 @@ def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_prog
     network = ElcfsUNet(width=2)
     task = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0))
     module = seeded(network, 3, 1)
-    more = {"network": {"name": "elcfs_unet", "width": 2}}
-    bundle = exported(tmp_path / "bundle", network, module, task, more)
+    bundle = exported(tmp_path / "bundle", network, module, task, network={"name": "elcfs_unet", "width": 2})
     assert (bundle / PROGRAM).is_file()
     model = load_bundle(bundle, CPU)
     assert all(torch.equal(entry, module.state_dict()[name]) for name, entry in model.network.state_dict().items())
@@ -280,22 +256,16 @@ def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_prog
     assert load_bundle(bundle, CPU).channels == 3
 
 
-def test_the_page_says_at_which_site_the_model_was_trained_and_gives_no_other_role(tmp_path):
-    write_photographs(tmp_path / "data")
-    dataset = load_dataset(tmp_path / "data")
-    task = Segmentation(("foreground",), dataset.channels, SIDE, (0.0, 255.0), Evaluation(0.5))
-    module = seeded(UNET, dataset.channels, 1)
+def test_the_page_says_at_which_site_the_model_was_trained_and_gives_no_other_role(tmp_path, photographs):
+    module = seeded(UNET, 3, 1)
     for sites, label in ((["here"], "here (trained here), n="), (["other"], ">here, n=")):
-        bundle = exported(tmp_path / sites[0], UNET, module, task, {"sites": sites, "unseen_site": ""})
-        write_scores(score_bundle(bundle, dataset), tmp_path / f"out_{sites[0]}")
+        bundle = exported(tmp_path / sites[0], UNET, module, PHOTOGRAPHS, sites=sites, unseen_site="")
+        write_scores(score_bundle(bundle, photographs), tmp_path / f"out_{sites[0]}")
         page = (tmp_path / f"out_{sites[0]}" / "scores.html").read_text(encoding="utf-8")
         assert label in page and "(unseen)" not in page
 
 
-def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_the_images(tmp_path, capsys):
-    from medfed.score import main
-
-    write_photographs(tmp_path / "data")
+def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_the_images(tmp_path, photographs, capsys):
     bundle = foreign_bundle(tmp_path / "tools")
     arguments = [str(bundle), str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--quiet"]
     assert main(arguments) == 0

@@ -1,12 +1,11 @@
 """A bundle with added layers of a method is scored as its run; the layers are built from settings, and no code runs."""
 
 import json
-import logging
 import shutil
 
 import pytest
 import torch
-from scored_bundles import CPU, write_classes, write_photographs
+from made_bundles import CPU, SIDE, write_classes, write_photographs
 
 import medfed
 from medfed.config.schema import load_dataset, load_text, to_yaml
@@ -17,7 +16,8 @@ from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.score import score_bundle
 from medfed.tasks.factory import task_of_images
 
-SIDE = 32
+pytestmark = pytest.mark.usefixtures("quiet")
+
 DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
 RUNS = {  # config of a method, and of a network
     "stable_fdg": ("{name: stable_fdg, stages: [1], dimension: 3}", DENSE),
@@ -26,13 +26,6 @@ RUNS = {  # config of a method, and of a network
     "harmofl": ("{name: harmofl, half_width: 2}", "{name: unet, features: [4, 4, 4, 8, 8, 4]}"),
     "mixstyle+harmofl": ("{name: stack, methods: [{name: mixstyle}, {name: harmofl}]}", "{name: elcfs_unet, width: 2}"),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +65,8 @@ def _export(path, data, method, network):
         f"network: {network}\nmethod: {method}\nfederation: {{unseen_site: here, rounds: 1}}\n",
         "test.yaml",
     )
-    images = {
-        "channels": 3,
-        "structures": [],
-        "classes": [],
-        "intensity_range": [0.0, 255.0],
-        "standardised": "none",
-        "pictures": True,
-    }
-    images |= {"structures" if kind == "folder" else "classes": names}
+    images = {"channels": 3, "intensity_range": [0.0, 255.0], "standardised": "none", "pictures": True}
+    images |= {"structures": [], "classes": []} | {"structures" if kind == "folder" else "classes": names}
     with torch.random.fork_rng():
         torch.manual_seed(3)
         plain = config.network.build(3, len(names))
@@ -93,25 +79,10 @@ def _export(path, data, method, network):
     folder.begin_manifest()
     folder.write_text("config.yaml", to_yaml(config))
     folder.save_model(module.state_dict())
-    folder.write_json(
-        "summary.json",
-        {
-            **task.scoring.summarise([]),
-            "data": "phantom",
-            "dataset": "toys",
-            "method": config.method_name,
-            "unseen_site": "here",
-            "source_sites": ["there"],
-            "patients": {},
-            "selection": "last",
-            "selected_round": 1,
-            "rounds": 1,
-            "seed": 1,
-            "config_sha256": "00",
-            "versions": {},
-            "images": images,
-        },
-    )
+    summary = task.scoring.summarise([]) | {"data": "phantom", "dataset": "toys", "method": config.method_name}
+    summary |= {"unseen_site": "here", "source_sites": ["there"], "patients": {}, "images": images, "versions": {}}
+    summary |= {"selection": "last", "selected_round": 1, "rounds": 1, "seed": 1, "config_sha256": "00"}
+    folder.write_json("summary.json", summary)
     bundle = medfed.export(path)
     assert (bundle / PROGRAM).is_file()
     return bundle, module, task, dataset
@@ -153,6 +124,10 @@ def changed(export, tmp_path, name, change):
     return bundle
 
 
+def recorded(**values):
+    return lambda facts: facts.update(values)
+
+
 def settings(**values):
     return lambda facts: facts["method_settings"].update(values)
 
@@ -161,31 +136,22 @@ def network(**values):
     return lambda facts: facts["network"].update(values)
 
 
+def second_name(facts):
+    facts["method_settings"]["methods"][1]["name"] = "hostile"
+
+
+DSU = {"name": "dsu"}
+STACK = {"name": "stack", "methods": [DSU]}
+NO_ATTENTION = "method.attention: StableFDG's attention needs one class per image"
 NAMED = "medfed imports no code of others for a bundle; expected one of medfed: "
 TOO_MANY = "the network cannot be built (the network has more than 1,048,576 values)"
 REFUSED = [  # the key and the beginning of the sentence; the bundle; what is changed
     ("network: is missing, so that medfed can build", "fedsr", lambda facts: facts.pop("network")),
     ("method_settings.name: is missing; export the run again", "fedsr", lambda facts: facts.pop("method_settings")),
-    (
-        "method_layers: expected true or false, got the text 'yes'",
-        "fedsr",
-        lambda facts: facts.update(method_layers="yes"),
-    ),
-    (
-        f"method_settings.name: got the text 'code_that_runs.Layers'; {NAMED}bigaug",
-        "fedsr",
-        settings(name="code_that_runs.Layers"),
-    ),
-    (
-        f"method_settings.methods[1].name: got the text 'code_that_runs'; {NAMED}",
-        "jigen+fedsr",
-        lambda facts: facts["method_settings"]["methods"][1].update(name="code_that_runs"),
-    ),
-    (
-        f"network.name: got the text 'code_that_runs.Network'; {NAMED}densenet",
-        "fedsr",
-        network(name="code_that_runs.Network"),
-    ),
+    ("method_layers: expected true or false, got the text 'yes'", "fedsr", recorded(method_layers="yes")),
+    (f"method_settings.name: got the text 'hostile.Layers'; {NAMED}bigaug", "fedsr", settings(name="hostile.Layers")),
+    (f"method_settings.methods[1].name: got the text 'hostile'; {NAMED}", "jigen+fedsr", second_name),
+    (f"network.name: got the text 'hostile.Network'; {NAMED}densenet", "fedsr", network(name="hostile.Network")),
     (f"network.name: got the text 'bundle'; {NAMED}", "fedsr", network(name="bundle", path=".")),
     (f"network.name: got ['densenet']; {NAMED}", "fedsr", network(name=["densenet"])),
     ("method_settings.n_sample: unknown key. Did you mean 'n_samples'", "fedsr", settings(n_sample=5)),
@@ -195,26 +161,10 @@ REFUSED = [  # the key and the beginning of the sentence; the bundle; what is ch
     (f"method_settings: {TOO_MANY}", "stable_fdg", settings(dimension=10**15)),
     (f"network: {TOO_MANY}", "fedsr", network(init_features=10**9)),
     (f"network: {TOO_MANY}", "fedsr", network(blocks=[10**9])),
-    (
-        "method_settings: methods contains another stack",
-        "jigen+fedsr",
-        settings(methods=[{"name": "stack", "methods": [{"name": "dsu"}]}]),
-    ),
-    (
-        "method_settings.methods: has 60000 methods; expected at most 10",
-        "jigen+fedsr",
-        settings(methods=[{"name": "dsu"}] * 60_000),
-    ),
-    (
-        "method_settings: expected a block of keys and values, got [1]",
-        "fedsr",
-        lambda facts: facts.update(method_settings=[1]),
-    ),
-    (
-        "method_settings: method.attention: StableFDG's attention needs one class per image",
-        "harmofl",
-        lambda facts: facts.update(method_settings={"name": "stable_fdg"}),
-    ),
+    ("method_settings: methods contains another stack", "jigen+fedsr", settings(methods=[STACK])),
+    ("method_settings.methods: has 60000 methods; expected at most", "jigen+fedsr", settings(methods=[DSU] * 60_000)),
+    ("method_settings: expected a block of keys and values, got [1]", "fedsr", recorded(method_settings=[1])),
+    (f"method_settings: {NO_ATTENTION}", "harmofl", recorded(method_settings={"name": "stable_fdg"})),
 ]
 
 
@@ -222,7 +172,7 @@ REFUSED = [  # the key and the beginning of the sentence; the bundle; what is ch
 def test_recorded_facts_from_which_nothing_can_be_built_are_refused_with_their_key(
     sentence, name, change, export, tmp_path, monkeypatch
 ):
-    (tmp_path / "code_that_runs.py").write_text("raise SystemExit('code has run')")
+    (tmp_path / "hostile.py").write_text("raise SystemExit('code has run')")
     monkeypatch.syspath_prepend(tmp_path)
     bundle = changed(export, tmp_path, name, change)
     with pytest.raises(UserError) as raised:
@@ -232,7 +182,7 @@ def test_recorded_facts_from_which_nothing_can_be_built_are_refused_with_their_k
 
 
 def test_other_recorded_layers_than_those_of_the_weights_are_refused(export, tmp_path):
-    for number, change in enumerate((settings(half_width=3), lambda facts: facts.update(method_layers=False))):
+    for number, change in enumerate((settings(half_width=3), recorded(method_layers=False))):
         bundle = changed(export, tmp_path / str(number), "harmofl", change)
         with pytest.raises(UserError, match=r"model.pt belongs to another network: 'amplitude\.window' is"):
             load_bundle(bundle, CPU)

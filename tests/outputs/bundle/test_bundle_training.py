@@ -1,13 +1,13 @@
 """Others train and evaluate an exported bundle with MONAI alone: on a folder, and as clients of `monai.fl`."""
 
 import json
-import logging
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from made_bundles import SIDE, UNET, exported
 from monai.bundle import ConfigWorkflow
 from monai.fl.client import MonaiAlgo
 from monai.fl.utils.constants import WeightType
@@ -18,23 +18,15 @@ from medfed.datasets.base import Volume
 from medfed.datasets.reading import read_image
 from medfed.networks.bundle import Bundle
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
 
-SIDE = 32
-UNET = UNet(features=(4, 4, 4, 8, 8, 4))
+pytestmark = pytest.mark.usefixtures("quiet")
+
+ORGAN = Segmentation(("organ",), 1, SIDE)
 TRAINING = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 3}
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def write_site(folder, n=5, seed=0, shift=0.0):
@@ -52,34 +44,18 @@ def write_site(folder, n=5, seed=0, shift=0.0):
     return folder
 
 
-def export(out, task, network=UNET, input_is_2d=False, **training):
+def export(out, task=ORGAN, network=UNET, input_is_2d=False, **training):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        weights = network.build(task.channels, task.out_channels).state_dict()
-    provenance = {"training_settings": {**TRAINING, **training}}
-    return write_bundle(
-        out,
-        network=network,
-        weights=weights,
-        task=task,
-        provenance=provenance,
-        summary=task.scoring.summarise([]),
-        input_is_2d=input_is_2d,
-    )
+        module = network.build(task.channels, task.out_channels)
+    return exported(out, network, module, task, input_is_2d, training_settings=TRAINING | training)
 
 
 def workflow(bundle, folder, *names, **overrides):
     files = [str(bundle / "configs" / f"{name}.json") for name in names or ("train",)]
-    flow = ConfigWorkflow(
-        config_file=files,
-        meta_file=str(bundle / "configs/metadata.json"),
-        workflow_type="train",
-        logging_file=False,
-        bundle_root=str(bundle),
-        dataset_dir=str(folder),
-        device="cpu",
-        **overrides,
-    )
+    options = {"bundle_root": str(bundle), "dataset_dir": str(folder), "device": "cpu"} | overrides
+    meta = str(bundle / "configs/metadata.json")
+    flow = ConfigWorkflow(files, meta, workflow_type="train", logging_file=False, **options)
     flow.initialize()
     return flow
 
@@ -105,27 +81,20 @@ def test_a_validation_case_is_prepared_as_in_the_run(tmp_path, standardise):
 
 
 def test_the_loss_and_the_optimiser_are_those_of_the_run(tmp_path):
-    task = Segmentation(("organ",), 1, SIDE)
-    flow = workflow(export(tmp_path / "b_segmentation", task), write_site(tmp_path / "site"))
+    flow = workflow(export(tmp_path / "b_segmentation"), write_site(tmp_path / "site"))
     optimizer, loss = flow.parser.get_parsed_content("optimizer"), flow.parser.get_parsed_content("loss")
     assert type(optimizer) is torch.optim.SGD
     group = optimizer.param_groups[0]
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.5, 0.01)
     logits = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(loss(logits, (logits > 0.3).float()), task.loss(logits, logits > 0.3))
+    assert torch.equal(loss(logits, (logits > 0.3).float()), ORGAN.loss(logits, logits > 0.3))
     dataset = flow.parser.get_parsed_content("train#dataset")
     assert len(dataset) == 4 and [tuple(item["image"].shape) for item in dataset[0]] == [(1, SIDE, SIDE)] * 3
 
 
 @pytest.mark.slow
 def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_path):
-    bundle = export(
-        tmp_path / "b_segmentation",
-        Segmentation(("organ",), 1, SIDE),
-        learning_rate=0.02,
-        optimizer="adam",
-        betas=(0.9, 0.99),
-    )
+    bundle = export(tmp_path / "b_segmentation", learning_rate=0.02, optimizer="adam", betas=(0.9, 0.99))
     site = write_site(tmp_path / "site")
     flow = workflow(bundle, site, **{"train#trainer#max_epochs": 12, "val_interval": 12})
     assert flow.check_properties() == []
@@ -144,20 +113,13 @@ def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_pat
 
 
 def test_two_monai_algo_clients_train_the_bundle_and_medfed_starts_from_the_result(tmp_path):
-    bundle = export(tmp_path / "b_segmentation", Segmentation(("organ",), 1, SIDE))
+    bundle = export(tmp_path / "b_segmentation")
     files = [str(bundle / "configs" / name) for name in ("train.json", "evaluate.json")]
     weights, algorithms = torch.load(bundle / "models" / "model.pt", weights_only=True), []
     for seed in (1, 2):
         site = write_site(tmp_path / f"site{seed}", n=3, seed=seed)
-        options = {
-            "workflow_type": "train",
-            "meta_file": None,
-            "logging_file": False,
-            "bundle_root": str(bundle),
-            "dataset_dir": str(site),
-            "device": "cpu",
-            "ckpt_dir": str(tmp_path / f"models{seed}"),
-        }
+        options = {"workflow_type": "train", "meta_file": None, "logging_file": False, "device": "cpu"}
+        options |= {"bundle_root": str(bundle), "dataset_dir": str(site), "ckpt_dir": str(tmp_path / f"models{seed}")}
         algorithm = MonaiAlgo(
             bundle_root=str(bundle),
             local_epochs=1,
@@ -230,7 +192,7 @@ def test_a_bundle_for_classification_trains_and_its_score_is_the_mean_recall(tmp
 @pytest.fixture(scope="module")
 def bundle_to_damage(tmp_path_factory):
     """Return a bundle, and the text of its train.json."""
-    bundle = export(tmp_path_factory.mktemp("d") / "b_segmentation", Segmentation(("organ",), 1, SIDE))
+    bundle = export(tmp_path_factory.mktemp("d") / "b_segmentation")
     return bundle, (bundle / "configs" / "train.json").read_text()
 
 
@@ -257,7 +219,7 @@ def test_a_training_config_that_could_run_code_or_write_elsewhere_is_rejected(bu
 
 
 def test_a_logging_file_that_names_a_class_is_rejected(tmp_path):
-    bundle = export(tmp_path / "b_segmentation", Segmentation(("organ",), 1, SIDE))
+    bundle = export(tmp_path / "b_segmentation")
     path = bundle / "configs" / "logging.conf"
     path.write_text(path.read_text().replace("class=StreamHandler", "class=subprocess.Popen"))
     with pytest.raises(Exception, match="logging.conf"):

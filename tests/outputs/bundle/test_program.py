@@ -44,11 +44,6 @@ def built(network, method, channels):
     return module
 
 
-def loaded(folder):
-    """Build the network as MONAI does from a bundle's config."""
-    return ConfigParser({"bundle_root": str(folder), "network_def": PROGRAM_DEF}).get_parsed_content("network_def")
-
-
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize(("network", "method", "channels", "side"), CASES)
 def test_a_program_has_the_weights_and_outputs_of_its_network_for_any_batch(network, method, channels, side, tmp_path):
@@ -57,7 +52,8 @@ def test_a_program_has_the_weights_and_outputs_of_its_network_for_any_batch(netw
     save_program(tmp_path / PROGRAM, module, channels, side)
     with (tmp_path / PROGRAM).open("rb") as file:
         check_program(file, PROGRAM)
-    program = loaded(tmp_path).eval()
+    parser = ConfigParser({"bundle_root": str(tmp_path), "network_def": PROGRAM_DEF})  # as MONAI reads a bundle
+    program = parser.get_parsed_content("network_def").eval()
     assert program.state_dict().keys() == module.state_dict().keys()
     assert all(torch.equal(entry, module.state_dict()[name]) for name, entry in program.state_dict().items())
     images = torch.rand(3, channels, side, side, generator=torch.Generator().manual_seed(1))
@@ -127,6 +123,10 @@ def packed(parts, more=(), compression=zipfile.ZIP_STORED):
 
 GRAPH, WEIGHTS = "model/models/model.json", "model/data/weights/model_weights_config.json"
 NODE = ("graph_module", "graph", "nodes", 0)
+SIZE = ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str")
+LENGTH = ("config", "weight", "tensor_meta", "sizes", 0, "as_int")
+CONTAINER = ("graph_module", "module_call_graph", 0, "signature", "in_spec")
+OS_CONTAINER = '[1, {"type": "os.system", "context": "[]", "children_spec": []}]'
 CODE = "__import__('os').system('true')"
 HOSTILE = {  # part, keys of a value, new value, sentence
     "a function of PyTorch": (GRAPH, (*NODE, "target"), "torch.os.system", "operation 'torch.os.system'"),
@@ -137,38 +137,13 @@ HOSTILE = {  # part, keys of a value, new value, sentence
     "a device": (GRAPH, (*NODE, "inputs", 0, "arg"), {"as_device": {"type": "cpu"}}, "as_device"),
     "a file name": (GRAPH, (*NODE, "inputs", 0, "arg"), {"as_string": "/etc/passwd"}, "'/etc/passwd' is not allowed"),
     "code as a name": (GRAPH, (*NODE, "name"), f"x = {CODE} #", "is not allowed"),
-    "code as a size": (
-        GRAPH,
-        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-        CODE,
-        "expr_str",
-    ),
-    "a power as a size": (
-        GRAPH,
-        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-        "9**9**9",
-        "expr_str",
-    ),
-    "a long size": (
-        GRAPH,
-        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-        "9*" * 600 + "9",
-        "expr_str",
-    ),
-    "a weight that fills the memory": (
-        WEIGHTS,
-        ("config", "weight", "tensor_meta", "sizes", 0, "as_int"),
-        1 << 40,
-        "weight_. has fewer bytes than",
-    ),
+    "code as a size": (GRAPH, SIZE, CODE, "expr_str"),
+    "a power as a size": (GRAPH, SIZE, "9**9**9", "expr_str"),
+    "a long size": (GRAPH, SIZE, "9*" * 600 + "9", "expr_str"),
+    "a weight that fills the memory": (WEIGHTS, LENGTH, 1 << 40, "weight_. has fewer bytes than"),
     "code as a guard": (GRAPH, ("guards_code",), [CODE], "guards_code"),
     "code as a key": (GRAPH, ("range_constraints", CODE), {"min_val": 1, "max_val": None}, "is not allowed"),
-    "another type of container": (
-        GRAPH,
-        ("graph_module", "module_call_graph", 0, "signature", "in_spec"),
-        '[1, {"type": "os.system", "context": "[]", "children_spec": []}]',
-        "os.system",
-    ),
+    "another type of container": (GRAPH, CONTAINER, OS_CONTAINER, "os.system"),
     "a pickled weight": (WEIGHTS, ("config", "weight", "use_pickle"), True, "use_pickle"),
     "a pickled object": (WEIGHTS, ("config", "weight", "path_name"), "custom_obj_0", "custom_obj_0"),
 }
@@ -207,7 +182,7 @@ def test_pickles_which_torch_export_would_load_are_refused_without_loading_them(
     assert (tmp_path / "ran").exists(), "this is why the check exists"
 
 
-def test_unknown_repeated_and_damaged_parts_are_refused(parts):
+def test_unknown_repeated_damaged_and_compressed_parts_are_refused_before_they_are_unpacked(parts):
     library = packed(parts, [("model/data/aotinductor/model/x.so", b"")])
     with pytest.raises(UserError, match="has the part 'data/aotinductor/model/x.so'"):
         check_program(library, "model.pt2")
@@ -220,6 +195,10 @@ def test_unknown_repeated_and_damaged_parts_are_refused(parts):
     with pytest.raises(UserError, match="not a file of torch.export"):
         check_program(io.BytesIO(b"PK"), "model.pt2")
     check_program(packed(parts), "model.pt2")
+    spaces = {**parts, GRAPH: parts[GRAPH] + b" " * (1 << 20)}
+    check_program(packed(spaces), "model.pt2")
+    with pytest.raises(UserError, match="is compressed"):
+        check_program(packed(spaces, compression=zipfile.ZIP_DEFLATED), "model.pt2")
 
 
 @pytest.mark.parametrize("name", ["archive_version", "models/model.json", "data/weights/model_weights_config.json"])
@@ -249,13 +228,6 @@ def test_a_file_in_which_python_and_pytorch_find_other_parts_is_refused(parts):
     assert "models/model.json" in torch._C.PyTorchFileReader(io.BytesIO(data)).get_all_records()
     with pytest.raises(UserError, match="Python finds other parts in it than PyTorch"):
         check_program(io.BytesIO(data), "model.pt2")
-
-
-def test_a_compressed_program_is_refused_before_it_is_unpacked(parts):
-    spaces = {**parts, GRAPH: parts[GRAPH] + b" " * (1 << 20)}
-    check_program(packed(spaces), "model.pt2")
-    with pytest.raises(UserError, match="is compressed"):
-        check_program(packed(spaces, compression=zipfile.ZIP_DEFLATED), "model.pt2")
 
 
 @pytest.mark.parametrize(
