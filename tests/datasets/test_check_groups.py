@@ -34,24 +34,17 @@ def test_folders_are_counted_as_folders_and_a_folder_without_masks_may_be_one_of
     assert "if the images have classes (a classification needs at least two) and no masks, list them" in text
 
 
-def test_other_causes_and_other_colours_are_other_groups():
+def test_other_causes_are_other_groups_and_numbers_files_and_values_do_not_divide_one():
     sentences = [
         colour_problem("HK", 1),
         colour_problem("HK", 2).replace("#00ff00", "#ff0000"),
         "/data/HK/a.png: the file is empty (0 bytes); copy it again from its source",
-        "/data/HK/b.png: the image is grey; expected colour; set data.grey_to_rgb: true to repeat its channel",
-    ]
-    assert [len(group.places) for group in group_sentences(sentences)] == [1, 1, 1, 1]
-
-
-def test_numbers_files_and_values_do_not_divide_a_cause():
-    sentences = [
         "/data/a.png: the mask has the values 1, 2, 3, ... (34 values), and the background value 0; set X",
         "/data/b.png: the mask has the values 1, 7, and the background value 0; set X",
         "/data/m.png: the mask has 8 x 8 x 3 voxels, but its image /data/i 1.png has 8 x 9 x 3; resample it",
         "/data/n.png: the mask has 7 x 8 x 3 voxels, but its image /data/i 2.png has 8 x 10 x 3; resample it",
     ]
-    assert [len(group.places) for group in group_sentences(sentences)] == [2, 2]
+    assert [len(group.places) for group in group_sentences(sentences)] == [1, 1, 1, 2, 2]
 
 
 def test_a_warning_of_several_sites_names_each_with_its_cases():

@@ -47,21 +47,16 @@ def test_a_colour_has_several_spellings(tmp_path, lesion):
 
 def test_grey_values_are_colours_and_a_colour_can_belong_to_two_structures(tmp_path):
     settings = {"structure_names": ("disc", "cup"), "background_value": 255}
-    dataset = folder_with(
-        tmp_path, [255, 128, 0, 128, 255], mask_colours={"disc": ("#808080", "#000000"), "cup": 0}, **settings
-    )
+    settings["mask_colours"] = {"disc": ("#808080", "#000000"), "cup": 0}
+    dataset = folder_with(tmp_path, [255, 128, 0, 128, 255], **settings)
     assert mask_of(dataset) == [[0, 1, 1, 1, 0], [0, 0, 1, 0, 0]]
 
 
 @pytest.mark.parametrize("mode", ["RGB", "P"])
 def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_path, mode):
-    dataset = folder_with(
-        tmp_path,
-        [BLUE, RED, GREEN, WHITE],
-        mode,
-        structure_names=("a", "b"),
-        mask_colours={"b": "#00ff00", "a": "#ff0000", "background": ("#0000ff", "#ffffff")},
-    )
+    meanings = {"b": "#00ff00", "a": "#ff0000", "background": ("#0000ff", "#ffffff")}
+    settings = {"structure_names": ("a", "b"), "mask_colours": meanings}
+    dataset = folder_with(tmp_path, [BLUE, RED, GREEN, WHITE], mode, **settings)
     assert mask_of(dataset) == [[0, 1, 0, 0], [0, 0, 1, 0]]
 
 
@@ -84,24 +79,20 @@ def test_colours_without_a_name_are_refused_with_their_count(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("colours", "words"),
+    ("settings", "words"),
     [
-        ({"lesion": "#ff0000"}, "each of ['foreground']"),
-        ({"foreground": "red"}, "'red' is not a colour"),
-        ({"foreground": (255, 0)}, "(255, 0) is not a colour"),
-        ({"foreground": 256}, "256 is not a colour"),
-        ({"foreground": 0}, "the colour 0 of 'foreground' is also the background"),
+        ({"mask_colours": {"lesion": "#ff0000"}}, "each of ['foreground']"),
+        ({"mask_colours": {"foreground": "red"}}, "'red' is not a colour"),
+        ({"mask_colours": {"foreground": (255, 0)}}, "(255, 0) is not a colour"),
+        ({"mask_colours": {"foreground": 256}}, "256 is not a colour"),
+        ({"mask_colours": {"foreground": 0}}, "the colour 0 of 'foreground' is also the background"),
+        ({"mask_colours": {"foreground": 1}, "mask_threshold": 128.0}, "replaces mask_values and mask_threshold"),
     ],
 )
-def test_wrong_entries_are_refused_when_the_config_is_read(colours, words):
+def test_wrong_entries_are_refused_when_the_config_is_read(settings, words):
     with pytest.raises(ValueError) as error:
-        Folder(root="x", mask_colours=colours)
+        Folder(root="x", **settings)
     assert words in str(error.value)
-
-
-def test_one_setting_says_what_the_values_mean():
-    with pytest.raises(ValueError, match="mask_colours replaces mask_values and mask_threshold"):
-        Folder(root="x", mask_colours={"foreground": "#ff0000"}, mask_threshold=128.0)
 
 
 def test_a_site_of_which_every_mask_shows_only_colours_of_the_background_is_a_problem(tmp_path):
@@ -144,27 +135,26 @@ def test_other_colours_are_asked_for(tmp_path, colours, settings):
 
 class TestStoredChannels:
     GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    COLOUR = np.stack([GREY, 2 * GREY, 3 * GREY], -1)
+    G, C = Image.fromarray(GREY), Image.fromarray(np.stack([GREY, 2 * GREY, 3 * GREY], -1))
 
     def dataset(self, root: Path, *images: Image.Image) -> Folder:
+        for kind in ("images", "masks"):
+            (root / "north" / kind).mkdir(parents=True)
         for number, image in enumerate(images):
-            for kind in ("images", "masks"):
-                (root / "north" / kind).mkdir(parents=True, exist_ok=True)
             image.save(root / "north" / "images" / f"{number}.png")
             Image.fromarray(self.GREY % 2).save(root / "north" / "masks" / f"{number}.png")
         return Folder(root=str(root)).with_stored_channels()
 
-    def test_a_palette_of_greys_is_grey_whatever_the_first_image_is(self, tmp_path):
-        grey = Image.fromarray(self.GREY)
-        dataset = self.dataset(tmp_path, grey.convert("P"), grey, grey.convert("RGB"))
-        assert (dataset.image_channels, dataset.grey_to_rgb) == (1, False)
-        assert all(len(dataset.read_image(case, [])) == 1 for case in dataset.cases("north"))
-
-    def test_grey_images_among_colour_images_are_repeated(self, tmp_path):
-        dataset = self.dataset(tmp_path, Image.fromarray(self.GREY), Image.fromarray(self.COLOUR))
-        assert (dataset.image_channels, dataset.grey_to_rgb) == (3, True)
-        assert all(len(dataset.read_image(case, [])) == 3 for case in dataset.cases("north"))
-
-    def test_colour_images_need_no_repetition(self, tmp_path):
-        dataset = self.dataset(tmp_path, Image.fromarray(self.COLOUR), Image.fromarray(self.COLOUR).convert("P"))
-        assert (dataset.image_channels, dataset.grey_to_rgb) == (3, False)
+    @pytest.mark.parametrize(
+        ("images", "channels", "is_repeated"),
+        [
+            ((G.convert("P"), G, G.convert("RGB")), 1, False),
+            ((G, C), 3, True),
+            ((C, C.convert("P")), 3, False),
+        ],
+        ids=["a palette of greys first", "grey among colour", "colour"],
+    )
+    def test_the_channels_are_those_that_all_images_need(self, tmp_path, images, channels, is_repeated):
+        dataset = self.dataset(tmp_path, *images)
+        assert (dataset.image_channels, dataset.grey_to_rgb) == (channels, is_repeated)
+        assert all(len(dataset.read_image(case, [])) == channels for case in dataset.cases("north"))

@@ -119,9 +119,8 @@ def test_a_round_nucleus_has_the_area_of_its_circle():
 
 @pytest.mark.parametrize("name", sorted(histology_background.BACKGROUNDS))
 def test_every_background_is_finite_and_its_stain_is_not_negative(name):
-    background = histology_background.make_background(
-        name, HistologyPatient.sample(stream(0, name)), stream(1, name), 192, 0.5
-    )
+    patient = HistologyPatient.sample(stream(0, name))
+    background = histology_background.make_background(name, patient, stream(1, name), 192, 0.5)
     assert all(np.isfinite(one).all() for one in (background.lymphocytes, background.spindle, background.large))
     assert min(background.eosin.min(), background.blood.min()) >= 0 and background.eosin.shape == (192, 192)
 
