@@ -11,59 +11,24 @@ import json
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 ROW = "hardening_row"  # name of the property of a test's report; it travels from pytest-xdist's workers
-HEADINGS = {
-    "goal": "Goal",
-    "what": "What is measured",
-    "expected": "Goal's figure",
-    "measured": "Measured",
-    "control": "Negative control",
-    "seconds": "Seconds",
-    "result": "Result",
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the table.
-
-    Attributes:
-        goal: number of the goal, such as "R1".
-        what: what is measured.
-        expected: the goal's figure.
-        measured: the measured figure.
-        control: the figure of the negative control, where the defect has to be found.
-        seconds: how long the measurement took.
-        result: "met", or "not met".
-    """
-
-    goal: str
-    what: str
-    expected: str
-    measured: str
-    control: str
-    seconds: float
-    result: str
+HEADINGS = ("Goal", "What is measured", "Goal's figure", "Measured", "Negative control", "Seconds", "Result")
+KEYS = ("goal", "what", "expected", "measured", "control", "seconds", "result")
 
 
 @dataclass
 class Measurement:
-    """Hands the scale and random numbers to a hardening test, and takes its figures.
+    """Hands the scale and random numbers to a hardening test, and takes its figures."""
 
-    Attributes:
-        scale: factor of all counts, the option `--hardening-scale`.
-        seed: the option `--hardening-seed`.
-        properties: the properties of the test's report, to which the rows are added.
-    """
-
-    scale: float
+    goal: str  # number of the goal, such as "R1"
+    scale: float  # factor of all counts, the option `--hardening-scale`
     seed: int
-    properties: list[tuple[str, object]]
+    properties: list[tuple[str, object]]  # of the test's report, to which the rows are added
     start: float = field(default_factory=time.monotonic)
     failures: list[str] = field(default_factory=list)
 
@@ -75,34 +40,33 @@ class Measurement:
         """Return a random generator that depends on the seed and on words for its purpose."""
         return random.Random(repr((self.seed, *purpose)))
 
-    def some(self, values: Iterable, minimum: int = 1, *purpose: object) -> list:
+    def some(self, values: Iterable, minimum: int = 1) -> list:
         """Return a part of the values, as large as the scale says, in their order; all of them at scale 1."""
         values = list(values)
         n = min(len(values), self.count(len(values), minimum))
-        chosen = sorted(self.rng("some", *purpose).sample(range(len(values)), n))
+        chosen = sorted(self.rng("some").sample(range(len(values)), n))
         return [values[index] for index in chosen]
 
     def add(
-        self, goal: str, what: str, expected: str, measured: str, met: bool, control: str, control_found: bool
+        self, what: str, figure: tuple[str, str, bool], control: tuple[str, bool], problems: Iterable[str] = ()
     ) -> None:
-        """Write a row of the table; `conclude` fails the test if it is not met.
+        """Write a row of the table; `conclude` fails the test if the row is not met.
 
         Args:
-            goal: number of the goal.
             what: what is measured.
-            expected: the goal's figure.
-            measured: the measured figure.
-            met: whether the measured figure is the goal's.
-            control: the figure of the negative control.
-            control_found: whether the measurement found the defect of the control.
+            figure: the goal's figure, the measured one, and whether the goal is met.
+            control: the figure of the negative control, and whether the measurement found its defect.
+            problems: the cases that do not meet the goal, of which the row lists two.
         """
-        result = "met" if met and control_found else "not met" + (": control" if met else "")
-        row = Row(goal, what, expected, measured, control, round(time.monotonic() - self.start, 1), result)
-        self.properties.append((ROW, asdict(row)))
+        (expected, measured, met), (of_control, found) = figure, control
+        measured = "; ".join([measured, *list(problems)[:2]])
+        result = "met" if met and found else "not met" + (": control" if met else "")
+        row = (self.goal, what, expected, measured, of_control, round(time.monotonic() - self.start, 1), result)
+        self.properties.append((ROW, dict(zip(KEYS, row, strict=True))))
         if not met:
-            self.failures.append(f"{goal} is not met: {measured}, but the goal is {expected} ({what})")
-        elif not control_found:
-            self.failures.append(f"{goal}: the control shows no defect, so the figure means nothing: {control}")
+            self.failures.append(f"{self.goal} is not met: {measured}, but the goal is {expected} ({what})")
+        elif not found:
+            self.failures.append(f"{self.goal}: the control shows no defect, so the figure means nothing: {of_control}")
 
     def conclude(self) -> None:
         """Fail the test if a row is not met."""
@@ -114,29 +78,26 @@ class Measurement:
         self.conclude()
 
 
+def goal_of(test: str) -> str:
+    """Return the goal in a test's name: R1 of `test_r1_killed_while_saving`."""
+    return test.split("_")[1].upper()
+
+
 def pytest_addoption(parser) -> None:
     group = parser.getgroup("hardening", "pytest -m hardening")
-    group.addoption(
-        "--hardening-scale",
-        type=float,
-        default=1.0,
-        metavar="F",
-        help="factor of all counts of the hardening tests; 1 has the counts of the goals",
-    )
+    help_of_scale = "factor of all counts of the hardening tests; 1 has the counts of the goals"
+    group.addoption("--hardening-scale", type=float, default=1.0, metavar="F", help=help_of_scale)
     group.addoption("--hardening-seed", type=int, default=0, metavar="N", help="seed of the hardening tests")
-    group.addoption(
-        "--hardening-folder",
-        type=Path,
-        metavar="FOLDER",
-        help="folder into which the table is written, as hardening.json and hardening.md",
-    )
+    help_of_folder = "folder into which the table is written, as hardening.json and hardening.md"
+    group.addoption("--hardening-folder", type=Path, metavar="FOLDER", help=help_of_folder)
 
 
 @pytest.fixture
 def measurement(request) -> Measurement:
     """The scale and the seed for a hardening test; its rows are attached to the test's report."""
-    option = request.config.getoption
-    return Measurement(option("--hardening-scale"), option("--hardening-seed"), request.node.user_properties)
+    option, test = request.config.getoption, request.node
+    scale, seed = option("--hardening-scale"), option("--hardening-seed")
+    return Measurement(goal_of(test.name), scale, seed, test.user_properties)
 
 
 def rows_of(reports: Iterable) -> list[dict]:
@@ -147,26 +108,22 @@ def rows_of(reports: Iterable) -> list[dict]:
         if not own and "hardening" in report.keywords:
             name = report.nodeid.rpartition("::")[2]
             why = "skipped" if report.skipped else "ended with an error"
-            own = [asdict(Row(name.split("_")[1].upper(), name, "", why, "", round(report.duration, 1), "not met"))]
+            row = (goal_of(name), name, "", why, "", round(report.duration, 1), "not met")
+            own = [dict(zip(KEYS, row, strict=True))]
         rows += own
     return sorted(rows, key=lambda row: (int(row["goal"].strip("R")), row["what"]))
 
 
 def as_markdown(rows: list[dict], scale: float, seed: int) -> str:
     """Return the rows as a table in Markdown, with the scale and the seed above it."""
-    lines = [f"Scale {scale:g}, seed {seed}.", "", f"| {' | '.join(HEADINGS.values())} |", "|---" * len(HEADINGS) + "|"]
-    lines += [f"| {' | '.join(str(row[key]).replace('|', '/') for key in HEADINGS)} |" for row in rows]
+    lines = [f"Scale {scale:g}, seed {seed}.", "", f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|"]
+    lines += [f"| {' | '.join(str(row[key]).replace('|', '/') for key in KEYS)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    reports = [
-        report
-        for kind in ("passed", "failed", "error", "skipped")
-        for report in terminalreporter.stats.get(kind, [])
-        if hasattr(report, "user_properties")
-    ]
-    rows = rows_of(reports)
+    kinds = (terminalreporter.stats.get(kind, []) for kind in ("passed", "failed", "error", "skipped"))
+    rows = rows_of(report for reports in kinds for report in reports if hasattr(report, "user_properties"))
     if not rows:
         return
     scale, seed = config.getoption("--hardening-scale"), config.getoption("--hardening-seed")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-TARGETS = [
-    "os.system",
-    "medfed.networks.unet.UNet",
-    "subprocess.run",
-    "LoadImaged",
-    "monai.transforms.Lambda",
-    "@device",
-    "$glob.glob",
-    3,
-    None,
-]
+from medfed.networks.unet import UNet
+from medfed.outputs.bundle.write import write_bundle
+from medfed.tasks.segmentation import Segmentation
+
+TARGETS = [*"os.system medfed.networks.unet.UNet subprocess.run LoadImaged monai.transforms.Lambda".split()]
+TARGETS += ["@device", "$glob.glob", 3, None]
 ENTRIES = [
     ("reader", "os.system"),  # LoadImage imports a dotted reader and calls it
     ("writer", "subprocess.Popen"),
@@ -63,6 +58,20 @@ EXPRESSIONS = [
     "$@a" + "+@a" * 20000,
 ]
 MEMBERS = ["../x", "/etc/x", "organ_segmentation/../../x", "a\\..\\x", "C:x", "organ/"]
+
+
+def small_bundle(folder: Path) -> Path:
+    """Write a bundle with a small untrained U-Net, which is not hostile."""
+    network, task = UNet(features=(2, 2, 2, 2, 2, 2)), Segmentation(("organ",), 1, 32)
+    return write_bundle(
+        folder / "organ_segmentation",
+        network=network,
+        weights=network.build(1, 1).state_dict(),
+        task=task,
+        provenance={},
+        summary=task.scoring.summarise([]),
+        input_is_2d=False,
+    )
 
 
 def zipped(bundle: Path, path: Path, change: dict | None = None, more=()) -> Path:

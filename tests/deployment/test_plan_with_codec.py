@@ -50,6 +50,7 @@ def prepared(tmp_path, tiny_phantom, request):
 def test_the_plan_identifies_a_codec_by_its_content_and_not_by_its_path(prepared):
     tmp_path, sent = prepared
     plan = (tmp_path / "fed" / "plan.yaml").read_text()
+    assert sent.read_bytes() == (tmp_path / "ours" / "codec.safetensors").read_bytes()
     assert sent.name in plan and str(tmp_path / "ours") not in plan
     assert (sent.parent / "plan.yaml").read_text() == plan
 

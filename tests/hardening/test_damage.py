@@ -77,13 +77,9 @@ def test_r10_images_when_they_are_read(measurement, small_phantom, tmp_path):
     n_wrong = n_found(path, read, n, rng, (WrongVoxelsError,))
     n_control = n_found(path, read_with_nibabel, n, rng, (WrongVoxelsError,))
     measurement.report(
-        "R10",
         "one flipped bit in a .nii.gz image, when the image is read",
-        f"0 of {n} read with other voxels",
-        f"{n_wrong} of {n}",
-        n_wrong == 0,
-        f"nibabel alone {n_control} of {n}",
-        n_control > 0,
+        (f"0 of {n} read with other voxels", f"{n_wrong} of {n}", n_wrong == 0),
+        (f"nibabel alone {n_control} of {n}", n_control > 0),
     )
 
 
@@ -106,13 +102,9 @@ def test_r10_images_of_a_run_that_is_resumed(measurement, small_phantom, tmp_pat
     found = sum(n_found(path, check, k, rng) for path, k in spread(n, paths) if k)
     control = sum(n_found(path, check_without_record, k, rng) for path, k in spread(n, paths) if k)
     measurement.report(
-        "R10",
         "one flipped bit in an image or mask since the run was started",
-        f"{n} of {n} found",
-        f"{found} of {n}",
-        found == n,
-        f"without data.json {control} of {n}",
-        control < n,
+        (f"{n} of {n} found", f"{found} of {n}", found == n),
+        (f"without data.json {control} of {n}", control < n),
     )
 
 
@@ -126,13 +118,9 @@ def test_r10_files_of_a_run(measurement, tmp_path):
     some = measurement.count(100, 20)
     control = n_found(model, lambda: load(model.read_bytes()), some, rng, (safetensors.SafetensorError, KeyError))
     measurement.report(
-        "R10",
         f"one flipped bit in a file of a finished run ({len(paths)} kinds of files)",
-        f"{n} of {n} found",
-        f"{found} of {n}",
-        found == n,
-        f"safetensors without a checksum {control} of {some}",
-        control < some,
+        (f"{n} of {n} found", f"{found} of {n}", found == n),
+        (f"safetensors without a checksum {control} of {some}", control < some),
     )
 
 
@@ -152,13 +140,9 @@ def test_r10_checkpoints(measurement, tmp_path):
         tmp_path / "plain", lambda: type(state).from_bytes((tmp_path / "plain").read_bytes()), n, rng, (InvalidMessage,)
     )
     measurement.report(
-        "R10",
         "one flipped bit in a checkpoint of the coordinator or of a site",
-        f"{2 * n} of {2 * n} found",
-        f"{found} of {2 * n}",
-        found == 2 * n,
-        f"the same bytes without their checksum {control} of {n}",
-        control < n,
+        (f"{2 * n} of {2 * n} found", f"{found} of {2 * n}", found == 2 * n),
+        (f"the same bytes without their checksum {control} of {n}", control < n),
     )
 
 
@@ -176,11 +160,7 @@ def test_r10_messages(measurement, tmp_path):
         tmp_path / "message", lambda: Message.from_bytes((tmp_path / "message").read_bytes()), n, rng, (InvalidMessage,)
     )
     measurement.report(
-        "R10",
         "one flipped bit in a message on its way between hospitals (TLS)",
-        f"{n} of {n} found",
-        f"{found} of {n}",
-        found == n,
-        f"the message's own format without TLS {control} of {n}",
-        control < n,
+        (f"{n} of {n} found", f"{found} of {n}", found == n),
+        (f"the message's own format without TLS {control} of {n}", control < n),
     )

@@ -16,7 +16,7 @@ import pytest
 import torch
 from audited_process import record
 from conftest import SMALL_UNET, tiny_yaml
-from hostile_bundles import ENTRIES, EXPRESSIONS, MEMBERS, TARGETS, zipped
+from hostile_bundles import ENTRIES, EXPRESSIONS, MEMBERS, TARGETS, small_bundle, zipped
 from made_runs import made_run
 from monai.bundle import ConfigParser
 from PIL import Image
@@ -27,13 +27,9 @@ from medfed.deployment.join import read_site_file
 from medfed.deployment.templates import site_file_text
 from medfed.federation.message import Message, State
 from medfed.networks.adain import load_codec
-from medfed.networks.unet import UNet
-from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.segmentation import Segmentation
 
 pytestmark = [pytest.mark.hardening, pytest.mark.filterwarnings("ignore")]
-UNET = UNet(features=(2, 2, 2, 2, 2, 2))
 CODE = "open('EXECUTED', 'w').close()\nclass Thing: pass\n"
 
 
@@ -236,16 +232,7 @@ def controls(place: Path) -> dict[str, Callable[[], object]]:
 
 
 def test_r12_hostile_files(measurement, small_phantom, tmp_path):
-    task = Segmentation(("organ",), 1, 32)
-    bundle = write_bundle(
-        tmp_path / "organ_segmentation",
-        network=UNET,
-        weights=UNET.build(1, 1).state_dict(),
-        task=task,
-        provenance={},
-        summary=task.scoring.summarise([]),
-        input_is_2d=False,
-    )
+    bundle = small_bundle(tmp_path)
     chosen = measurement.some(samples(small_phantom, bundle).items(), 40)
     executed, written, accepted = [], [], []
     for number, (name, sample) in enumerate(chosen):
@@ -259,19 +246,21 @@ def test_r12_hostile_files(measurement, small_phantom, tmp_path):
     for work in controls(place).values():
         done = record(place, place / "out", lambda: work() and 0 or 0)  # noqa: B023
         n_caught += bool(done.executed or done.written)
-    n_accepted = 0
+    n_ok = 0
     for number, sample in enumerate(good := harmless(small_phantom, bundle)):
         (place := tmp_path / f"harmless_{number}").mkdir()
-        n_accepted += record(place, place, partial(sample, place)).code == 0
-    n, first = len(chosen), [*executed, *written, *accepted][:2]
+        n_ok += record(place, place, partial(sample, place)).code == 0
+    n, n_good = len(chosen), len(good)
     measurement.report(
-        "R12",
         f"{n} hostile files: pickles, configs, plans, bundles, zip files, images",
-        f"0 executed, 0 written outside the folder, {n} refused",
-        f"{len(executed)} executed, {len(written)} written outside, {n - len(accepted)} refused"
-        + (f"; {'; '.join(first)}" if first else ""),
-        not executed and not written and not accepted,
-        f"found in 4 readers that trust what they read: {n_caught}; harmless files accepted: {n_accepted} of "
-        f"{len(good)}",
-        n_caught == 4 and n_accepted == len(good),
+        (
+            f"0 executed, 0 written outside the folder, {n} refused",
+            f"{len(executed)} executed, {len(written)} written outside, {n - len(accepted)} refused",
+            not executed and not written and not accepted,
+        ),
+        (
+            f"found in 4 readers that trust what they read: {n_caught}; harmless files accepted: {n_ok} of {n_good}",
+            n_caught == 4 and n_ok == n_good,
+        ),
+        [*executed, *written, *accepted],
     )

@@ -154,12 +154,11 @@ def test_r15_identifiers_of_patients(measurement, tmp_path, monkeypatch, capfd, 
     )
     in_cases = words.find((run / "cases.csv").read_bytes())
     measurement.report(
-        "R15",
         f"{len(used)} identifiers in names, headers and notes of {kind}: {len(messages)} messages, log, and "
         f"{len(files)} files of a run, its report, bundle and audit, also decompressed",
-        "0 hits",
-        f"{len(hits)} files with hits" + (f": {', '.join(sorted(hits)[:4])}" if hits else ""),
-        not hits,
-        f"found in the hospital's own files {len(planted & used)} of {len(used)}, in cases.csv {len(in_cases)}",
-        used <= planted and bool(in_cases),
+        ("0 hits", f"{len(hits)} files with hits" + (f": {', '.join(sorted(hits)[:4])}" if hits else ""), not hits),
+        (
+            f"found in the hospital's own files {len(planted & used)} of {len(used)}, in cases.csv {len(in_cases)}",
+            used <= planted and bool(in_cases),
+        ),
     )

@@ -52,13 +52,9 @@ def test_r17_distances_against_brute_force(measurement):
         abs(score(a, b, (1.0, 1.0, 1.0)).hd95_mm - brute_force(a, b, spacing)["hd95"]) for a, b, spacing in pairs
     )
     measurement.report(
-        "R17",
         f"Dice, HD, HD95 and ASSD of {n} random pairs of masks, anisotropic, 2-D and 3-D, also single voxels",
-        f"largest error at most {MAX_ERROR:g}",
-        f"{worst:.1e}",
-        worst <= MAX_ERROR,
-        f"without the voxel size {control:.2g}",
-        control > MAX_ERROR,
+        (f"largest error at most {MAX_ERROR:g}", f"{worst:.1e}", worst <= MAX_ERROR),
+        (f"without the voxel size {control:.2g}", control > MAX_ERROR),
     )
 
 
@@ -103,11 +99,7 @@ def test_r17_a_missed_organ_never_improves_a_mean(measurement):
         )
         n_monai += monai_mean(worse) < monai_mean(cases)
     measurement.report(
-        "R17",
         f"cohorts of 3 patients in which the prediction of one becomes empty, {n} times",
-        f"0 of {n} with a better mean",
-        f"{n_better} of {n}",
-        n_better == 0,
-        f"mean HD95 of MONAI better in {n_monai} of {n}",
-        n_monai > 0,
+        (f"0 of {n} with a better mean", f"{n_better} of {n}", n_better == 0),
+        (f"mean HD95 of MONAI better in {n_monai} of {n}", n_monai > 0),
     )

@@ -46,13 +46,16 @@ def test_r13_numbers_per_shared_spectrum(measurement):
     other_window = full_fft(images.double(), others.double(), ratio.double(), 2 * method.alpha)
     control = float((ours - other_window).abs().max())
     measurement.report(
-        "R13",
         f"numbers per channel of a shared spectrum, and images augmented with them, {SIDE} pixels",
-        f"at most {MAX_NUMBERS} numbers; difference from full spectra below {MAX_DIFFERENCE:g}",
-        f"{n_shared} numbers, difference {difference:.1e}",
-        n_shared <= MAX_NUMBERS and difference < MAX_DIFFERENCE,
-        f"full spectrum {n_full:,} numbers; another window differs by {control:.1e}",
-        n_full > MAX_NUMBERS and control > MAX_DIFFERENCE,
+        (
+            f"at most {MAX_NUMBERS} numbers; difference from full spectra below {MAX_DIFFERENCE:g}",
+            f"{n_shared} numbers, difference {difference:.1e}",
+            n_shared <= MAX_NUMBERS and difference < MAX_DIFFERENCE,
+        ),
+        (
+            f"full spectrum {n_full:,} numbers; another window differs by {control:.1e}",
+            n_full > MAX_NUMBERS and control > MAX_DIFFERENCE,
+        ),
     )
 
 
@@ -91,25 +94,21 @@ def test_r14_what_the_shared_statistics_reveal(measurement, phantom):
         }
         detail = max(abs(details[way]) for way in ("window", "fitted") if way in details)
         measurement.add(
-            "R14",
             f"{name}: detail of {len(result['reconstruction'])} images reconstructed from what is shared",
-            f"mean correlation at most {MAX_DETAIL}",
-            f"{detail:.3f}",
-            detail <= MAX_DETAIL,
-            f"full spectrum {details['full']:.3f}",
-            details["full"] >= MIN_CONTROL,
+            (f"mean correlation at most {MAX_DETAIL}", f"{detail:.3f}", detail <= MAX_DETAIL),
+            (f"full spectrum {details['full']:.3f}", details["full"] >= MIN_CONTROL),
         )
     attacked = linkage(results[WINDOW])
     is_attacked = attacked[0] > MAX_LINKAGE or attacked[1] > MAX_AUC
     for name, result in results.items():
         rate, area, text = linkage(result)
         measurement.add(
-            "R14",
             f"{name}: images re-identified, and patients recognised as members, from what is shared",
-            f"at most {MAX_LINKAGE:.0%} re-identified, area under the curve at most {MAX_AUC}",
-            text,
-            rate <= MAX_LINKAGE and area <= MAX_AUC,
-            f"{WINDOW}: {attacked[2]}",
-            is_attacked,
+            (
+                f"at most {MAX_LINKAGE:.0%} re-identified, area under the curve at most {MAX_AUC}",
+                text,
+                rate <= MAX_LINKAGE and area <= MAX_AUC,
+            ),
+            (f"{WINDOW}: {attacked[2]}", is_attacked),
         )
     measurement.conclude()

@@ -58,13 +58,9 @@ def test_r4_equal_runs_have_equal_bytes(measurement, small_phantom, tmp_path, mo
     n = len(set(digests.values()))
     is_other = digest_of(tmp_path / "other") not in digests.values()
     measurement.report(
-        "R4",
         f"{n_fresh} runs with other PYTHONHASHSEEDs, {n_here} with permuted sites and with 1 and 2 jobs",
-        "1 checksum of model, scores, history and ledger",
-        f"{n} of {len(digests)} runs",
-        n == 1,
-        f"another seed gives {'another' if is_other else 'the same'} checksum",
-        is_other,
+        ("1 checksum of model, scores, history and ledger", f"{n} of {len(digests)} runs", n == 1),
+        (f"another seed gives {'another' if is_other else 'the same'} checksum", is_other),
     )
 
 
@@ -97,13 +93,9 @@ def test_r16_simultaneous_starts(measurement, tmp_path):
     (tmp_path / "free").mkdir()
     n_control, _ = n_that_run(tmp_path / "free", n, nullcontext)
     measurement.report(
-        "R16",
         f"{n} processes that start in one folder at the same time",
-        f"1 works, {n - 1} are refused",
-        f"{n_run} works, {n_refused} refused",
-        n_run == 1 and n_refused == n - 1,
-        f"without the lock {n_control} work",
-        n_control > 1,
+        (f"1 works, {n - 1} are refused", f"{n_run} works, {n_refused} refused", n_run == 1 and n_refused == n - 1),
+        (f"without the lock {n_control} work", n_control > 1),
     )
 
 
@@ -141,11 +133,7 @@ def test_r16_wrong_clocks(measurement, tmp_path):
     timings = {(path / "timings.csv").read_bytes() for path in tmp_path.iterdir()}
     n = len(cases)
     measurement.report(
-        "R16",
         f"runs that are killed and resumed while the clock is wrong by a day or by hours ({len(cases)} cases)",
-        f"{n} of {n} with the result of a right clock",
-        f"{n_equal} of {n}",
-        n_equal == n,
-        f"{len(timings)} different files of times in {n + 1} runs",
-        len(timings) > 1,
+        (f"{n} of {n} with the result of a right clock", f"{n_equal} of {n}", n_equal == n),
+        (f"{len(timings)} different files of times in {n + 1} runs", len(timings) > 1),
     )

@@ -24,14 +24,14 @@ def test_r2_resuming_is_bit_identical(measurement, tmp_path, name):
     )
     n_different = len(counts.different)
     measurement.report(
-        "R2",
         f"{name}: runs of {kills.SETTINGS.rounds} rounds ended at random moments by {', '.join(kills.WAYS)}",
-        f"{n_kills} of {n_kills} kills without another model, table, ledger or manifest",
-        f"{n_kills} kills, {counts.n_runs - n_different} of {counts.n_runs} resumed runs bit-identical"
-        + (f"; {counts.different[0]}" if n_different else ""),
-        n_different == 0 and counts.n_kills == n_kills,
-        f"resumed without the optimisers of the sites: {n_equal} of {len(stops)} bit-identical",
-        n_equal < len(stops),
+        (
+            f"{n_kills} of {n_kills} kills without another model, table, ledger or manifest",
+            f"{n_kills} kills, {counts.n_runs - n_different} of {counts.n_runs} resumed runs bit-identical",
+            n_different == 0 and counts.n_kills == n_kills,
+        ),
+        (f"resumed without the optimisers of the sites: {n_equal} of {len(stops)} bit-identical", n_equal < len(stops)),
+        counts.different,
     )
 
 
@@ -49,11 +49,12 @@ def test_r3_every_part_of_the_state_is_needed(measurement, tmp_path):
             if kills.is_forgotten_silently(folder / str(number), name, forget, 2, expected):
                 unnoticed.append(f"{part} of {name}")
     measurement.report(
-        "R3",
         f"runs that are resumed without one of {len(kills.FORGET)} parts of their state, {len(names)} methods",
-        f"{n_cases} of {n_cases} give another result or are refused",
-        f"{n_cases - len(unnoticed)} of {n_cases}" + (f"; unnoticed: {', '.join(unnoticed)}" if unnoticed else ""),
-        not unnoticed,
-        f"resumed with all parts: {n_unchanged} of {len(names)} bit-identical",
-        n_unchanged == len(names),
+        (
+            f"{n_cases} of {n_cases} give another result or are refused",
+            f"{n_cases - len(unnoticed)} of {n_cases}",
+            not unnoticed,
+        ),
+        (f"resumed with all parts: {n_unchanged} of {len(names)} bit-identical", n_unchanged == len(names)),
+        [f"unnoticed: {case}" for case in unnoticed],
     )

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,6 +29,14 @@ def save_in_place(path: Path, *parts: bytes | str) -> None:
     with open(path, "wb") as file:
         for part in parts:
             file.write(part.encode() if isinstance(part, str) else part)
+
+
+@contextmanager
+def all_saved_in_place():
+    """A control: all files of a run are overwritten."""
+    module = "medfed.outputs.{}.write_atomically"
+    with patch(module.format("run_folder"), save_in_place), patch(module.format("manifest"), save_in_place):
+        yield
 
 
 def n_unreadable(folder: Path, save: Callable[[int], object], load: Callable[[], object], n: int, rng) -> int:
@@ -78,13 +87,9 @@ def test_r1_killed_while_saving(measurement, tmp_path):
         rng,
     )
     measurement.report(
-        "R1",
         f"SIGKILL after 20 to 150 ms of saving checkpoints of {4 * N_WEIGHTS >> 20} MB in a loop",
-        f"0 of {n} with an unreadable checkpoint",
-        f"{n_bad} of {n}",
-        n_bad == 0,
-        f"saved in place {n_control} of {n}, torch.save in place {n_torch} of {n}",
-        n_control > 0 and n_torch > 0,
+        (f"0 of {n} with an unreadable checkpoint", f"{n_bad} of {n}", n_bad == 0),
+        (f"saved in place {n_control} of {n}, torch.save in place {n_torch} of {n}", n_control > 0 and n_torch > 0),
     )
 
 
@@ -124,43 +129,37 @@ def untrained(path: Path) -> None:
 
 
 def test_r9_a_fault_at_every_operation_of_a_run_without_training(measurement, tmp_path):
-    n = n_operations(untrained, tmp_path / "run")
-    cases = measurement.some([(k, fault) for k in range(1, n + 1) for fault in FAULTS], 60)
+    n_all = n_operations(untrained, tmp_path / "run")
+    cases = measurement.some([(k, fault) for k in range(1, n_all + 1) for fault in FAULTS], 60)
+    n = len(cases)
     wrong = failures(untrained, untrained_runs.content, cases)
-    with (
-        patch("medfed.outputs.run_folder.write_atomically", save_in_place),
-        patch("medfed.outputs.manifest.write_atomically", save_in_place),
-    ):
+    with all_saved_in_place():
         n_control = len(failures(untrained, untrained_runs.content, cases))
     measurement.report(
-        "R9",
-        f"{', '.join(FAULTS)} at each of the {n} operations on files of a run whose training is left out",
-        f"{len(cases)} of {len(cases)} faults end with the error, without temporary files, and the run is resumed",
-        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}",
-        not wrong,
-        f"saved in place {len(cases) - n_control} of {len(cases)}",
-        n_control > 0,
+        f"{', '.join(FAULTS)} at each of the {n_all} operations on files of a run whose training is left out",
+        (
+            f"{n} of {n} faults end with the error, without temporary files, and the run is resumed",
+            f"{n - len(wrong)} of {n}",
+            not wrong,
+        ),
+        (f"saved in place {n - n_control} of {n}", n_control > 0),
+        wrong,
     )
 
 
 def test_r9_a_fault_during_training(measurement, tmp_path):
-    n = n_operations(kills.work, tmp_path / "run")
-    cases = measurement.some([(k, FAULTS[k % len(FAULTS)]) for k in range(1, n + 1)], 10)
+    n_all = n_operations(kills.work, tmp_path / "run")
+    cases = measurement.some([(k, FAULTS[k % len(FAULTS)]) for k in range(1, n_all + 1)], 10)
+    n = len(cases)
     wrong = failures(kills.work, kills.results, cases)
-    some = cases[:: max(1, len(cases) // 20)]
-    with (
-        patch("medfed.outputs.run_folder.write_atomically", save_in_place),
-        patch("medfed.outputs.manifest.write_atomically", save_in_place),
-    ):
+    some = cases[:: max(1, n // 20)]
+    with all_saved_in_place():
         n_control = len(failures(kills.work, kills.results, some))
     measurement.report(
-        "R9",
-        f"one of these faults at each of the {n} operations of a run of 4 rounds that trains",
-        f"{len(cases)} of {len(cases)} resumed to the result of R2",
-        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}",
-        not wrong,
-        f"saved in place {len(some) - n_control} of {len(some)}",
-        n_control > 0,
+        f"one of these faults at each of the {n_all} operations of a run of 4 rounds that trains",
+        (f"{n} of {n} resumed to the result of R2", f"{n - len(wrong)} of {n}", not wrong),
+        (f"saved in place {len(some) - n_control} of {len(some)}", n_control > 0),
+        wrong,
     )
 
 
@@ -193,11 +192,7 @@ def test_r9_a_real_full_disk(measurement, small_disk, tmp_path):
         n_good += kills.results(small_disk / "run") == expected
         shutil.rmtree(small_disk / "run")
     measurement.report(
-        "R9",
         "runs on a real file system of 2 MB that is filled up",
-        f"{n} of {n} resumed to the result of R2",
-        f"{n_good} of {n}",
-        n_good == n,
-        f"the disk was full in {n_full} of {n}",
-        n_full > 0,
+        (f"{n} of {n} resumed to the result of R2", f"{n_good} of {n}", n_good == n),
+        (f"the disk was full in {n_full} of {n}", n_full > 0),
     )

@@ -47,17 +47,15 @@ def _deviation(*case) -> str:
 def test_r5_dropped_sites(measurement):
     cases = [(faulty, fault, stops) for faulty in SUBSETS for fault in FAULTS for stops in (False, True)]
     cases = measurement.some(cases, 20)
+    n = len(cases)
     wrong = [f"{case}: {why}" for case in cases if (why := deviation(*case))]
     with without_checks():
         n_control = n_deviations(cases)
     measurement.report(
-        "R5",
         "sites of 4 that never start, die, are late, reply twice or to an old round; replies dropped or fatal",
-        f"{len(cases)} of {len(cases)} cases end as the round loop promises",
-        f"{len(cases) - len(wrong)} of {len(cases)}{'; first: ' + wrong[0] if wrong else ''}",
-        not wrong,
-        f"without checks of replies {len(cases) - n_control} of {len(cases)}",
-        n_control > 0,
+        (f"{n} of {n} cases end as the round loop promises", f"{n - len(wrong)} of {n}", not wrong),
+        (f"without checks of replies {n - n_control} of {n}", n_control > 0),
+        wrong,
     )
 
 
@@ -91,13 +89,13 @@ def test_r7_invalid_updates(measurement):
         n_control = sum(not is_finite_without_checks(method, INVALID[kind][0]) for method, kind in cases)
     n = len(cases)
     measurement.report(
-        "R7",
         f"invalid updates of 1 of 4 sites: {len(INVALID)} kinds x {len(METHODS)} methods and aggregators",
-        f"0 of {n} models not finite, {n} of {n} rejected by name, 0 honest sites named",
-        f"{n_not_finite} of {n} not finite, {n_named} of {n} rejected by name, {n_honest} honest sites named",
-        n_not_finite == n_honest == 0 and n_named == n,
-        f"without checks {n_control} of {n} not finite",
-        n_control > 0,
+        (
+            f"0 of {n} models not finite, {n} of {n} rejected by name, 0 honest sites named",
+            f"{n_not_finite} of {n} not finite, {n_named} of {n} rejected by name, {n_honest} honest sites named",
+            n_not_finite == n_honest == 0 and n_named == n,
+        ),
+        (f"without checks {n_control} of {n} not finite", n_control > 0),
     )
 
 
@@ -121,11 +119,11 @@ def test_r7_finite_attacks(measurement):
     control = max(distance_ratio(FedAvg(), make(start)) for make in FINITE.values())
     worst = max(ratios, key=ratios.get)
     measurement.report(
-        "R7",
         f"finite attacks ({', '.join(FINITE)}) on the {len(ROBUST)} robust rules, sizes not compared",
-        "distance from the honest mean at most 2 times that of the farthest honest site",
-        f"at most {ratios[worst]:.2f} times ({worst})",
-        ratios[worst] <= 2,
-        f"FedAvg {control:.3g} times",
-        control > 2,
+        (
+            "distance from the honest mean at most 2 times that of the farthest honest site",
+            f"at most {ratios[worst]:.2f} times ({worst})",
+            ratios[worst] <= 2,
+        ),
+        (f"FedAvg {control:.3g} times", control > 2),
     )

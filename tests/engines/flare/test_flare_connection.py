@@ -142,18 +142,13 @@ def test_an_incomplete_reply_is_requested_again():
     assert replies["north"].kind == "train" and received.count("north") == 1
 
 
-def test_after_max_jobs_failures_the_reply_holds_the_reason():
-    jobs = FakeJobs(*MAX_JOBS * [breaking_after(0)], echo)
+@pytest.mark.parametrize("n", [0, 1])
+def test_after_max_jobs_failures_the_replies_so_far_are_returned_and_the_others_hold_the_reason(n):
+    jobs = FakeJobs(breaking_after(n), *(MAX_JOBS - 1) * [breaking_after(0)], echo)
     replies, _ = exchange(jobs)
-    assert {reply.kind for reply in replies.values()} == {"failed"}
+    assert [replies[site].kind for site in sorted(ASKED)] == n * ["train"] + (3 - n) * ["failed"]
     assert replies["west"].facts["why"] == "did not reply: FLARE's job ended: its connection broke"
     assert len(jobs.headers) == MAX_JOBS == jobs.stopped
-
-
-def test_replies_received_before_giving_up_are_returned():
-    jobs = FakeJobs(breaking_after(1), *(MAX_JOBS - 1) * [breaking_after(0)])
-    replies, _ = exchange(jobs)
-    assert [replies[site].kind for site in sorted(ASKED)] == ["train", "failed", "failed"]
 
 
 def test_a_controller_that_never_connects_is_given_up_after_the_timeout():
@@ -162,19 +157,6 @@ def test_a_controller_that_never_connects_is_given_up_after_the_timeout():
     reason = "did not reply: FLARE's job ended: its controller did not connect within 0.1 s"
     assert replies["north"].facts["why"] == reason
     assert threading.active_count() <= threads  # no thread is left waiting
-
-
-def test_the_reason_of_a_job_that_ends_before_its_controller_connects_is_reported():
-    jobs = FakeJobs(*MAX_JOBS * [None])
-
-    def ending(settings):
-        job = jobs(settings)
-        job.reason = "FLARE says FINISHED:ABNORMAL"
-        return job
-
-    flare = FlareConnection(ending)
-    replies = flare.exchange("train", ASKED, 0.0)
-    assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: FLARE says FINISHED:ABNORMAL"
 
 
 def test_a_controller_that_hangs_is_given_up_after_the_timeout():
@@ -190,19 +172,20 @@ def test_a_controller_that_hangs_is_given_up_after_the_timeout():
     assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: its controller sent nothing for 0.2 s"
 
 
-def test_without_a_timeout_it_waits_as_long_as_the_job_runs():
+@pytest.mark.parametrize("connects", [False, True])
+def test_without_a_timeout_it_waits_as_long_as_the_job_runs_and_reports_why_it_ended(connects):
     started, release = [], threading.Event()
-    jobs = FakeJobs(*MAX_JOBS * [lambda *_: release.wait(20)])
+    jobs = FakeJobs(*MAX_JOBS * [(lambda *_: release.wait(20)) if connects else None])
 
     def start(settings):
         started.append(jobs(settings))
         threading.Timer(0.2, lambda job=started[-1]: setattr(job, "reason", "FLARE says FINISHED:ABORTED")).start()
         return started[-1]
 
-    flare = FlareConnection(start)
-    replies = flare.exchange("train", ASKED, 0.0)
+    replies = FlareConnection(start).exchange("train", ASKED, 0.0)
     release.set()
-    assert len(started) == MAX_JOBS and replies["west"].facts["why"].endswith("FLARE says FINISHED:ABORTED")
+    reason = "did not reply: FLARE's job ended: FLARE says FINISHED:ABORTED"
+    assert len(started) == MAX_JOBS and replies["west"].facts["why"] == reason
 
 
 def test_a_client_without_the_key_is_rejected():

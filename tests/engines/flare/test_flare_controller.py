@@ -99,6 +99,13 @@ def server(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def flare(server):
+    connection = FlareConnection(server.start, load_timeout_s=0.0)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
 def patient_server(server, monkeypatch):
     """A server that also waits for a reply that comes a little after the timeout."""
     monkeypatch.setattr(controller_module, "GRACE_S", 1.0)
@@ -129,8 +136,7 @@ class Exchange(threading.Thread):
         return self.replies
 
 
-def test_replies_in_time_are_returned_without_a_warning(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_replies_in_time_are_returned_without_a_warning(flare, server):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exchange = Exchange(flare, request(), 20)
@@ -140,21 +146,19 @@ def test_replies_in_time_are_returned_without_a_warning(server):
         flare.close()
 
 
-def test_a_reply_a_little_late_is_replaced_by_the_reason(patient_server):
-    flare = FlareConnection(patient_server.start, load_timeout_s=0.0)
+def test_a_reply_a_little_late_is_replaced_by_the_reason(flare, patient_server):
     exchange = Exchange(flare, request(), 1.0)
     key, _ = patient_server.fetch("HK")
     patient_server.reply("BMC", patient_server.fetch("BMC")[0], update_of("BMC"))
     time.sleep(1.2)
     patient_server.reply("HK", key, update_of("HK"))
     replies = exchange.done()
-    flare.close()
     assert replies["BMC"].kind == "train" and replies["HK"].kind == "failed"
     assert replies["HK"].facts["why"].startswith("its reply was received after 1.")
     assert replies["HK"].facts["why"].endswith(" s, but only 1 s were allowed")
 
 
-def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(server, monkeypatch):
+def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(flare, server, monkeypatch):
     send, both, over = controller_module._send, threading.Event(), threading.Event()
 
     def busy(*arguments) -> None:
@@ -165,7 +169,6 @@ def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(se
 
     monkeypatch.setattr(controller_module, "_send", busy)
     monkeypatch.setattr(controller_module, "_is_over", lambda start, timeout_s: over.is_set())
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exchange = Exchange(flare, request(), 60)
@@ -176,15 +179,13 @@ def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(se
         flare.close()
 
 
-def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(patient_server):
-    flare = FlareConnection(patient_server.start, load_timeout_s=0.0)
+def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(flare, patient_server):
     exchange = Exchange(flare, request(), 1.0)
     keys = {site: patient_server.fetch(site)[0] for site in SITES}
     patient_server.reply("BMC", keys["BMC"], update_of("BMC"))
     time.sleep(1.2)
     patient_server.reply("HK", keys["HK"], failed_reply("did not finish in time and was stopped"))
     assert exchange.done()["HK"] == failed_reply("did not finish in time and was stopped")
-    flare.close()
 
 
 def forged(facts: str = "{}", kind: str = "train", name: str = "w", array: object = None) -> Shareable:
@@ -238,8 +239,7 @@ def reply_late(server, flare, reply: Message) -> str:
     return key
 
 
-def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(flare, server):
     reply_late(server, flare, replace(update_of("HK"), weights={"w": torch.full((2,), 99.0)}))
     with pytest.warns(UserWarning) as warned:
         exchange = Exchange(flare, request(2), 20)
@@ -256,8 +256,7 @@ def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(server
     assert "medfed" in warned[0].filename, "the run records only warnings of medfed itself"
 
 
-def test_a_late_reply_during_the_next_exchange_is_reported_with_it(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_a_late_reply_during_the_next_exchange_is_reported_with_it(flare, server):
     exchange = Exchange(flare, request(), 1.0)
     key, _ = server.fetch("HK")
     server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
@@ -269,19 +268,16 @@ def test_a_late_reply_during_the_next_exchange_is_reported_with_it(server):
         server.reply("BMC", server.fetch("BMC")[0], Message("validate"), "validate")
         server.reply("HK", new, Message("validate"), "validate")
         assert {reply.kind for reply in exchange.done().values()} == {"validate"}
-    flare.close()
 
 
-def test_a_late_reply_after_the_last_exchange_is_reported_when_the_connection_is_closed(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_a_late_reply_after_the_last_exchange_is_reported_when_the_connection_is_closed(flare, server):
     reply_late(server, flare, failed_reply("was stopped"))
     time.sleep(0.3)
     with pytest.warns(UserWarning, match=r"was received late, after \d+ s \(was stopped\); it is not used"):
         flare.close()
 
 
-def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(flare, server):
     exchange = Exchange(flare, request(), 20)
     key, _ = server.fetch("BMC")
     server.reply("BMC", key, update_of("BMC"))
@@ -296,8 +292,7 @@ def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(serve
     assert str(warning.message) == "BMC: its reply 'train' of round 1 was received twice; it is not used"
 
 
-def test_a_reply_of_a_site_that_flare_gave_up_is_reported(server):
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
+def test_a_reply_of_a_site_that_flare_gave_up_is_reported(flare, server):
     exchange = Exchange(flare, request(), 20)
     key, _ = server.fetch("HK")
     server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
@@ -310,9 +305,8 @@ def test_a_reply_of_a_site_that_flare_gave_up_is_reported(server):
         flare.close()
 
 
-def test_a_site_that_asks_whether_its_task_is_open_is_reported_though_it_sends_no_reply(server):
+def test_a_site_that_asks_whether_its_task_is_open_is_reported_though_it_sends_no_reply(flare, server):
     """FLARE's clients ask before they send."""
-    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 1.0)
     keys = {site: server.fetch(site)[0] for site in SITES}
     assert all(server.is_task_open(site, key) for site, key in keys.items())

@@ -23,10 +23,8 @@ from medfed.engines.flare.kit import allow_only
 from medfed.engines.flare.messages import to_message, to_shareable
 from medfed.federation.message import Message
 
-PERCENTILE = {
-    "path": "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy",
-    "args": {"percentile": 50, "gamma": 4},
-}
+PATH = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy"
+PERCENTILE = {"path": PATH, "args": {"percentile": 50, "gamma": 4}}
 ROUNDING = {"path": "own_filters.Rounding"}
 OWN = """
 import numpy as np
@@ -81,61 +79,46 @@ def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_t
     assert result.tensors["m"].tolist() == [1]
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ('{"scopes": [', "FLARE cannot create the filters"),
-        ([], "FLARE cannot create the filters"),
-        (scopes({"path": "own_filters.Roundin"}), "FLARE cannot create the filters .*own_filters"),
-        (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot create the filters .*percent"),
-        (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
-        ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope is none; expected exactly one scope"),
-        ({"scopes": []}, "the scopes are none"),
-        ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes are hospital, open"),
-        (scopes(), "the scope 'hospital' has no filters"),
-        (scopes(PERCENTILE, key="task_result_filter"), "FLARE ignores the key 'task_result_filter'"),
-        (with_keys({"task_results_filters": [PERCENTILE]}), "FLARE ignores the key 'task_results_filters'"),
-        ({**scopes(PERCENTILE), "task_result_filters": []}, "the key 'task_result_filters' is not allowed"),
-        (
-            {**scopes(PERCENTILE), "components": [{"id": "x", "path": "subprocess.Popen"}]},
-            "the key 'components' is not",
-        ),
-        (
-            scopes({"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}),
-            "'subprocess.Popen' is not a filter",
-        ),
-        (
-            scopes({**PERCENTILE, "args": {"gamma": {"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}}}),
-            "the argument 'gamma' of .* names a class",
-        ),
-        (scopes({**PERCENTILE, "direction": "in"}), "FLARE would ignore 1 of the 1 filters in 'task_result_filters'"),
-        (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "ignore 1 of the 2 filters in .task_result_filters"),
-        (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data"),
-        (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
-    ],
-    ids=[
-        "no JSON",
-        "a list",
-        "no such class",
-        "no such argument",
-        "no such scope",
-        "no default",
-        "no scopes",
-        "two scopes",
-        "no filters",
-        "a misspelt key",
-        "a misspelt key besides a filter",
-        "outside the scope",
-        "another component",
-        "another class",
-        "another class as an argument",
-        "a wrong direction",
-        "one wrong direction of two",
-        "a wrong direction of data",
-        "encryption",
-    ],
-)
-def test_filters_that_would_not_be_applied_or_end_the_job_are_refused_before_joining(kit, content, what, capsys):
+POPEN = {"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}
+ENCRYPTION = {"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}
+BAD_FILES = {  # what is wrong: (the content of the file, what the error says)
+    "no JSON": ('{"scopes": [', "FLARE cannot create the filters"),
+    "a list": ([], "FLARE cannot create the filters"),
+    "no such class": (scopes({"path": "own_filters.Roundin"}), "cannot create the filters .*own_filters"),
+    "no such argument": (scopes({**PERCENTILE, "args": {"percent": 3}}), "cannot create the filters .*percent"),
+    "no such scope": (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
+    "no default": ({"scopes": scopes(PERCENTILE)["scopes"]}, "default_scope is none; expected exactly one scope"),
+    "no scopes": ({"scopes": []}, "the scopes are none"),
+    "two scopes": (
+        {**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]},
+        "the scopes are hospital, open",
+    ),
+    "no filters": (scopes(), "the scope 'hospital' has no filters"),
+    "a misspelt key": (scopes(PERCENTILE, key="task_result_filter"), "ignores the key 'task_result_filter'"),
+    "a misspelt key besides a filter": (with_keys({"task_results": [PERCENTILE]}), "ignores the key 'task_results'"),
+    "outside the scope": (
+        {**scopes(PERCENTILE), "task_result_filters": []},
+        "the key 'task_result_filters' is not allowed",
+    ),
+    "another component": ({**scopes(PERCENTILE), "components": [{"id": "x", **POPEN}]}, "the key 'components' is not"),
+    "another class": (scopes(POPEN), "'subprocess.Popen' is not a filter"),
+    "another class as an argument": (
+        scopes({**PERCENTILE, "args": {"gamma": POPEN}}),
+        "the argument 'gamma' of .* names a class",
+    ),
+    "a wrong direction": (scopes({**PERCENTILE, "direction": "in"}), "1 of the 1 filters in 'task_result_filters'"),
+    "one wrong direction of two": (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "1 of the 2 filters in"),
+    "a wrong direction of data": (
+        with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}),
+        "1 of the 1 filters in .task_data",
+    ),
+    "encryption": (scopes(ENCRYPTION), "must read an update to check"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_filters_that_would_not_be_applied_or_end_the_job_are_refused_before_joining(kit, case, capsys):
+    content, what = BAD_FILES[case]
     path = write_filters(kit, content)
     with pytest.raises(UserError, match=f"{path}: .*{what}"):
         check_filters(path)
