@@ -1,4 +1,4 @@
-"""A changed preset starts the block `method` again; the values of the file that this replaces are named."""
+"""Which methods have the preset `paper`; a changed preset starts the block `method` again and names replaced values."""
 
 import warnings
 
@@ -7,6 +7,8 @@ import pytest
 import medfed
 from medfed import train
 from medfed.config.schema import changed, load_text
+from medfed.core.errors import UserError
+from medfed.core.registry import known_names, resolve
 from medfed.experiments.grid import Grid
 from medfed.experiments.method_choice import MethodChoice
 
@@ -16,6 +18,17 @@ network: {name: unet}
 method: {name: elcfs, preset: paper, gamma: 0.1, temperature: 0.05}
 """
 GAMMA = "gamma: 0.1 (now 0.5)"  # 0.5 is the value of the class; the presets paper and released do not set it
+
+
+@pytest.mark.parametrize("name", known_names("methods"))
+def test_a_method_offers_the_preset_paper_only_if_its_own_class_declares_it(name):
+    cls = resolve("methods", name)
+    if "paper" not in vars(cls).get("presets", {}):
+        assert "paper" not in cls.presets
+        with pytest.raises(UserError, match=f"no preset 'paper' of {name}. .*Known: {', '.join(cls.presets)}"):
+            load_text(
+                TEXT.replace("elcfs, preset: paper, gamma: 0.1, temperature: 0.05", f"{name}, preset: paper"), "a"
+            )
 
 
 @pytest.fixture
