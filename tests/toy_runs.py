@@ -1,4 +1,4 @@
-"""Short runs of a method in a toy federation, for tests that read weights and messages, and no validation scores."""
+"""Short runs and single rounds of a method in a toy federation, for tests that read weights and messages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from medfed.core.batch import Batch
+from medfed.core.seeds import stream
 from medfed.engines.in_process import InProcess
-from medfed.federation.message import State, digest
+from medfed.federation.local_round import LocalRound
+from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
 from medfed.federation.rounds import Round, federate
 from medfed.federation.settings import Federation
@@ -64,3 +68,39 @@ def shared_weights(toy: ToyFederation, method: Method, n: int = 1) -> dict[str, 
 def shared_bits(toy: ToyFederation, method: Method, n: int = 1) -> str:
     """Return the checksum of the global weights after n rounds of a `shared_run`."""
     return digest(State(n, shared_weights(toy, method, n)).to_bytes())
+
+
+def batch_of(toy: ToyFederation, n: int = 6) -> Batch:
+    """Return the first n images of site north."""
+    return toy.samples("north").batch(range(n))
+
+
+def local_round(
+    toy: ToyFederation,
+    method: Method,
+    tensors: dict[str, Tensor] | None = None,
+    network: nn.Module | None = None,
+    **others,
+) -> LocalRound:
+    """Return round 1 at site a before its first step, with the received tensors; equal calls give equal rounds."""
+    torch.manual_seed(0)
+    fields = {
+        "site": "a",
+        "round": 1,
+        "network": (network or toy.network(method)).train(),
+        "architecture": toy.architecture,
+        "task": toy.task,
+        "message": Message("train", {}, tensors or {}, {"round": 1}),
+        "memory": {},
+        "rng": stream(0, "x"),
+        "device": torch.device("cpu"),
+        "training": toy.samples("a"),
+    }
+    return LocalRound(**{**fields, **others})
+
+
+def updates_of(**sites: tuple[float, int]) -> dict[str, Message]:
+    """Return each site's update: a weight "w", and the number of its images."""
+    return {
+        site: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n}) for site, (value, n) in sites.items()
+    }

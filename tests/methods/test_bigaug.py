@@ -1,16 +1,12 @@
 from types import SimpleNamespace
 
-import pytest
 import torch
-from toy_runs import shared_bits
+from toy_runs import batch_of
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.methods.bigaug import BigAug
-from medfed.methods.fisc import FISC, VIEW
-from medfed.methods.stack import Stack
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
+from medfed.methods.fisc import VIEW
 
 
 def augmented(method: BigAug, batch: Batch, seed: int = 0) -> Batch:
@@ -31,7 +27,7 @@ def test_each_image_of_a_batch_is_changed_differently(any_toy):
 
 
 def test_labels_keep_their_type_and_values_and_images_their_range(any_toy):
-    batch = any_toy.samples("north").batch(range(6))
+    batch = batch_of(any_toy)
     for seed in range(4):
         actual = augmented(BigAug(**BigAug.presets["port"]), batch, seed)
         assert type(actual.image) is torch.Tensor and actual.image.dtype == batch.image.dtype
@@ -41,7 +37,7 @@ def test_labels_keep_their_type_and_values_and_images_their_range(any_toy):
 
 
 def test_class_labels_are_unchanged_and_masks_move_with_their_images(any_toy):
-    batch = any_toy.samples("north").batch(range(6))
+    batch = batch_of(any_toy)
     actual = augmented(BigAug(probability=1.0, scaling=(0.5, 0.5)), batch)
     assert torch.equal(actual.label, batch.label) == (batch.label.ndim == 1)
     if batch.label.ndim == 4:
@@ -72,9 +68,3 @@ def test_the_image_gets_the_same_transforms_with_and_without_views(toy):
     batch = toy.samples("north").batch(range(3))
     with_view = augmented(BigAug(), Batch(batch.image, batch.label, {VIEW: batch.image}))
     assert torch.equal(with_view.image, augmented(BigAug(), batch).image)
-
-
-def test_in_a_stack_with_fisc_both_methods_have_an_effect(any_toy):
-    fisc = FISC(transfer="moments", min_patients=1)
-    both = shared_bits(any_toy, Stack((fisc, BigAug())))
-    assert both not in (shared_bits(any_toy, Stack((fisc,))), shared_bits(any_toy, BigAug()))

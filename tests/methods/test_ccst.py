@@ -10,7 +10,7 @@ from toy_runs import first_round, rounds_of
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData
-from medfed.federation.message import State, digest
+from medfed.federation.message import digest
 from medfed.federation.settings import Cache, Training
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
@@ -122,11 +122,6 @@ def test_a_site_with_only_blank_images_warns_and_shares_nothing():
         assert shared(MOMENTS, samples) == {}
 
 
-def test_a_site_with_few_patients_shares_nothing():
-    with pytest.warns(UserWarning, match="9 training patients, fewer than method.min_patients .* shares no style"):
-        assert shared(replace(MOMENTS, min_patients=10), Grey("a", 0.5)) == {}
-
-
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_expanded_set_has_k_n_images_in_distinct_styles(k):
     samples = Grey("a", 0.5)
@@ -181,18 +176,6 @@ def test_with_alpha_zero_the_style_has_no_effect():
     larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
     images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
     assert torch.allclose(images[:, :1].expand_as(images), images, atol=5e-4)  # stored as float16
-
-
-def test_uniform_weights_ignore_the_number_of_images():
-    from medfed.federation.message import Message
-
-    updates = {
-        name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
-        for name, value, n in (("a", 0.0, 1), ("b", 1.0, 3))
-    }
-    state = State(0, {"w": torch.zeros(1)})
-    assert float(replace(MOMENTS, site_weights="uniform").aggregate(state, updates)["w"]) == 0.5
-    assert float(MOMENTS.aggregate(state, updates)["w"]) == 0.75
 
 
 def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):

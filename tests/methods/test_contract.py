@@ -1,15 +1,21 @@
 """Every method that comes with medfed keeps the rules of `Method` (`medfed.testing`)."""
 
 import pytest
-from toy_runs import rounds_of, shared_bits, shared_run
+import torch
+from toy_runs import batch_of, local_round, rounds_of, shared_bits, shared_run, updates_of
 
+from medfed.core.batch import Batch
 from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
+from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.settings import Training
+from medfed.methods.fedbn import FedBN
+from medfed.methods.fisc import VIEW
+from medfed.methods.harmofl import HarmoFL
 from medfed.testing import method_checks
 from medfed.testing.small_unet import SmallUNet
-from medfed.testing.toy import ToyClassification
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 # Settings for images of 32 x 32 pixels and four patients per site.
 SMALL = {
@@ -158,6 +164,71 @@ def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, name, neutral, ot
     if name == "fedsr" and any_toy.architecture.decoder_levels:
         return  # on masks it has no other settings
     assert shared_bits(any_toy, cls(**other), 2) != shared_bits(any_toy, fedavg, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ccst", {"site_weights": "uniform"}),
+        ("fedbn", FedBN.presets["released"]),
+        ("fedsr", {"site_weights": "uniform"}),
+        ("harmofl", HarmoFL.presets["paper"]),
+        ("harmofl", HarmoFL.presets["released"]),
+        ("scaffold", {"site_weights": "uniform"}),
+    ],
+)
+def test_sites_are_weighted_by_their_images_or_uniformly(name, settings):
+    """Weights 1 and 5 of one and three images: (1 + 15) / 4 by images, (1 + 5) / 2 uniformly."""
+    cls, updates, state = resolve("methods", name), updates_of(a=(1.0, 1), b=(5.0, 3)), State(0, {"w": torch.zeros(1)})
+    assert [float(method.aggregate(state, updates)["w"]) for method in (cls(), cls(**settings))] == [4, 3]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("name", "settings", "what"),
+    [
+        ("ccst", {"transfer": "moments"}, "style"),
+        ("elcfs", {"alpha": 0.1}, "frequency windows"),
+        ("epi_fcr", {}, "model of its own"),
+        ("fisc", {"transfer": "moments"}, "style"),
+        ("fpl", {}, "prototypes"),
+        ("harmofl", {}, "amplitudes"),
+        ("stable_fdg", {"attention": False, "stages": (1, 2)}, "style"),
+    ],
+)
+def test_a_site_with_few_patients_shares_nothing_but_weights(any_toy, name, settings, what):
+    method = resolve("methods", name)(min_patients=4, **settings)
+    warning = f"north: has 3 training patients, fewer than method.min_patients .* shares no {what}"
+    with pytest.warns(UserWarning, match=warning):
+        done = rounds_of(any_toy, method, 2)
+    tensors = {row["name"] for one in done for row in one.ledger if row["dtype"] != "fact"}
+    assert tensors <= done[-1].state.weights.keys() and not done[-1].state.memory
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fisc", {}),
+        ("harmofl", {"normalise": False, "perturbation": 0.05}),
+        ("jigen", {}),
+        ("rsc", {"mask": "positions", "sample_shares": (1.0,)}),
+        ("rsc", {"mask": "channels", "sample_shares": (1.0,)}),
+    ],
+)
+@pytest.mark.parametrize(
+    "toy", [ToySegmentation(SmallUNet(norm="batch")), ToyClassification()], ids=["masks", "classes"]
+)
+def test_only_the_pass_on_the_images_changes_batch_norm_statistics_and_hooks_are_removed(toy, name, settings):
+    batch, buffers = batch_of(toy), []
+    batch = Batch(batch.image, batch.label, {VIEW: 1 - batch.image})
+    for method in (resolve("methods", name)(**settings), resolve("methods", "fedavg")()):
+        local = local_round(toy, method)
+        hooks = [len(part._forward_hooks) for part in local.network.modules()]
+        _, output = method.loss(local, batch)
+        method.regulariser(local, output)
+        assert [len(part._forward_hooks) for part in local.network.modules()] == hooks
+        buffers.append(dict(local.network.named_buffers()))
+    assert buffers[1] and all(torch.equal(entry, buffers[0][name]) for name, entry in buffers[1].items())
 
 
 @pytest.mark.parametrize("name", ["bigaug", "dsu", "efdmix", "mixstyle"])

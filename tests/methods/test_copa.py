@@ -3,30 +3,19 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch.func import functional_call
-from toy_runs import rounds_of, shared_run
+from toy_runs import batch_of, local_round, rounds_of, shared_run
 
 from medfed.core.errors import UserError
-from medfed.core.seeds import stream
-from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
 from medfed.networks.monai_network import MonaiNetwork
-from medfed.testing.toy import ToySegmentation
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 
 def head_of(toy, weights) -> dict:
     return {name: entry for name, entry in weights.items() if name.startswith(toy.architecture.head + ".")}
-
-
-def local_round(toy, method, tensors=None) -> LocalRound:
-    torch.manual_seed(0)
-    message = Message("train", {}, tensors or {}, {"round": 2})
-    network = toy.network(method).train()
-    return LocalRound(
-        "a", 2, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
-    )
 
 
 def heads(toy, *sites) -> dict:
@@ -86,7 +75,7 @@ def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
     """The probabilities of the mean head are not the mean probabilities: the ensemble averages logits."""
     start, memory = any_toy.start(COPA()).weights, heads(any_toy, "north", "south", "west")
     actual = COPA().aggregate(State(1, start, memory), {"north": Message("train", start, {}, {"examples": 10})})
-    network, image = any_toy.network(COPA()).eval(), 3 * any_toy.samples("north").batch(range(6)).image
+    network, image = any_toy.network(COPA()).eval(), 3 * batch_of(any_toy).image
 
     def logits(head: dict) -> torch.Tensor:
         with torch.no_grad():
@@ -102,21 +91,30 @@ def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
     assert not torch.allclose(logits(head_of(any_toy, actual)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
 
 
-def test_the_loss_equals_the_papers_formula(any_toy):
-    others, batch = heads(any_toy, "b", "site c"), any_toy.samples("north").batch(range(6))
+@pytest.mark.parametrize(
+    "toy",
+    [
+        ToySegmentation(),
+        ToyClassification(),
+        ToySegmentation(MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2]})),  # wraps its head
+    ],
+    ids=["masks", "classes", "monai"],
+)
+def test_the_loss_equals_the_papers_formula(toy):
+    others, batch = heads(toy, "b", "site c"), batch_of(toy)
     method = COPA(weight=0.5)
-    total, output = method.loss(local_round(any_toy, method, others), batch)
-    local = local_round(any_toy, method)
+    total, output = method.loss(local_round(toy, method, others), batch)
+    local = local_round(toy, method)
     parameters, each = dict(local.network.named_parameters()), []
     for site in ("b", "site c"):
         mine = {n.rpartition("/")[2]: e for n, e in others.items() if n.startswith(f"{HEADS}{site}/")}
-        each.append(any_toy.task.loss(local.forward(batch, (), {**parameters, **mine}).logits, batch.label))
-    own = any_toy.task.loss(local.forward(batch).logits, batch.label)
+        each.append(toy.task.loss(local.forward(batch, (), {**parameters, **mine}).logits, batch.label))
+    own = toy.task.loss(local.forward(batch).logits, batch.label)
     assert torch.allclose(total, own + 0.5 * (each[0] + each[1]) / 2, atol=1e-5) and len(output.logits) == 6
 
 
 def test_frozen_heads_give_gradients_to_the_extractor_only(any_toy):
-    others, batch = heads(any_toy, "b"), any_toy.samples("north").batch(range(6))
+    others, batch = heads(any_toy, "b"), batch_of(any_toy)
     gradients = []
     for method in (COPA(), COPA(weight=0.0)):
         local = local_round(any_toy, method, others)
@@ -133,7 +131,7 @@ def test_other_heads_equal_to_the_sites_own_double_the_loss(any_toy):
     """With identical heads the loss is L + 1 * L."""
     local = local_round(any_toy, COPA())
     own = {f"{HEADS}b/{n}": e.detach().clone() for n, e in head_of(any_toy, local.network.state_dict()).items()}
-    batch = any_toy.samples("north").batch(range(6))
+    batch = batch_of(any_toy)
     actual, plain = (m.loss(local_round(any_toy, m, own), batch)[0] for m in (COPA(), FedAvg()))
     assert torch.allclose(actual, 2 * plain)
 
@@ -144,31 +142,18 @@ def test_only_weights_and_heads_are_sent(any_toy):
     assert sum(row["bytes"] for row in done[1].ledger if str(row["name"]).find(HEADS) >= 0) == 3 * 2 * size
 
 
-def test_the_loss_uses_the_head_of_a_monai_unet_which_wraps_its_convolution():
-    toy = ToySegmentation(MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2]}))
-    others, batch = heads(toy, "b"), toy.samples("north").batch(range(6))
-    total, _ = COPA().loss(local_round(toy, COPA(), others), batch)
-    local = local_round(toy, COPA())
-    parameters = dict(local.network.named_parameters())
-    other = {n.rpartition("/")[2]: e for n, e in others.items()}
-    each = [toy.task.loss(local.forward(batch, (), {**parameters, **h}).logits, batch.label) for h in ({}, other)]
-    assert torch.allclose(total, each[0] + each[1], atol=1e-5)
-
-
 @pytest.mark.parametrize(
-    ("settings", "is_linear"),
+    ("name", "arguments", "is_linear"),
     [
-        (MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2]}), True),
-        (MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 2}), False),
-        (
-            MonaiNetwork("DynUNet", {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2]}),
-            True,
-        ),
-        (MonaiNetwork("FlexibleUNet", {"backbone": "efficientnet-b0"}), True),
-        (MonaiNetwork("SegResNet", {"init_filters": 8, "blocks_down": [1, 1], "blocks_up": [1]}), False),
+        ("UNet", {"channels": [4, 8], "strides": [2]}, True),
+        ("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 2}, False),
+        ("DynUNet", {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2]}, True),
+        ("FlexibleUNet", {"backbone": "efficientnet-b0"}, True),
+        ("SegResNet", {"init_filters": 8, "blocks_down": [1, 1], "blocks_up": [1]}, False),
     ],
 )
-def test_networks_of_monai_are_accepted_if_one_convolution_follows_the_features(settings, is_linear):
+def test_networks_of_monai_are_accepted_if_one_convolution_follows_the_features(name, arguments, is_linear):
+    settings = MonaiNetwork(name, arguments)
     with nullcontext() if is_linear else pytest.raises(UserError, match="linear head"):
         COPA().wrap_network(settings.build(1, 1), settings)
 

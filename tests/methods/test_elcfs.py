@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from toy_runs import first_round
+from toy_runs import first_round, local_round
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
@@ -21,25 +21,14 @@ from medfed.testing.toy import ToySegmentation, disc_slices
 ALPHA = 0.1  # 7x7 at 32 pixels
 
 
-def local_round(method: ELCFS, toy: ToySegmentation, banks: dict | None = None, double: bool = True) -> LocalRound:
-    network = toy.network(method)
-    return LocalRound(
-        site="north",
-        round=1,
-        network=network.double() if double else network,
-        architecture=toy.architecture,
-        task=toy.task,
-        message=Message("train", tensors=banks or {}),
-        memory={},
-        rng=stream(0, "test"),
-        device=torch.device("cpu"),
-        training=toy.samples("north"),
-    )
+def doubled_round(toy, method: ELCFS, banks: dict | None = None) -> LocalRound:
+    """Round 1 at north in float64."""
+    return local_round(toy, method, banks, toy.network(method).double(), site="north", training=toy.samples("north"))
 
 
-def batch(n: int = 4, double: bool = True) -> Batch:
+def batch(n: int = 4) -> Batch:
     actual = disc_slices("north").batch(range(n))
-    return Batch(actual.image.double() if double else actual.image, actual.label)
+    return Batch(actual.image.double(), actual.label)
 
 
 def bank_of(site: str) -> dict:
@@ -53,7 +42,7 @@ def gradients(local: LocalRound, loss: torch.Tensor) -> dict:
 
 def test_without_step_boundary_and_exchange_the_gradient_is_twice_that_of_dice(toy):
     method = ELCFS(meta_step=0.0, gamma=0.0, exchange=False)
-    local = local_round(method, toy)
+    local = doubled_round(toy, method)
     once = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
     actual = gradients(local, method.loss(local, batch())[0])
     assert all(torch.allclose(actual[name], 2 * once[name], atol=1e-12) for name in once)
@@ -62,7 +51,7 @@ def test_without_step_boundary_and_exchange_the_gradient_is_twice_that_of_dice(t
 def test_the_gradient_is_the_sum_of_those_at_theta_and_at_the_fast_weights(toy):
     """First order: g = g_in(theta) + g_out(theta') with theta' = theta - beta clamp(g_in)."""
     method = ELCFS(meta_step=0.1, gamma=0.0, exchange=False, inner_clamp=0.01)
-    local = local_round(method, toy)
+    local = doubled_round(toy, method)
     actual = gradients(local, method.loss(local, batch())[0])
     inner = gradients(local, toy.task.loss(local.forward(batch()).logits, batch().label))
     with torch.no_grad():
@@ -75,14 +64,14 @@ def test_the_gradient_is_the_sum_of_those_at_theta_and_at_the_fast_weights(toy):
 def test_second_order_differs_from_first_order(toy):
     results = []
     for second_order in (False, True):
-        local = local_round(method := ELCFS(meta_step=0.1, gamma=0.0, exchange=False, second_order=second_order), toy)
+        local = doubled_round(toy, method := ELCFS(meta_step=0.1, gamma=0.0, exchange=False, second_order=second_order))
         results.append(gradients(local, method.loss(local, batch())[0])["conv_0.conv.weight"])
     assert not torch.allclose(*results) and torch.allclose(*results, atol=1.0)
 
 
 def loss_by_hand(toy, method: ELCFS):
     """Return the task's two losses together, the boundary loss, and the norms of two gradients at the last features."""
-    local = local_round(method, toy)
+    local = doubled_round(toy, method)
     raw = local.forward(batch(), ("upcat_1", "upcat_2"))
     inner = toy.task.loss(raw.logits, batch().label)
     fast = inner_step(inner, local.parameters(), method.meta_step, method.inner_clamp)
@@ -96,7 +85,7 @@ def loss_by_hand(toy, method: ELCFS):
 
 
 def loss_of(toy, method: ELCFS) -> torch.Tensor:
-    return method.loss(local_round(method, toy), batch())[0]
+    return method.loss(doubled_round(toy, method), batch())[0]
 
 
 def test_without_balance_the_boundary_loss_has_the_weight_gamma(toy):
@@ -146,7 +135,7 @@ def test_the_ratio_of_two_gradients_is_0_if_one_is_zero_or_not_finite():
 )
 def test_the_balance_works_with_other_settings(toy, settings):
     method = ELCFS(alpha=ALPHA, **settings)
-    local = local_round(method, toy, bank_of("south"))
+    local = doubled_round(toy, method, bank_of("south"))
     actual = gradients(local, method.loss(local, batch())[0])
     assert all(torch.isfinite(g).all() for g in actual.values())
 
@@ -184,12 +173,6 @@ def test_the_window_of_an_rgb_image_at_384_pixels_has_300_bytes():
     assert shared.numel() * 4 / 8 == 300
 
 
-def test_a_site_with_few_patients_warns_and_shares_nothing(toy):
-    data = SiteData("north", disc_slices("north", 4), toy.task, None, stream(0, "share"))  # four slices of two patients
-    with pytest.warns(UserWarning, match="north: has 2 training patients, fewer than .* shares no frequency windows"):
-        assert ELCFS(alpha=ALPHA).share(data, None) == {}
-
-
 def test_a_window_that_contains_only_the_mean_gives_a_warning(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
     warning = "method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to auto"
@@ -216,7 +199,7 @@ def test_a_site_receives_the_banks_of_all_other_sites():
 @pytest.mark.parametrize(("views", "expected"), [(1, 1), (3, 3), (0, 2)])
 def test_the_number_of_views_is_as_set_and_views_keep_their_labels(toy, views, expected):
     method = ELCFS(alpha=ALPHA, views=views)
-    local = local_round(method, toy, bank_of("south") | bank_of("west"))
+    local = doubled_round(toy, method, bank_of("south") | bank_of("west"))
     actual = method._restyled(local, batch())
     assert len(actual.image) == 4 * expected and torch.equal(actual.label, batch().label.repeat(expected, 1, 1, 1))
     assert actual.image.min() >= 0 and actual.image.max() <= 1
@@ -228,7 +211,7 @@ def test_the_released_preset_replaces_the_mean_brightness(toy):
     method = ELCFS(**ELCFS.presets["released"])
     bank = {BANK + "south": pack_window(low_frequency_window(disc_slices("south").images.double(), method.alpha))}
     means = disc_slices("south").images.double().mean(dim=(1, 2, 3))
-    actual = method._restyled(local_round(method, toy, bank), batch()).image
+    actual = method._restyled(doubled_round(toy, method, bank), batch()).image
     for view, own in zip(actual, batch().image, strict=True):
         candidates = [(own - own.mean() + mean).clamp(0, 1) for mean in means]
         assert min((view - c).abs().max() for c in candidates) < 1e-7
@@ -238,7 +221,7 @@ def test_a_fixed_ratio_lies_between_the_image_and_full_replacement(toy):
     """Before clipping, the view is linear in r: the image at 0, full replacement at 1, the mean of both at 0.5."""
     bank = bank_of("south")
     views = {
-        r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
+        r: ELCFS(alpha=ALPHA, ratio=r)._restyled(doubled_round(toy, ELCFS(alpha=ALPHA), bank), batch()).image
         for r in (0.0, 0.5, 1, "one")
     }
     assert torch.allclose(views[0.0], batch().image, atol=1e-6) and torch.equal(views[1], views["one"])
@@ -252,14 +235,14 @@ def test_a_range_of_ratios_is_drawn_uniformly_within_it(toy):
     method = ELCFS(alpha=0.0, ratio=[0.2, 0.6], views=100)
     bank = {BANK + "south": torch.full((1, 1, 1), 0.5, dtype=torch.float64)}
     one = Batch(torch.full((1, 1, 8, 8), 0.1, dtype=torch.float64), torch.zeros(1, 1, 8, 8))
-    ratio = (method._restyled(local_round(method, toy, bank), one).image.mean(dim=(1, 2, 3)) - 0.1) / 0.4
+    ratio = (method._restyled(doubled_round(toy, method, bank), one).image.mean(dim=(1, 2, 3)) - 0.1) / 0.4
     assert 0.2 <= ratio.min() < 0.25 and 0.55 < ratio.max() <= 0.6 and abs(ratio.mean() - 0.4) < 0.04
 
 
 def test_the_range_from_0_to_1_is_the_uniform_ratio_bit_for_bit(toy):
     bank = bank_of("south")
     wide, uniform = (
-        ELCFS(alpha=ALPHA, ratio=ratio)._restyled(local_round(ELCFS(), toy, bank), batch()).image
+        ELCFS(alpha=ALPHA, ratio=ratio)._restyled(doubled_round(toy, ELCFS(), bank), batch()).image
         for ratio in ((0.0, 1.0), "uniform")
     )
     assert torch.equal(wide, uniform)
@@ -302,13 +285,13 @@ def test_with_noise_on_the_statistics_a_site_sends_no_negative_amplitude(toy, st
 
 
 def test_a_single_site_trains(toy):
-    local = local_round(method := ELCFS(alpha=ALPHA), toy)
+    local = doubled_round(toy, method := ELCFS(alpha=ALPHA))
     loss, _ = method.loss(local, batch())
     assert torch.isfinite(loss)
 
 
 def test_slices_without_a_structure_give_a_finite_loss_and_gradient(toy):
-    local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
+    local = doubled_round(toy, method := ELCFS(alpha=ALPHA), bank_of("south"))
     empty = Batch(batch().image, torch.zeros_like(batch().label))
     actual = gradients(local, method.loss(local, empty)[0])
     assert all(torch.isfinite(g).all() for g in actual.values())
@@ -332,7 +315,7 @@ def test_the_boundary_loss_is_small_if_boundary_and_ring_features_differ(toy):
 
 def test_the_outer_pass_does_not_change_running_statistics():
     toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
-    local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
+    local = doubled_round(toy, method := ELCFS(alpha=ALPHA), bank_of("south"))
     method.loss(local, batch())
     counters = [b for name, b in local.network.named_buffers() if name.endswith("num_batches_tracked")]
     assert counters and all(c == 1 for c in counters)

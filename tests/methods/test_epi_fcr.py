@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from toy_runs import rounds_of, shared_run, shared_weights
+from toy_runs import batch_of, local_round, rounds_of, shared_run, shared_weights
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -10,7 +10,6 @@ from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
-from medfed.methods.elcfs import ELCFS
 from medfed.methods.epi_fcr import DOMAIN, RANDOM_HEAD, STEPS, EpiFCR
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
@@ -25,27 +24,16 @@ def plain_network(toy, seed: int) -> torch.nn.Module:
     return toy.architecture.build(toy.channels, toy.n_logits).train()
 
 
-def local_round(toy, method, foreign: torch.nn.Module | None = None) -> LocalRound:
+def started(toy, method, foreign: torch.nn.Module | None = None) -> LocalRound:
     tensors = {DOMAIN + name: entry for name, entry in foreign.state_dict().items()} if foreign else {}
-    local = LocalRound(
-        "a",
-        1,
-        toy.network(method).train(),
-        toy.architecture,
-        toy.task,
-        Message("train", {}, tensors, {"round": 1}),
-        {},
-        stream(0, "x"),
-        torch.device("cpu"),
-        toy.samples("a"),
-    )
+    local = local_round(toy, method, tensors)
     method.on_round_start(local)
     return local
 
 
 def term(toy, method, foreign=None) -> tuple[torch.Tensor, LocalRound]:
     """Return the regulariser of six images, and the round."""
-    batch, local = toy.samples("north").batch(range(6)), local_round(toy, method, foreign)
+    batch, local = batch_of(toy), started(toy, method, foreign)
     return method.regulariser(local, Output(batch.image, batch.label, torch.zeros(1))), local
 
 
@@ -62,7 +50,7 @@ def test_the_terms_equal_those_of_networks_combined_by_hand(any_toy):
     for norm in (m for m in foreign.modules() if isinstance(m, torch.nn.BatchNorm2d)):
         norm.running_mean += 0.1  # so that the statistics differ
     actual, local = term(any_toy, method, foreign)
-    network, batch = any_toy.network(FedAvg()).train(), any_toy.samples("north").batch(range(6))
+    network, batch = any_toy.network(FedAvg()).train(), batch_of(any_toy)
     network.load_state_dict({n: e for n, e in local.network.state_dict().items() if n in network.state_dict()})
     head = [name for name in network.state_dict() if name.startswith(any_toy.architecture.head + ".")]
     guess = copy.deepcopy(network)
@@ -94,11 +82,11 @@ def test_each_term_gives_gradients_to_one_half_of_the_network_only(any_toy, name
 
 def test_the_extra_passes_change_neither_statistics_nor_modes(any_toy):
     method, foreign = EpiFCR(), plain_network(any_toy, 7)
-    local = local_round(any_toy, method, foreign)
+    local = started(any_toy, method, foreign)
     quiet = local.network.get_submodule(any_toy.architecture.head).eval()  # as after a method that freezes a part
     before = {name: entry.clone() for name, entry in local.network.state_dict().items()}
     sent = {name: entry.clone() for name, entry in local.message.tensors.items()}
-    batch = any_toy.samples("north").batch(range(6))
+    batch = batch_of(any_toy)
     method.regulariser(local, Output(batch.image, batch.label, torch.zeros(1)))
     assert all(torch.equal(entry, before[name]) for name, entry in local.network.state_dict().items())
     assert all(torch.equal(entry, sent[name]) for name, entry in local.message.tensors.items())
@@ -108,7 +96,7 @@ def test_the_extra_passes_change_neither_statistics_nor_modes(any_toy):
 def test_a_sites_own_model_equals_one_trained_by_adam_on_its_batches(any_toy):
     """Three steps of `torch.optim.Adam` on a separate network give the same weights and BatchNorm statistics."""
     method = EpiFCR()
-    local, batches = local_round(any_toy, method), [range(4), range(4, 8), range(2, 6)]
+    local, batches = started(any_toy, method), [range(4), range(4, 8), range(2, 6)]
     separate = any_toy.network(FedAvg()).train()
     optimiser = torch.optim.Adam(separate.parameters(), 1e-3)
     for indices in batches:
@@ -177,13 +165,6 @@ def test_no_own_model_is_sent_during_the_warm_up(any_toy):
     assert [size > 0 for size in bytes_of(rounds, "down", lambda name: name.startswith(DOMAIN))] == [False, False, True]
 
 
-def test_a_site_with_few_patients_does_not_send_its_own_model(any_toy):
-    any_toy.settings = ONE_STEP
-    with pytest.warns(UserWarning, match="north: has 3 training patients, fewer than .* shares no model of its own"):
-        rounds = rounds_of(any_toy, EpiFCR(min_patients=4), 2)
-    assert not any(bytes_of(rounds, way, lambda name: name.startswith(DOMAIN)) != [0, 0] for way in ("up", "down"))
-
-
 def received_from(n: int, seed: int, asking=()) -> dict[str, int]:
     """Return whose model each of n sites receives, and each of those in `asking`."""
     method = EpiFCR()
@@ -219,12 +200,6 @@ def test_the_random_head_is_the_same_at_all_sites_and_is_not_trained(any_toy):
     assert own.shape == random_weight.shape and not torch.equal(own, random_weight)
     plain = any_toy.start(FedAvg()).weights
     assert all(torch.equal(entry, start[name]) for name, entry in plain.items()), "the random head comes last"
-
-
-def test_its_terms_are_added_to_another_methods_loss(toy):
-    elcfs = ELCFS(alpha=0.1)
-    both, single = (shared_weights(toy, Stack(methods)) for methods in ((elcfs, EpiFCR()), (elcfs,)))
-    assert any(not torch.equal(entry, both[name]) for name, entry in single.items())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy_runs import rounds_of, shared_run
 
-from medfed.federation.message import Message, State, digest
+from medfed.federation.message import Message, digest
 from medfed.functional.weights import batch_norm_entries
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
@@ -46,16 +46,6 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
     one, other = loaded[:2]
     assert all(torch.equal(one[name], other[name]) for name in one if name not in local)
     assert any(not torch.equal(one[name], other[name]) for name in local)
-
-
-def test_shared_entries_are_averaged_by_images_or_uniformly():
-    updates = {
-        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-        for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))
-    }
-    state = State(0, {"w": torch.zeros(1)})
-    assert FedBN().aggregate(state, updates)["w"] == 4
-    assert FedBN(**FedBN.presets["released"]).aggregate(state, updates)["w"] == 3
 
 
 def test_a_stack_uses_the_unseen_bn_of_its_method():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_runs import rounds_of
+from toy_runs import rounds_of, updates_of
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData, mean_loss
@@ -63,10 +63,7 @@ def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
 
 
 def test_the_average_uses_the_weights_and_not_the_numbers_of_images():
-    updates = {
-        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-        for site, w, n in (("a", 0.0, 99), ("b", 8.0, 1))
-    }
+    updates = updates_of(a=(0.0, 99), b=(8.0, 1))
     state = remembered(2, {}, {"a": 0.3, "b": 0.1, "c": 0.6})
     assert FedDGGA().aggregate(state, updates)["w"].item() == pytest.approx(2), "8 * 0.1 / 0.4"
     none_left = remembered(2, {}, {"a": 0.0, "b": 0.0, "c": 1.0})

@@ -1,12 +1,13 @@
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from toy_runs import shared_run
+from toy_runs import batch_of, local_round, shared_run
 
-from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message
+from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.functional.weights import trainable_parameters
@@ -23,30 +24,16 @@ def two_rounds(toy, method):
     return rounds[-1].state, engine
 
 
-def started(toy) -> LocalRound:
-    torch.manual_seed(0)
-    network = toy.architecture.build(toy.channels, toy.n_logits).double().train()
-    cpu = torch.device("cpu")
-    start = {name: entry.clone() for name, entry in network.state_dict().items()}
-    return LocalRound(
-        "a",
-        1,
-        network,
-        toy.architecture,
-        toy.task,
-        Message("train"),
-        {},
-        stream(0, "x"),
-        cpu,
-        toy.samples("a"),
-        start_weights=start,
-    )
+def started(toy, method: Method) -> LocalRound:
+    """A round in float64 with its start weights."""
+    network = toy.network(method).double()
+    return local_round(toy, method, network=network, start_weights=copy.deepcopy(network.state_dict()))
 
 
 def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
     method = FedProx(mu=3.0)
-    local = started(any_toy)
-    batch = any_toy.samples("north").batch(range(2))
+    local = started(any_toy, method)
+    batch = batch_of(any_toy, 2)
     output = local.forward(replace(batch, image=batch.image.double()))
     term = method.regulariser(local, output)
     gradients = torch.autograd.grad(term, list(trainable_parameters(local.network).values()))
@@ -56,12 +43,12 @@ def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
 def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy):
     """Every weight has changed by 0.5: the term is mu / 2 * 0.25 per weight, its gradient mu * 0.5."""
     method = FedProx(mu=3.0)
-    local = started(any_toy)
+    local = started(any_toy, method)
     weights = list(trainable_parameters(local.network).values())
     with torch.no_grad():
         for entry in weights:
             entry += 0.5
-    batch = any_toy.samples("north").batch(range(2))
+    batch = batch_of(any_toy, 2)
     output = local.forward(replace(batch, image=batch.image.double()))
     term = method.regulariser(local, output)
     assert float(term.detach()) == pytest.approx(1.5 * 0.25 * sum(entry.numel() for entry in weights))
@@ -114,13 +101,13 @@ def test_in_a_stack_the_start_weights_contain_what_other_methods_filled_in(toy, 
     """COPA loads the site's own head into the network: the term is 0 there, and not at the received head."""
     methods = (FedProx(mu=1.0), COPA()) if fedprox_first else (COPA(), FedProx(mu=1.0))
     method = Stack(methods)
-    local = started(toy)
+    local = started(toy, method)
     number = methods.index(COPA())
     head = {name: entry + 1 for name, entry in local.network.state_dict().items() if name.startswith("final_conv")}
     assert head
     local.memory = {f"memory {number}/own_head/{name}": entry for name, entry in head.items()}
     method.on_round_start(local)
-    output = local.forward(replace(batch := toy.samples("north").batch(range(2)), image=batch.image.double()))
+    output = local.forward(replace(batch := batch_of(toy, 2), image=batch.image.double()))
     assert method.regulariser(local, output) == 0
     assert all(torch.equal(local.network.state_dict()[name], entry) for name, entry in head.items())
 

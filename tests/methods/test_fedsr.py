@@ -4,12 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional
-from toy_runs import rounds_of, shared_weights
+from toy_runs import batch_of, local_round, rounds_of, shared_weights
 
 from medfed.core.errors import UserError
-from medfed.core.seeds import stream
-from medfed.federation.local_round import LocalRound
-from medfed.federation.message import Message, State
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import PRIVATE, FedSR
 from medfed.methods.jigen import JiGen
@@ -24,15 +21,6 @@ def toy():
     return ToyClassification(n_images=6)
 
 
-def local_round(toy, method) -> LocalRound:
-    torch.manual_seed(0)
-    message = Message("train", {}, {}, {"round": 1})
-    network = toy.network(method).train()
-    return LocalRound(
-        "a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
-    )
-
-
 @pytest.mark.parametrize(
     "settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1}, {"l2": 0.0, "cmi": 0.0}]
 )
@@ -44,7 +32,7 @@ def test_each_part_changes_the_training(toy, settings):
 def test_the_loss_equals_the_papers_formula(toy):
     """Two classes with different r, and C = 2: z, mu and sigma are computed by hand with the same noise."""
     method = FedSR(l2=0.3, cmi=0.2)
-    local, batch = local_round(toy, method), toy.samples("north").batch(range(6))
+    local, batch = local_round(toy, method), batch_of(toy)
     private = getattr(local.network, PRIVATE)
     with torch.no_grad():
         private.mean[1] = 0.5
@@ -110,23 +98,13 @@ def test_a_prediction_is_deterministic_and_averages_many_draws(toy):
 
 def test_a_small_or_negative_scale_stays_finite(toy):
     method = FedSR(cmi=1.0)
-    local, batch = local_round(toy, method), toy.samples("north").batch(range(6))
+    local, batch = local_round(toy, method), batch_of(toy)
     torch.nn.init.constant_(getattr(local.network, PRIVATE).scale, -0.01)
     torch.nn.init.constant_(getattr(local.network, NAME).spread.bias, -200.0)
     loss, _ = method.loss(local, batch)
     loss.backward()
     assert torch.isfinite(loss) and float(spread_to_std(torch.tensor(-200.0)).log()) > -20
     assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
-
-
-def test_uniform_weights_are_equal_for_all_sites(toy):
-    """Two sites with 10 and 4 images send 0 and 1: the average is 4/14, or 1/2."""
-    updates = {
-        name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
-        for name, value, n in (("a", 0.0, 10), ("b", 1.0, 4))
-    }
-    actual = [float(FedSR(site_weights=w).aggregate(State(0, {}), updates)["w"]) for w in ("examples", "uniform")]
-    assert actual == pytest.approx([4 / 14, 0.5])
 
 
 def test_it_works_in_a_stack(toy):

@@ -1,12 +1,9 @@
 from types import SimpleNamespace
 
 import torch
-from toy_runs import shared_bits
 
 from medfed.core.batch import Batch
-from medfed.methods.elcfs import ELCFS
 from medfed.methods.gin import GIN
-from medfed.methods.stack import Stack
 
 
 def changed(method: GIN, image: torch.Tensor) -> torch.Tensor:
@@ -35,8 +32,3 @@ def test_about_a_share_of_the_images_is_changed():
     image = torch.rand(200, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     share = (changed(GIN(probability=0.3), image) != image).flatten(1).any(dim=1).float().mean()
     assert 0.2 < share < 0.4
-
-
-def test_in_a_stack_with_elcfs_both_have_an_effect(any_toy):
-    elcfs = ELCFS(alpha=0.1, views=1)
-    assert shared_bits(any_toy, Stack((GIN(), elcfs))) not in (shared_bits(any_toy, GIN()), shared_bits(any_toy, elcfs))

@@ -1,15 +1,16 @@
 """MixStyle, EFDMix and DSU: a layer after each chosen stage changes the style of the features."""
 
+from functools import partial
+
 import pytest
 from toy_runs import shared_bits
 
 from medfed.core.errors import UserError
-from medfed.methods.ccst import CCST
 from medfed.methods.dsu import DSU
 from medfed.methods.efdmix import EFDMix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
-from medfed.methods.stack import Stack
+from medfed.methods.stable_fdg import StableFDG
 from medfed.networks import style_layers
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.export import select_inference_weights
@@ -44,15 +45,7 @@ def test_a_bundle_contains_the_plain_network(any_toy, kind):
     assert wrap is None and exported.keys() == any_toy.start(FedAvg()).weights.keys()
 
 
-@pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
-@each
-def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy, kind):
-    ccst = CCST(k=2, transfer="moments", min_patients=1)
-    both = shared_bits(any_toy, Stack((ccst, kind(probability=1.0))))
-    assert both not in (shared_bits(any_toy, Stack((ccst,))), shared_bits(any_toy, kind(probability=1.0)))
-
-
-@each
+@pytest.mark.parametrize("kind", [MixStyle, EFDMix, DSU, partial(StableFDG, attention=False)])
 def test_a_stage_that_the_network_lacks_is_rejected(toy, kind):
     with pytest.raises(UserError, match="method.stages: .* stages 1 to 3"):
         toy.network(kind(stages=(1, 6)))

@@ -94,16 +94,6 @@ def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing,
         assert torch.allclose(entry, mean, atol=1e-6), name
 
 
-def test_uniform_weights_are_equal_for_all_sites(any_toy):
-    updates = {
-        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-        for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))
-    }
-    state = State(0, {"w": torch.zeros(1)})
-    assert SCAFFOLD(site_weights="uniform").aggregate(state, updates)["w"] == 2.5
-    assert SCAFFOLD().aggregate(state, updates)["w"] == pytest.approx(3.5)
-
-
 def test_gradients_of_another_site_are_not_used(any_toy):
     method = SCAFFOLD()
     memories = []

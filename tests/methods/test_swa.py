@@ -74,11 +74,6 @@ def test_a_stack_averages_the_rounds_of_another_aggregation_and_a_checkpoint_hol
         torch.testing.assert_close(entry.double(), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_two_averages_in_a_stack_are_refused():
-    with pytest.raises(ValueError, match="SWA and SWA each define 'result_weights'"):
-        Stack((SWA(), SWA(start=0.0)))
-
-
 def test_the_result_of_a_run_is_the_average_and_its_round_is_the_selected_one(tmp_path):
     folder, method = RunFolder(tmp_path), SWA(start=0.0)
     folder.write_text("history.csv", "round,train_loss,validation_score\n1,1.0,0.5\n2,1.0,0.4\n")
