@@ -57,14 +57,11 @@ def test_a_failure_is_a_cross_and_a_group_without_values_is_only_a_name():
     assert [text.get_text() for text in axes.texts] == ["a, n=3", "b, n=0"] and len(axes.patches) == 1
 
 
-@pytest.mark.parametrize("values", [[0.5], [0.5, 0.7]])
-def test_one_or_two_values_are_points_without_a_box(values):
-    axes = box_axes(group(values), limits=(0, 1), max_points=1)
-    assert markers(axes, "o") == values
-    assert not axes.patches and all(line.get_marker() == "o" for line in axes.lines)
-
-
-def test_of_many_cases_only_those_outside_the_whiskers_are_drawn():
+def test_one_or_two_values_are_points_without_a_box_and_of_many_only_those_outside_the_whiskers():
+    for values in ([0.5], [0.5, 0.7]):
+        axes = box_axes(group(values), limits=(0, 1), max_points=1)
+        assert markers(axes, "o") == values
+        assert not axes.patches and all(line.get_marker() == "o" for line in axes.lines)
     axes = box_axes(group([0.5 + k / 1e4 for k in range(1000)] + [0.0]), limits=(0, 1), max_points=60)
     assert markers(axes, "o") == [0.0] and axes.texts[0].get_text() == "a, n=1001"
 
@@ -81,14 +78,11 @@ def test_an_axis_with_limits_begins_at_the_last_fifth_below_all_values(values, l
     assert cut_limits(None, [group(values)]) is None
 
 
-def test_a_curve_with_one_point_is_a_large_marker_and_only_its_round_is_on_the_axis():
+def test_a_curve_with_one_point_is_a_large_marker_and_no_round_before_the_first_is_on_the_axis():
     figure = curve_figure([CurvePanel("loss", (Curve("a", [(3, 0.5)], BLACK),))], with_legend=False)
     (line,) = figure.axes[0].lines
     assert line.get_xydata().tolist() == [[3, 0.5]] and line.get_markersize() > 5
     assert rounds(figure) == ["3"]
-
-
-def test_no_round_before_the_first_is_on_the_axis():
     for n in (5, 40, 400):
         curve = Curve("a", [(k, 1 / k) for k in range(1, n + 1)], BLACK)
         assert rounds(curve_figure([CurvePanel("loss", (curve,))], with_legend=False))[0] != "0"
@@ -111,9 +105,6 @@ def test_the_better_the_score_the_stronger_the_colour_in_both_directions():
         (axes,) = heat(higher).axes
         opacity = {text.get_text(): patch.get_facecolor()[3] for text, patch in zip(axes.texts, axes.patches)}
         assert max(opacity, key=opacity.get) == strongest and opacity["-"] == 0
-
-
-def test_a_heat_map_without_any_value_is_none():
     assert heat(values=((None, None), (None, None))) is None
 
 
@@ -122,35 +113,25 @@ def svg(name=EVIL, prefix="p"):
     return to_svg(curve_figure([CurvePanel(name, curves)], with_legend=True), prefix, name)
 
 
-def test_svg_has_no_style_no_script_and_no_reference_outside_itself():
+def test_svg_has_no_style_no_script_no_reference_outside_itself_and_texts_as_they_are_given():
+    """A name is no HTML, no formula, and has no character that XML cannot hold."""
     root = ElementTree.fromstring(svg())
     assert {node.tag for node in root.iter()} <= {"svg", "title", "g", "path", "text", "defs", "use"}
     attributes = [(key, value) for node in root.iter() for key, value in node.attrib.items()]
     assert not any(key == "style" or key.startswith("on") or "url(" in value for key, value in attributes)
     ids = {value for key, value in attributes if key == "id"}
     assert {value for key, value in attributes if key == "href"} == {f"#{name}" for name in ids} and ids
-
-
-def test_texts_of_svg_are_as_they_are_given():
-    """A name is no HTML, no formula, and has no character that XML cannot hold."""
-    root = ElementTree.fromstring(svg())
     shown = EVIL.replace("\x01", "\ufffd")
     assert root.attrib["aria-label"] == shown == root.find("title").text
     assert [node.text for node in root.iter("text")].count(shown) == 2  # the axis and the legend
-
-
-def test_every_line_of_a_label_is_in_the_svg():
     curves = (Curve("a", [(1, 0.5)], BLACK),)
     drawn = to_svg(curve_figure([CurvePanel("distance, inner to outer", curves)], with_legend=False), "p", "t")
     assert ">distance,<" in drawn and ">inner to outer<" in drawn
 
 
-def test_svg_has_the_colours_of_the_page():
+def test_svg_has_the_colours_of_the_page_is_the_same_each_time_and_its_ids_begin_with_the_prefix():
     drawn = svg("a")
     assert not re.search("#[0-9a-f]{6}", drawn) and "var(--c0)" in drawn and 'fill="var(--ink)"' in drawn
-
-
-def test_svg_is_the_same_each_time_and_its_ids_begin_with_the_prefix():
     assert svg() == svg()
     assert re.findall(' id="([^"]*)"', svg(prefix="q")) == [f"q-{k}" for k in range(len(re.findall(" id=", svg())))]
 

@@ -4,7 +4,7 @@ import re
 import tracemalloc
 
 import pytest
-from made_runs import ledger_rows, made_run
+from made_runs import ledger_row, ledger_rows, made_run
 from run_figures import leave_out_charts
 
 from medfed.federation.ledger import COLUMNS
@@ -26,11 +26,6 @@ def with_ledger(run, rows):
     return run
 
 
-def row(round_number, site, direction, name, size, dtype="float32", content="statistic", shape="2x3"):
-    values = (round_number, site, direction, "train", content, name, shape, dtype, size)
-    return dict(zip(COLUMNS, values, strict=True))
-
-
 def text_of(run):
     return build_page(*read_runs([run]))
 
@@ -48,17 +43,10 @@ def test_totals_are_those_of_the_rows(tmp_path):
 
 
 def test_names_of_sites_are_replaced_in_the_names_of_tensors(tmp_path):
-    run = with_ledger(
-        made_run(tmp_path / "run"),
-        [
-            row(1, "A", "down", "bank/B", 10),
-            row(1, "B", "down", "bank/A", 10),
-            row(1, "A", "down", "style/x/y/mean", 4),
-            row(1, "A", "up", "control/conv.weight", 24),
-            row(1, "A", "up", "conv.weight", 24, content="weight"),
-        ],
-    )
-    ledger = read_ledger(run, sites=("A", "B", "x/y"))
+    rows = [ledger_row(1, site, "down", f"bank/{other}", 10) for site, other in ("AB", "BA")]
+    rows += [ledger_row(1, "A", "down", "style/x/y/mean", 4), ledger_row(1, "A", "up", "control/conv.weight", 24)]
+    rows += [ledger_row(1, "A", "up", "conv.weight", 24, content="weight")]
+    ledger = read_ledger(with_ledger(made_run(tmp_path / "run"), rows), sites=("A", "B", "x/y"))
     names = {(key.direction, key.content, key.name): total.n_bytes for key, total in ledger.totals.items()}
     assert names == {
         ("down", "statistic", "bank/SITE"): 20,
@@ -69,7 +57,7 @@ def test_names_of_sites_are_replaced_in_the_names_of_tensors(tmp_path):
 
 
 def test_a_fact_that_is_called_like_a_weight_is_a_fact(tmp_path):
-    run = with_ledger(made_run(tmp_path / "run"), [row(1, "A", "up", "conv.weight", 3, "fact", "fact")])
+    run = with_ledger(made_run(tmp_path / "run"), [ledger_row(1, "A", "up", "conv.weight", 3, content="fact")])
     assert [key.content for key in read_ledger(run).totals] == ["fact"]
 
 
@@ -87,42 +75,26 @@ def test_a_ledger_of_many_clients_is_added_up_in_little_memory(tmp_path):
     assert ledger.total_bytes("up") == 20_000 * 24 and len(ledger.by_site) == 1000 and peak < 3e6
 
 
-SIZES = [
-    (0, "0 bytes"),
-    (999, "999 bytes"),
-    (1000, "1.00 kB"),
-    (12345, "12.3 kB"),
-    (999_600, "1.00 MB"),
-    (123_456_789, "123 MB"),
-    (5 * 10**12, "5.00 TB"),
-]
+def test_sizes_have_three_digits():
+    sizes = {0: "0 bytes", 999: "999 bytes", 1000: "1.00 kB", 12345: "12.3 kB", 999_600: "1.00 MB"}
+    sizes |= {123_456_789: "123 MB", 5 * 10**12: "5.00 TB"}
+    assert {n_bytes: format_size(n_bytes) for n_bytes in sizes} == sizes
 
 
-@pytest.mark.parametrize(("n_bytes", "text"), SIZES)
-def test_sizes_have_three_digits(n_bytes, text):
-    assert format_size(n_bytes) == text
-
-
-def test_a_tensor_without_description_is_unknown_even_if_another_method_has_its_name():
+def test_a_tensor_is_described_by_its_method_or_the_part_of_a_stack_and_unknown_if_only_another_has_its_name():
     assert describe_entry(LedgerKey("up", "statistic", "windows"), ["elcfs"]) is not UNKNOWN
     for name, method in (("windows", "mine"), ("patients", "elcfs"), ("mean", "elcfs")):
         assert describe_entry(LedgerKey("up", "statistic", name), [method]) is UNKNOWN
     assert describe_entry(LedgerKey("up", "fact", "names"), ["fedavg"]) is UNKNOWN
-
-
-def test_the_tensors_of_a_stack_are_those_of_its_parts():
     key = LedgerKey("up", "statistic", "1/windows")
     assert describe_entry(key, ["ccst", "elcfs"]) == describe_entry(LedgerKey("up", "statistic", "windows"), ["elcfs"])
     assert describe_entry(key, ["elcfs", "ccst"]) is UNKNOWN
-
-
-def test_the_description_of_what_a_site_receives_names_its_source():
     received = describe_entry(LedgerKey("down", "statistic", "bank/SITE"), ["elcfs"])
     assert received.title == "low-frequency amplitude windows, of the other sites"
     assert describe_entry(LedgerKey("up", "statistic", "bank/SITE"), ["elcfs"]) is UNKNOWN
 
 
-def test_the_section_says_how_often_and_warns_of_what_it_does_not_know(tmp_path):
+def test_the_section_says_how_often_and_how_much_and_warns_of_what_it_does_not_know(tmp_path):
     run = with_ledger(made_run(tmp_path / "run"), ledger_rows(["A", "B"], 2, extra="faces"))
     text = text_of(run)
     line = next(line for line in text.split("\n") if "faces" in line and "<tr>" in line)
@@ -130,12 +102,8 @@ def test_the_section_says_how_often_and_warns_of_what_it_does_not_know(tmp_path)
     assert "This report has no description of: faces" in text and "every round" in text
     known = text_of(made_run(tmp_path / "known"))
     assert "has no description" not in known
-
-
-def test_of_many_shapes_the_first_three_are_listed(tmp_path):
-    rows = [row(1, "A", "up", "windows", 4, shape=f"{k}x5") for k in range(5)]
-    text = text_of(with_ledger(made_run(tmp_path / "run"), rows))
-    assert "(0x5 or 1x5 or 2x5 or others)" in text
+    sizes = r"In total \d+ bytes \(model weights 128 bytes, statistics 160 bytes, facts \d+ bytes\) left 2 sites"
+    assert re.search(sizes, known), "two rounds: 4 * 32 bytes of weights, windows of 80 bytes once per site"
 
 
 def test_a_simulation_says_that_it_is_one(tmp_path):
@@ -145,14 +113,9 @@ def test_a_simulation_says_that_it_is_one(tmp_path):
     assert "simulated" not in text_of(run)
 
 
-def test_of_many_sites_the_first_are_listed_with_the_number_of_all(tmp_path):
-    rows = [row(1, f"client_{k:04d}", "up", "conv.weight", 24, content="weight") for k in range(100)]
+def test_of_many_sites_and_shapes_the_first_are_listed(tmp_path):
+    rows = [ledger_row(1, f"client_{k:04d}", "up", "conv.weight", 24, content="weight") for k in range(100)]
+    rows += [ledger_row(1, "client_0000", "up", "windows", 4) | {"shape": f"{k}x5"} for k in range(5)]
     text = text_of(with_ledger(made_run(tmp_path / "run"), rows))
     assert "the first 40 of 100" in text and len(set(re.findall(r">client_\d{4}<", text))) == 40
-
-
-def test_the_overview_has_the_sizes_of_weights_statistics_and_facts(tmp_path):
-    """Two sites, two rounds: 4 * 32 bytes of weights, windows of 80 bytes once per site."""
-    text = text_of(made_run(tmp_path / "run"))
-    sizes = r"In total \d+ bytes \(model weights 128 bytes, statistics 160 bytes, facts \d+ bytes\) left 2 sites"
-    assert re.search(sizes, text)
+    assert "(0x5 or 1x5 or 2x5 or others)" in text

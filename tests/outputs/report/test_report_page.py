@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
-from made_runs import class_rows, made_comparison, made_run, mask_rows, png, png_head, with_plan
+from made_runs import NOT_LEARNED, class_rows, made_comparison, made_run, mask_rows, png, png_head, with_plan
 from PIL import Image
 from run_figures import leave_out_charts
 
@@ -92,10 +92,6 @@ def page(text):
     return Page(text)
 
 
-def test_every_element_is_closed_in_its_order(page):
-    assert not page.wrong and not page.open
-
-
 def test_no_address_leaves_the_page(text, page):
     """Links stay within the page, images are inside it, and no address in it has a scheme."""
     names = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if attributes.get(key)]
@@ -113,25 +109,20 @@ def test_the_page_forbids_itself_all_but_its_own_script_and_style(text, page):
     assert not any(key.startswith("on") or key == "style" for _, attributes in page.elements for key in attributes)
 
 
-def test_every_link_within_the_page_has_its_place_once(page):
+def test_every_element_is_closed_and_every_link_has_its_place_once(page):
+    assert not page.wrong and not page.open
     places = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(places) == len(set(places))
     assert {link["href"][1:] for link in page.all("a")} <= set(places)
 
 
-def test_images_and_charts_have_a_text_for_readers_who_cannot_see_them(page):
+def test_images_and_charts_have_a_text_tables_have_headers_and_what_scrolls_can_be_reached_by_keyboard(page):
     assert page.all("img") and all(image["alt"] and image["width"] and image["height"] for image in page.all("img"))
     charts = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
     assert charts and all(svg["role"] == "img" and svg["aria-label"] for svg in charts)
-
-
-def test_tables_are_real_ones_with_headers_for_rows_and_columns(page):
     scopes = [head["scope"] for head in page.all("th")]
     assert len(page.tables) > 5 and set(scopes) == {"row", "col"}
     assert all(len({len(row) for row in table}) == 1 for table in page.tables)
-
-
-def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(page):
     frames = [attributes for _, attributes in page.elements if attributes.get("class") == "scroll"]
     assert frames and all(frame["tabindex"] == "0" and frame["aria-label"] for frame in frames)
 
@@ -141,14 +132,10 @@ def test_every_caption_says_what_the_data_are(text):
     assert len(captions) > 20 and all("PHANTOM data" in caption for caption in captions)
 
 
-def test_captions_of_real_data_say_so_and_the_page_warns_of_its_images(tmp_path):
+def test_captions_of_real_data_say_so_the_page_warns_of_its_images_and_phantoms_are_in_no_table_with_them(tmp_path):
     text = page_of(made_run(tmp_path / "run", data="real"))
     assert "PHANTOM" not in text and "REAL data: the figures below show images of patients" in text
     assert all("REAL data" in caption for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text, re.S))
-
-
-def test_captions_distinguish_phantom_and_real_runs_on_one_page(tmp_path):
-    """They share no table; each caption says which they are."""
     text = page_of(made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b", data="real"))
     assert "cannot be in one table" in text
     captions = re.findall(r"<figcaption>(Scores by site.*?)</figcaption>", text)
@@ -186,35 +173,19 @@ def tables_by_site(text, n=0):
 
 
 def test_the_page_says_that_a_model_did_not_learn(tmp_path):
-    learning = {
-        "learned": False,
-        "images": "validation",
-        "score": 0.2,
-        "start": 0.1,
-        "trivial": 0.25,
-        "trivial_prediction": "every pixel is foreground",
-    }
     sentence = "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %"
-    assert sentence in page_of(made_run(tmp_path / "bad", learning=learning))
-    assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=learning | {"learned": True}))
+    assert sentence in page_of(made_run(tmp_path / "bad", learning=NOT_LEARNED))
+    assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=NOT_LEARNED | {"learned": True}))
 
 
-def test_the_heading_counts_the_models_of_local_as_one_row(tmp_path):
-    paths = []
-    for site in "AB":
-        paths.append(made_run(tmp_path / f"at_{site}", "fedavg", sites=(site,)))
-        ComparisonRow("local", trained_at=site).write(RunFolder(paths[-1]))
-    page = build_page(*read_runs([*paths, made_run(tmp_path / "elcfs")]))
-    assert "<h1>local, elcfs on Discs</h1>" in page
-
-
-def test_a_half_finished_row_local_says_which_models_are_missing(tmp_path):
+def test_the_models_of_local_are_one_row_and_a_half_finished_row_says_which_are_missing(tmp_path):
     made_run(tmp_path / "fedavg" / "unseen_C" / "seed_0", "fedavg")
-    texts = []
+    texts, paths = [], []
     for site in "AB":
-        run = made_run(tmp_path / f"local-{site}" / "unseen_C" / "seed_0", "fedavg", sites=(site,))
-        ComparisonRow("local", trained_at=site).write(RunFolder(run))
-        texts.append(build_page(*read_runs([with_plan(tmp_path)])))
+        paths.append(made_run(tmp_path / f"local-{site}" / "unseen_C" / "seed_0", "fedavg", sites=(site,)))
+        ComparisonRow("local", trained_at=site).write(RunFolder(paths[-1]))
+        texts.append(page_of(with_plan(tmp_path)))
+    assert "<h1>local, elcfs on Discs</h1>" in page_of(*paths, made_run(tmp_path / "elcfs"))
     note = "local: INCOMPLETE at unseen C seed 0: the mean over the models of A; not finished: B"
     assert note in texts[0] and "INCOMPLETE" not in texts[1]
 
@@ -265,7 +236,8 @@ def test_best_is_bold_second_is_underlined_and_the_baseline_comes_first(text):
     assert ">elcfs<" in second and second.count("<strong>") == 4
 
 
-def test_a_run_shows_its_rule_round_seed_versions_and_notices(text):
+def test_a_run_shows_its_rule_round_seed_versions_notices_and_config(text, page, folders):
+    assert (folders[0] / "config.yaml").read_text() in page.texts
     for words in ("round 2 of 2 by the rule", "the last round, whatever its score", "torch 2", "a notice"):
         assert words in text
 
@@ -274,12 +246,6 @@ def embedded(tmp_path, width: int = 3) -> str:
     """What the page contains of a PNG file."""
     (tmp_path / "figure.png").write_bytes(png(width))
     return base64.b64encode(to_webp(tmp_path / "figure.png")).decode()
-
-
-def test_a_figure_is_in_the_page_once(tmp_path):
-    run = made_run(tmp_path / "run")
-    text = page_of(run)
-    assert text.count(embedded(tmp_path)) == 1  # the page draws training_curves.png itself
 
 
 def test_a_wide_figure_is_made_smaller_and_keeps_its_colours(tmp_path):
@@ -297,15 +263,17 @@ def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
     assert names == ["fedavg", "elcfs"] * 3  # the comparison's three sites
 
 
-def test_a_figure_of_the_comparison_is_not_shown_a_second_time_with_its_run(tmp_path):
+def test_each_figure_is_in_the_page_once(tmp_path):
+    """The page draws training_curves.png itself; a figure of the comparison is not shown again with its run."""
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
+    assert page_of(runs[0]).count(embedded(tmp_path)) == 1
     for width, run in enumerate(runs, start=5):
         (run / "figures" / "unseen_cases.png").write_bytes(png(width))
     text = page_of(*runs)
     assert [text.count(embedded(tmp_path, width)) for width in (5, 6)] == [1, 1]
 
 
-def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tmp_path):
+def test_the_same_cases_of_all_methods_come_and_have_room_before_all_others(tmp_path, monkeypatch):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for width, run in enumerate(runs, start=5):
         (run / "figures" / "same_cases.png").write_bytes(png(width))
@@ -313,13 +281,7 @@ def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tm
     same, own = text.index("same cases at the same pixels"), text.index("Each method shows its own")
     assert same < own and text.count(embedded(tmp_path, 5)) == 1
     assert text.index(embedded(tmp_path, 5)) < text.index(embedded(tmp_path, 6)) < own
-
-
-def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
-    runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
-    for run in runs:
-        (run / "figures" / "same_cases.png").write_bytes(png())
-    size = len(to_webp(runs[0] / "figures" / "same_cases.png"))
+    size = max(len(to_webp(run / "figures" / "same_cases.png")) for run in runs)
     monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=2 * size))
     text = page_of(*runs)
     assert "same cases at the same pixels" in text and "Each method shows its own" not in text
@@ -359,12 +321,6 @@ def test_two_runs_of_one_method_site_and_seed_show_their_folders(tmp_path):
     assert f"elcfs ({a})" in text and f"elcfs ({b})" in text
 
 
-def test_the_config_is_there_to_be_copied(tmp_path):
-    run = made_run(tmp_path / "run")
-    page = Page(page_of(run))
-    assert (run / "config.yaml").read_text() in page.texts
-
-
 def test_a_run_without_history_or_unseen_site_has_a_page(tmp_path):
     run = made_run(tmp_path / "run", unseen="C")
     summary = json.loads((run / "summary.json").read_text()) | {"unseen_site": None}
@@ -391,17 +347,12 @@ def rendered(tmp_path, template, style="", **content):
     return render_page("test.html.jinja", style, folders=[tmp_path], **content)
 
 
-def test_every_text_of_a_template_is_escaped_once(tmp_path):
+def test_every_text_of_a_template_is_escaped_once_and_a_variable_that_is_missing_is_an_error(tmp_path):
     template = '<p title="{{ text }}">{{ text }}</p>{{ markup }}'
     page = rendered(tmp_path, template, text="a<b & \"c'", markup=trusted_text("<i>", "style"))
     assert page == '<p title="a&lt;b &amp; &#34;c&#39;">a&lt;b &amp; &#34;c&#39;</p><i>'
-
-
-def test_characters_that_html_cannot_hold_are_replaced(tmp_path):
-    assert rendered(tmp_path, "{{ text }}", text="a\x00b\udc80c\n") == "a\ufffdb\ufffdc\n"
-
-
-def test_a_variable_that_is_missing_is_an_error(tmp_path):
+    unprintable = rendered(tmp_path, "{{ text }}", text="a\x00b\udc80c\n")
+    assert unprintable == "a\ufffdb\ufffdc\n", "HTML cannot hold these characters"
     with pytest.raises(UndefinedError, match="'text' is undefined"):
         rendered(tmp_path, "{{ text }}")
 
