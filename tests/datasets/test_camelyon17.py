@@ -49,7 +49,7 @@ def root(tmp_path) -> Path:
     return folder
 
 
-def test_the_table_alone_tells_sites_patches_and_classes(root):
+def test_the_table_alone_decides_sites_patches_and_classes_also_from_the_folder_above(root):
     data = Camelyon17(root=str(root))
     assert data.site_names() == ["hospital_1", "hospital_4"]
     first = next(case for case in data.cases("hospital_1") if case.image == patch_file(root, ROWS[0]))
@@ -58,9 +58,6 @@ def test_the_table_alone_tells_sites_patches_and_classes(root):
     assert sorted(case.label for case in data.cases("hospital_4")) == [0, 0, 1, 1]
     assert data.classes == ("normal", "tumour") and data.structures == () and data.channels == 3
     assert data.intensity_range == (0.0, 255.0) and not data.is_phantom
-
-
-def test_the_folder_above_is_a_root_too(root):
     above = Camelyon17(root=str(root.parent))
     assert above.cases("hospital_1")[0].image == Camelyon17(root=str(root)).cases("hospital_1")[0].image
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -247,17 +246,6 @@ def test_spaces_and_letters_of_any_script_are_accepted(tmp_path):
 def test_values_that_contradict_each_other_are_refused(values, word):
     with pytest.raises(ValueError, match=word):
         Folder(root="x", **values)
-
-
-def test_the_voxels_of_an_mhd_may_not_lie_behind_a_link_either(tmp_path, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (tmp_path / "north").mkdir()
-    sitk.WriteImage(sitk.GetImageFromArray(np.zeros((2, 3, 4), np.int16)), str(tmp_path / "north" / "a.mhd"))
-    (tmp_path / "north" / "a.raw").rename(elsewhere / "a.raw")
-    (tmp_path / "north" / "a.raw").symlink_to(elsewhere / "a.raw")
-    volume(tmp_path / "north" / "a_mask.nii", (0, 1))
-    with pytest.raises(UserError, match="a.mhd: .*voxels, lies outside .* symbolic link"):
-        Folder(root=str(tmp_path)).cases("north")
 
 
 def test_the_error_about_a_missing_relative_folder_has_the_absolute_path_that_was_looked_for(tmp_path, monkeypatch):

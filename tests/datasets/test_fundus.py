@@ -77,10 +77,17 @@ def test_site_names_and_plain_folders_are_understood_too(tmp_path):
     assert int(data.load(case).mask[1].sum()) == 24
 
 
-def test_two_names_of_one_site_are_an_error(root):
+def test_two_names_of_one_site_and_files_without_a_counterpart_are_errors(root):
     write(root / "DRISHTI-GS", names=("images", "masks"))
     with pytest.raises(UserError, match="both folders are the site DRISHTI-GS"):
         Fundus(root=str(root)).site_names()
+    shutil.rmtree(root / "DRISHTI-GS")
+    (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
+    (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
+    with pytest.raises(UserError) as error:
+        Fundus(root=str(root)).cases("DRISHTI-GS")
+    assert "image/n1.png: this image has no mask" in str(error.value)
+    assert "mask/n3.png: this mask has no image" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.jpg", "p.JPEG", "p.bmp"])
@@ -91,7 +98,7 @@ def test_all_image_formats_are_read(tmp_path, name):
     assert case.name == "p" and case.mask.name == "P.bmp" and data.load(case).image.shape[0] == 3
 
 
-def test_the_thresholds_are_the_published_ones(tmp_path):
+def test_the_thresholds_are_the_published_ones_also_for_smoothed_masks(tmp_path):
     """Up to 50 is cup, 51 to 200 rim, above 200 background."""
     mask = eye_mask()
     mask[0, :4] = (50, 51, 200, 201)
@@ -104,10 +111,7 @@ def test_the_thresholds_are_the_published_ones(tmp_path):
     assert disc[0, :4].tolist() == [0, 1, 1, 0] and cup[0, :4].tolist() == [0, 0, 0, 0]
     assert (int(disc[7, 7]), int(cup[7, 7]), int(cup[12, 12]), int(cup.sum())) == (1, 0, 1, 24)
     assert "grey values of the mask thresholded at 50 and 200" in volume.notices
-
-
-def test_smoothed_masks_are_thresholded(tmp_path):
-    write(tmp_path / "Domain2" / "train" / "ROIs", mask=eye_mask(cup=7, rim=120, outside=250))
+    write(tmp_path / "Domain2" / "test" / "ROIs", mask=eye_mask(cup=7, rim=120, outside=250))
     data = Fundus(root=str(tmp_path))
     volume = data.load(data.cases("RIM-ONE-r3")[0])
     assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
@@ -131,15 +135,6 @@ def test_a_cup_that_leaves_its_disc_and_a_mask_without_a_cup_are_notices(tmp_pat
     for mask, notice in ((outside, "cup with no disc around it"), (eye_mask(cup=128), "no cup in the mask")):
         write(tmp_path / "Domain1" / "train" / "ROIs", mask=mask)
         assert data.load(data.cases("DRISHTI-GS")[0]).notices == (notice,)
-
-
-def test_all_files_without_a_counterpart_are_in_one_message(root):
-    (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
-    (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
-    with pytest.raises(UserError) as error:
-        Fundus(root=str(root)).cases("DRISHTI-GS")
-    assert "image/n1.png: this image has no mask" in str(error.value)
-    assert "mask/n3.png: this mask has no image" in str(error.value)
 
 
 def test_missing_folders_images_and_equal_names_are_refused(root):

@@ -20,7 +20,7 @@ images and annotations: {images,annotations}/{a,b}.png -> a images/a.png annotat
 images and seg, volumes: {images,seg}/{a,b}.nii.gz -> a images/a.nii.gz seg/a.nii.gz
 top folders with the sites inside: /{Images,Masks}/{n,s}/{a,b}.png -> a /Images/n/a.png /Masks/n/a.png
 nnU-Net with one channel: imagesTr/{a,b}_0000.png labelsTr/{a,b}.png -> a_0000 imagesTr/a_0000.png labelsTr/a.png
-nnU-Net with one case: imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
+one nnU-Net case: imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
     -> p_01_0000 imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
 nnU-Net, the channel is set: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
     -> a imagesTr/a_0000.png labelsTr/a.png --set image_name='*_0000'
@@ -29,10 +29,9 @@ T2 and label, one case: P1_T2.nii P1_label.nii P2_T2.nii P2_seg.nii -> P1_T2 P1_
 NAME and NAME_label: {a,b}.png {a,b}_label.png -> a a.png a_label.png
 NAME and NAME-mask: {a,b}.png {a,b}-mask.png -> a a.png a-mask.png
 img_1 and mask_1: img_{1,2,10}.png mask_{1,2,10}.png -> img_1 img_1.png mask_1.png
-a common suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png
-    -> im0001 images/im0001.png labels/im0001ah.png
+a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png -> im0001 images/im0001.png labels/im0001ah.png
 a common suffix of a single mask: images/im0001.png labels/im0001ah.png -> im0001 images/im0001.png labels/im0001ah.png
-two common prefixes: images/Test_Image_{1,2,12}.png masks/mask_{1,2,12}.png
+two prefixes: images/Test_Image_{1,2,12}.png masks/mask_{1,2,12}.png
     -> Test_Image_1 images/Test_Image_1.png masks/mask_1.png
 a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> a.IMG images/a.IMG.png masks/a.png
 a word within the name: images/{1,2}_img_x.png masks/{1,2}_gland_x.png -> 1_img_x images/1_img_x.png masks/1_gland_x.png
@@ -44,38 +43,34 @@ train and test: {train,test}/{images,masks}/{a,b}.png -> train/a train/images/a.
 images/train and masks/train: {images,masks}/{train,test}/{a,b}.png -> test/a images/test/a.png masks/test/a.png
 masks in a folder beside the images: {a,b}.png masks/{a,b}.png -> a a.png masks/a.png
 folder names are set: {raw,gt2}/{a,b}.png -> a raw/a.png gt2/a.png --set image_folders=[RAW] --set mask_folders=[gt2]
-of two folders of masks one is set: images/{a,b}.png {masks,gt}/{a,b}.png
-    -> a images/a.png gt/a.png --set mask_folders=[gt]
-one of two raters is set: {1,2}{,_1stHO,_2ndHO}.png
+one mask folder is set: images/{a,b}.png {masks,gt}/{a,b}.png -> a images/a.png gt/a.png --set mask_folders=[gt]
+a rater is set: {1,2}{,_1stHO,_2ndHO}.png
     -> 1 1.png 1_1stHO.png --set mask_name='*_1stHO' --set ignored_names=['*_2ndHO.*']
 the sequence is set: {p1,p2}/X_{T2,ADC,seg}.nii -> p1 p1/X_T2.nii p1/X_seg.nii --set image_name='*_T2'
 JPEG images and PNG masks of the same name, set: {a,b}.{jpg,png} -> a a.jpg a.png --set mask_name='*.png'
 spaces, brackets and umlauts: Bilder/x.txt images/b_(1)_ä.png masks/b_(1)_ä_mask.png
     -> b_(1)_ä images/b_(1)_ä.png masks/b_(1)_ä_mask.png
-files of operating systems: images/{a.png,Thumbs.db,._a.png} masks/{a.png,.DS_Store} /__MACOSX/x.png
-    -> a images/a.png masks/a.png
+system files: images/{a.png,Thumbs.db,._a.png} masks/{a.png,.DS_Store} /__MACOSX/x.png -> a images/a.png masks/a.png
 an empty folder with a usual name: {images,masks}/{a,b}.png labels/{a,b}.txt -> a images/a.png masks/a.png
 a site that is called GT: /{n,s,GT}/{a,b}.png /{n,s,GT}/{a,b}_mask.png -> a a.png a_mask.png
-fixed names in other upper and lower case: {p1,p2}/{T2,gland}.png
-    -> p1 p1/T2.png p1/gland.png --set image_name=t2 --set mask_name=GLAND
+fixed names, other case: {p1,p2}/{T2,gland}.png -> p1 p1/T2.png p1/gland.png --set image_name=t2 --set mask_name=GLAND
 fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png}
     -> p1 p1/T2.png p1/gland.png --set image_name=T2.png --set mask_name=gland
 all files of one folder are masks by their names: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
     -> a Training_Input/a.jpg Training_Part/a_segmentation.png
 LiTS: volume-{1,2}.nii segmentation-{1,2}.nii -> volume-1 volume-1.nii segmentation-1.nii
 KiTS: case_{1,2}/{imaging,segmentation}.nii.gz -> case_1 case_1/imaging.nii.gz case_1/segmentation.nii.gz
-one of two readers is set: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
+a reader is set: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
     -> a images/a.png masks/reader2/a.png --set mask_folders=[reader2]
 the only folder in a folder of masks: images/{a,b}.png masks/reader1/{a,b}.png -> a images/a.png masks/reader1/a.png
-one of two sequences is set: images/{T1,T2}/{a,b}.png masks/{a,b}.png
-    -> a images/T2/a.png masks/a.png --set image_folders=[T2]
-a reader with folders of patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
+a sequence is set: images/{T1,T2}/{a,b}.png masks/{a,b}.png -> a images/T2/a.png masks/a.png --set image_folders=[T2]
+a reader, patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
     -> P1/a images/P1/a.png masks/r1/P1/a.png --set mask_folders=[r1]
 folders of one lung each, set: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
     -> 1 CXR_png/1.png ManualMask/leftMask/1.png --set image_folders=[CXR_png] --set mask_folders=[ManualMask, leftMask]
 IDRiD, set: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
-    -> a_Training/1 1_Original_Images/a_Training/1.png 2_Groundtruths/a_Training/MA/1.png
-    --set image_folders=[1_Original_Images] --set mask_folders=[2_Groundtruths, MA]
+    -> a_Training/1 1_Original_Images/a_Training/1.png 2_Groundtruths/a_Training/MA/1.png --set
+    image_folders=[1_Original_Images] --set mask_folders=[2_Groundtruths, MA]
 a pattern of folder names: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png
     -> P1 P1/P1_photo/x.png P1/P1_lesion/y.png --set image_folders=['*_photo'] --set mask_folders=['*_lesion']
 one of three organs: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
@@ -86,17 +81,13 @@ overlays as files, left out: {a,b}{,_mask,_overlay}.png -> a a.png a_mask.png --
 a test part without masks, left out: train/{images,masks}/{1,2}.png test/images/{3,4}.png
     -> train/1 train/images/1.png train/masks/1.png --set ignored_names=[test]
 3D Slicer: {p1,p2}/{T2.nrrd,Segmentation.seg.nrrd} -> p1 p1/T2.nrrd p1/Segmentation.seg.nrrd
-3D Slicer with another format of the image: {p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd}
-    -> p1 p1/T2.nii.gz p1/Segmentation.seg.nrrd
+3D Slicer beside NIfTI: {p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd} -> p1 p1/T2.nii.gz p1/Segmentation.seg.nrrd
 a folder of a single mask for each image: images/{a,b}.png masks/{a,b}/lesion.png -> a images/a.png masks/a/lesion.png
-letters that say which file is the mask, in folders that say so: images/p{0,1}_A.png masks/p{0,1}_B.png
-    -> p0_A images/p0_A.png masks/p0_B.png
+letters in clear folders: images/p{0,1}_A.png masks/p{0,1}_B.png -> p0_A images/p0_A.png masks/p0_B.png
 """
 REFUSED = r"""
-a folder of masks with an unknown name: {img,gt2}/{a,b}.png
-    -> found gt2/ and img/; which holds the masks | data.mask_folders
-a folder of images with an unknown name: {photos,masks}/{a,b}.png
-    -> found masks/ and photos/; which holds the images | data.image_folders
+unknown folder of masks: {img,gt2}/{a,b}.png -> found gt2/ and img/; which holds the masks | data.mask_folders
+unknown images: {photos,masks}/{a,b}.png -> found masks/ and photos/; which holds the images | data.image_folders
 two unknown folders: {left,right}/{a,b}.png
     -> n/ and s/, both with the folders left/ and right/ and files of the same names; which holds the images |
     data.mask_folders: if n and s are the sites, such as [left] and [right] | folder_classes
@@ -107,33 +98,30 @@ two unknown folders with the sites inside: /{left,right}/{n,s}/{a,b}.png
     [left] and [right]
 top folders, one with an unknown name: /{images,drawn}/{n,s}/{a,b}.png
     -> found drawn/ and images/; which holds the masks | data.mask_folders, such as [drawn]
-two folders of masks: images/{a,b}.png {masks,labels}/{a,b}.png
-    -> found labels/ and masks/; which holds the masks | data.mask_folders
+two mask folders: images/{a,b}.png {masks,labels}/{a,b}.png
+    -> labels/ and masks/; which holds the masks | data.mask_folders
 only a folder of images: images/{a,b}.png -> found only the folder images/ | data.mask_folders
-a site of top folders without masks: /images/{n,s}/a.png /masks/n/a.png
-    -> images/s: there is no folder s in | masks; add it
+a site without masks: /images/{n,s}/a.png /masks/n/a.png -> images/s: there is no folder s in | masks; add it
 names that do not belong together: images/{x,y}.png masks/{u,v}.png
     -> none of the 2 images (such as x.png) | 2 masks (such as u.png) | data.image_name | data.datalist
 other numbers: images/p_07.png masks/p_08.png -> none of the 1 images | data.datalist
 two channels: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
     -> two channels of a case, a_0000.png and a_0001.png | data.image_name, such as '*_0000'
 two sequences: {p1,p2}_{T2,ADC,seg}.nii
-    -> two images, p1_ADC.nii and p1_T2.nii, may belong to this mask | data.image_name, such as '*_ADC'
-two sequences in case folders: {p1,p2}/X_{T2,ADC,seg}.nii
-    -> X_ADC.nii and X_T2.nii, may belong to this mask | data.image_name
+    -> p1_ADC.nii and p1_T2.nii, may belong to this mask | data.image_name, such as '*_ADC'
+sequences of cases: {p1,p2}/X_{T2,ADC,seg}.nii -> X_ADC.nii and X_T2.nii, may belong to this mask | data.image_name
 two masks of an image: {a,b}{,_mask}.png a_mask_1.png
     -> a_mask_1.png: is a second mask of the image a; a_mask.png is also one | data.ignored_names
 two masks of an image with two words: a.png a_{mask,label}.png -> a_mask.png: is a second mask | a_label.png is also one
-masks without a known word: {a,b}.png {a,b}gland.png
-    -> (such as a.png and agland.png) | which files are the masks | data.mask_name, such as '*gland'
+masks by no word: {a,b}.png {a,b}gland.png
+    -> a.png and agland.png) | which files are the masks | data.mask_name, such as '*gland'
 images and masks with other suffixes: {a,b}.{jpg,png} -> every name exists as .jpg and as .png | data.mask_name: '*.png'
 an image without a mask: images/{a,b,c}.png masks/{a,b}.png -> c.png: this image has no mask | data.ignored_names
 a mask without an image: images/{a,b}.png masks/{a,b,c}.png -> c.png: this mask has no image | data.ignored_names
-one site with two folders: /{images,masks}/{a,b}.png
-    -> holds the folders images and masks | looks like a single site | give
+a single site: /{images,masks}/{a,b}.png -> holds the folders images and masks | looks like a single site | give
 one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json -> looks like a single site
 one site with its files: /{a,b}.png /{a,b}_mask.png -> holds image files | looks like a single site
-the folder around the folder of the sites: /all/{n,s}/{images,masks}/{a,b}.png
+a folder too high: /all/{n,s}/{images,masks}/{a,b}.png
     -> the folder all is the only one | all instead | data.sites: [all]
 parts of a split with the sites inside: /{train,test}/{n,s}/{images,masks}/{a,b}.png
     -> found the folders test and train, which look like parts of a split | data.datalist | data.sites:
@@ -141,8 +129,7 @@ masks of a format that is not supported: images/{a,b}.png masks/{a,b}.gif
     -> a.gif: this file format is not supported (as those of 1 other files ending in .gif | convert or remove
 a case folder without a mask: {p1,p2,p3}/T2.nii {p1,p2}/T2_seg.nii -> p3/T2.nii: this image has no mask
 eyes: images/{1,2}_left.png masks/{1,2}_right.png -> none of the 2 images | data.datalist
-an eye and the mask of the other eye: {p1,p2}/{left,right_mask}.png
-    -> none of the 1 images (such as left.png) | right_mask.png
+one eye, other eye's mask: {p1,p2}/{left,right_mask}.png -> none of the 1 images (such as left.png) | right_mask.png
 two files of a fixed name: {p1,p2}/{t2.nii,t2.nii.gz,seg.nii}
     -> p1/t2.nii.gz: another file has the same name: t2.nii | remove one | data.image_name --set image_name=t2 --set
     mask_name=seg
@@ -152,8 +139,7 @@ field of view, equal names: images/{01_dr,02_h}.jpg manual1/{01_dr,02_h}.tif mas
     -> n: found mask/ and manual1/; which holds the masks? set data.mask_folders, such as [manual1]
 a part with one image and one mask of unlike names: {train,test}/{images,masks}/{a,b}.png val/{scan,gland_label}.png
     -> n/val: none of the 1 images (such as scan.png) | data.image_name
-two folders of masks that differ in case: images/P1/a.png masks/{P1,p1}/a.png
-    -> masks/p1: there is no folder p1 in | images; add it
+mask folders, case: images/P1/a.png masks/{P1,p1}/a.png -> masks/p1: there is no folder p1 in | images; add it
 two folders of images that differ in case: images/{Pa,pA}/a.png masks/pa/a.png
     -> images/Pa: there is no folder Pa in | images/pA: there is no | masks/pa: there is no
 a site beside top folders: /{images,masks}/A/1.png /B/images/2.png /B/masks/2.png
@@ -172,15 +158,13 @@ folders of one lung each, half set: CXR_png/{1,2}.png ManualMask/{leftMask,right
     --set mask_folders=[ManualMask]
 IDRiD: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
     -> such as [1_Original_Images] and [2_Groundtruths] | data.datalist
-folders with the name of their case: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png
-    -> such as ["*_photo"] and ["*_lesion"]
+case names: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png -> such as ["*_photo"] and ["*_lesion"]
 organs in files of their own: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
     -> p1/ct.nii: this image has 3 masks, such as heart.nii and liver.nii | data.mask_values | data.ignored_names, such
     as ['liver.nii', 'lung.nii']
 organs beside their image: {p1,p2}{,_liver,_spleen}.png
     -> set data.mask_name, such as '*_liver', and data.ignored_names: ['*_spleen.*'] | data.mask_values
-images and masks for each part: {test,trainval}-{image,mask}/{1,2}.png
-    -> such as [test-image] and [test-mask] | data.datalist
+folders for each part: {test,trainval}-{image,mask}/{1,2}.png -> such as [test-image] and [test-mask] | data.datalist
 case folders with two names that are no known words: {p1,p2}/{scan,tumour}.nii
     -> if each folder is a case, set data.image_name and data.mask_name, such as scan and tumour
 masks of vessels as GIF: images/2{1,2}_training.tif 1st_manual/2{1,2}_manual1.gif mask/2{1,2}_training_mask.png
@@ -191,29 +175,25 @@ outlines in a folder: images/{a,b}.png annotations/all.json
     -> n/annotations: found no image file, only 1 .json file; expected a mask for each of the 2 images | draw
 outlines beside the images: {a,b}.{png,json} -> 2 .json files in this folder are not read: draw the outlines
 an empty folder of masks: images/{a,b}.png masks/.keep -> n/masks: found no image file; expected a mask for each
-sites two folders deeper: /data/train/{n,s}/{1,2}{,_mask}.png
-    -> n and s in data/train look like sites | data/train instead
-sites of case folders one folder deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
+sites far below: /data/train/{n,s}/{1,2}{,_mask}.png -> n and s in data/train look like sites | data/train instead
+sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
     -> n and s in all look like sites | all instead | data.sites: [all]
 sites deeper, beside documents: /all/{n,s}/{1,2}{,_mask}.png /code/run.txt /LICENSE -> n and s in all look like sites
-parts of a split deeper, with the sites inside: /data/{train,test}/{n,s}/{images,masks}/{1,2}.png
-    -> found the folders test and train, which look like
+parts deeper: /data/{train,test}/{n,s}/{images,masks}/{1,2}.png -> found the folders test and train, which look like
 parts of a split with classes: /train/{dog,cat}/{1,2}a.png /test/{dog,cat}/{1,2}b.png /train/dog/3.png
     -> found the folders test and train, which look like parts of a split | data.sites: [test, train]
 two folders for each site: /{Nord,Sued}_{images,masks}/{1,2}.png
     -> found Nord_images/ and Nord_masks/, which look like the images and masks of a site | Nord/images
 figures beside the sites: {images,masks}/{1,2}.png /plots/{x,y}.png
     -> plots: found 2 image files | if this folder holds no cases, leave it out with data.ignored_names: [plots]
-a single site by the names of its files: /Input/{a,b}.png /Truth/{a,b}_mask.png
-    -> holds the folders Input and Truth, so it looks like a single site
-overlays as files: {a,b}{,_mask,_overlay}.png
-    -> a_overlay.png: this image has no mask | data.ignored_names: ['*_overlay.*']
+a single site by its files: /Input/{a,b}.png /Truth/{a,b}_mask.png
+    -> holds the folders Input and Truth, so it looks like a single
+overlay files: {a,b}{,_mask,_overlay}.png -> a_overlay.png: this image has no mask | data.ignored_names: ['*_overlay.*']
 a test part without masks: train/{images,masks}/{1,2}.png test/images/{3,4}.png
     -> n/test: found only the folder images/ | leave it out with data.ignored_names: [test]
 a test part in the folder of images: images/{train,test}/{a,b}.png masks/train/{a,b}.png
     -> there is no folder test in | leave it out with data.ignored_names: [test]
-a test part of images beside masks: train/{1,2}{,_mask}.png test/{3,4}.png
-    -> leave it out with data.ignored_names: [test]
+a test part beside masks: train/{1,2}{,_mask}.png test/{3,4}.png -> leave it out with data.ignored_names: [test]
 3D Slicer with two images: {p1,p2}/{DWI,ADC,Segmentation.seg}.nrrd
     -> if each folder is a case, set data.image_name: ADC and data.mask_name: Segmentation.seg
 masks of other letters: {p0,p1}_{A,B_mask}.png
@@ -239,19 +219,16 @@ masks with numbers: images/{a,b}.png masks/{a,b}_{1,2}.png
 folds: /{fold1,fold2,fold3}/{images,masks}/{1,2}.png
     -> found the folders fold1, fold2 and fold3, which look like parts of a split | into one folder with its name | set
     data.sites: [fold1, fold2, fold3]
-parts in folders of images and masks: /{images,masks}/{train,val}/{1,2}.png
-    -> found the folders train and val, which look like parts of a split
+parts inside: /{images,masks}/{train,val}/{1,2}.png -> found the folders train and val, which look like parts
 one part: /train/{images,masks}/{1,2}.png -> found the folder train, which looks like a part
 a part beside sites: /{north,south,test_set}/{images,masks}/{1,2}.png
     -> found the folder test_set | move these folders | data.sites: [north, south, test_set]
 years: /{2019,2020}/{images,masks}/{1,2}.png
-    -> found the folders 2019 and 2020, which look like years | data.sites: ['2019', '2020']
-patients: /{patient_01,patient_02}/{images,masks}/{1,2}.png
-    -> found the folders patient_01 and patient_02, which look like patients
+    -> found the folders 2019 and 2020, which look like years | ['2019', '2020']
+patients: /{patient_01,patient_02}/{images,masks}/{1,2}.png -> patient_01 and patient_02, which look like patients
 many patients: /{case1,case2,case3,case4,case5,case6,case7,case8,case9}/{images,masks}/{1,2}.png
     -> found the folders case1, case2 and 7 more, which | case8, ... (all 9 names)]
-images and masks of each part: /{images,masks}_{train,val}/{1,2}.png
-    -> move them to HOSPITAL/train/images and HOSPITAL/train/masks
+part folders: /{images,masks}_{train,val}/{1,2}.png -> move them to HOSPITAL/train/images and HOSPITAL/train/masks
 years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png
     -> n: its 2 patients, such as 2019 and 2020, look like years or dates | '(.+)' if each image is another
 dates as patients by a pattern: {images,masks}/{20190101,20200203}_{1,2}.png

@@ -90,10 +90,14 @@ def test_clients_of_one_domain_are_as_many_of_each(n_clients, of_each):
     assert sorted(map(site_of_client.count, set(site_of_client))) == of_each
 
 
-def test_a_domain_has_no_more_clients_than_patients():
+def test_a_domain_has_no_more_clients_than_patients_and_validation_follows_the_shares():
     clients = client_cases(9, "domains", {"a": 100, "b": 100, "c": 2})
     site_of_client = [client[0].site for client in clients]
     assert {site: site_of_client.count(site) for site in "abc"} == {"a": 4, "b": 3, "c": 2}
+    splits = {site: split(cases(site, 100), 1, 0.2, 0.1) for site in ("north", "south")}
+    for client in partition(splits, 4, "domains", 1).values():
+        assert len(client.train) == 35 and len(client.validation) == 10
+        assert len({case.site for case in client.train + client.validation}) == 1
 
 
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
@@ -131,13 +135,6 @@ def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images
     for seed in range(20):
         clients = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
         assert all(3 <= len(client) <= 7 for client in clients) and sum(map(len, clients)) == 10
-
-
-def test_validation_patients_follow_the_shares_of_training():
-    splits = {site: split(cases(site, 100), 1, 0.2, 0.1) for site in ("north", "south")}
-    for client in partition(splits, 4, "domains", 1).values():
-        assert len(client.train) == 35 and len(client.validation) == 10
-        assert len({case.site for case in client.train + client.validation}) == 1
 
 
 def test_small_sites_do_not_all_leave_out_the_same_clients():

@@ -150,18 +150,6 @@ class TestVolumes:
         with pytest.raises(UserError, match=f"{data.name}: the file is damaged"):
             grey(tmp_path / name)
 
-    def test_an_mhd_without_its_voxels_names_the_missing_file(self, tmp_path):
-        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
-        (tmp_path / "a.raw").unlink()
-        refused(grey, tmp_path / "a.mhd", "a.raw", "does not exist")
-
-    def test_an_mhd_cannot_reach_out_of_its_folder(self, tmp_path):
-        (tmp_path / "in").mkdir()
-        sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / "a.mhd"))
-        header = (tmp_path / "a.mhd").read_text().replace("a.raw", "../a.raw")
-        (tmp_path / "in" / "a.mhd").write_text(header)
-        refused(grey, tmp_path / "in" / "a.mhd", "ElementDataFile", "in the same folder")
-
     @pytest.mark.parametrize(
         ("start", "content", "words"),
         [

@@ -22,14 +22,11 @@ def sizes(n: int, validation_ratio: float, test_ratio: float) -> tuple[int, int,
     return len(parts.train), len(parts.validation), len(parts.test)
 
 
-def test_every_case_is_in_exactly_one_part():
+def test_every_case_is_in_one_part_and_all_visits_of_a_patient_in_the_same():
     parts = split(cases(30), 7, 0.1, 0.2)
     names = [case.name for part in (parts.train, parts.validation, parts.test) for case in part]
     assert sorted(names) == [case.name for case in cases(30)]
     assert sizes(30, 0.1, 0.2) == (21, 3, 6)
-
-
-def test_all_visits_of_a_person_stay_together():
     parts = split(cases(12, visits=3), 7, 0.2, 0.2)
     patients = [{case.patient for case in part} for part in (parts.train, parts.validation, parts.test)]
     assert [len(part) for part in patients] == [8, 2, 2]

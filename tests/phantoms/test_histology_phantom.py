@@ -132,15 +132,12 @@ def test_stain_is_never_negative():
         assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()
 
 
-def test_transmitted_light_follows_the_beer_lambert_law():
+def test_transmitted_light_follows_the_beer_lambert_law_with_blue_haematoxylin_and_pink_eosin():
     """Twice the stain squares the transmitted fraction of the light; without stain all light passes."""
     vectors = stain_vectors(REFERENCE)
     once = transmittance(np.array([[[0.7, 0.2, 0.0]]]), vectors)
     np.testing.assert_allclose(transmittance(np.array([[[1.4, 0.4, 0.0]]]), vectors), once**2, rtol=1e-12)
     np.testing.assert_array_equal(transmittance(np.zeros((1, 1, 3)), vectors), 1)
-
-
-def test_haematoxylin_is_blue_and_eosin_pink():
     vectors = stain_vectors(REFERENCE)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
     haematoxylin, eosin = np.exp(-vectors[:2])

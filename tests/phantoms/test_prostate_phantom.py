@@ -154,15 +154,13 @@ def test_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
     assert pixels_per_mm("BIDMC") > 1.25 * pixels_per_mm("RUNMC") > 1.3 * pixels_per_mm("I2CVB")
 
 
-def test_the_signal_equation_has_the_computed_values():
+def test_the_signal_equation_has_the_computed_values_and_the_contrast_follows_echo_time_and_field():
     """TE = T2 ln 2 halves the signal and TR = T1 ln 4 leaves three quarters of it: 0.8 * 0.75 * 0.5 = 0.3."""
     tissue = Tissue(proton_density=0.8, t1_ms=1000, t2_ms=100)
     scanner = replace(REFERENCE, te_ms=100 * np.log(2), tr_ms=1000 * np.log(4))
     signal, slope = tissue_signal(tissue, scanner)
     assert signal == pytest.approx(0.3) and slope == pytest.approx(np.log(2))
 
-
-def test_echo_time_and_field_strength_change_the_contrast_correctly():
     def contrast(scanner: Scanner) -> float:
         return tissue_signal(TISSUES["peripheral"], scanner)[0] / tissue_signal(TISSUES["muscle"], scanner)[0]
 

@@ -33,15 +33,12 @@ def lines(tmp_path) -> Folder:
     return Folder(root=str(tmp_path), patient_pattern="^(p[0-9])_")
 
 
-def test_counts_sizes_and_intensities_are_those_of_the_files(lines):
+def test_counts_sizes_intensities_and_the_width_of_a_line_are_those_of_the_files(lines):
     fingerprint = take_fingerprint(lines, ["b", "a"], 0)
     assert [(site.name, site.n_images, site.n_patients) for site in fingerprint.sites] == [("a", 10, 5), ("b", 10, 5)]
     assert [site.n_training for site in fingerprint.sites] == [6, 6]  # 1 of 5 patients validates, 1 tests
     assert (fingerprint.height, fingerprint.width, fingerprint.depth, fingerprint.spacing_mm) == (40, 100, 1, None)
     assert fingerprint.intensities == (10, 250) and fingerprint.channels == 1 and fingerprint.classes == ()
-
-
-def test_the_width_of_a_line_is_its_width(lines):
     (structure,) = take_fingerprint(lines, ["a"], 0).structures
     assert structure.foreground == pytest.approx(4 / 40)
     assert structure.width * 4000**0.5 == pytest.approx(2 * 400 / 208)  # 4, but for the two ends of the line
