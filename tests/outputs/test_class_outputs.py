@@ -61,24 +61,20 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
 def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
     table = build_table(RESULTS, ["all"])
     result = line_of(table, "ccst", "accuracy").difference
-    assert result.n == 12
-    assert 0 < result.p < 1
+    assert result.n == 12 and 0 < result.p < 1
     assert "of each of all n unseen patients" in to_text(table)
     auroc = line_of(table, "ccst", "auroc").difference
     assert (auroc.p, auroc.n, auroc.verdict) == (None, None, "not tested")
     assert to_json_dict(table)["blocks"][0]["lines"][1]["difference"]["n"] == 12
 
 
-def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so():
+def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so_and_masks_share_no_table_with_classes():
     alone = result("fedavg", "A", [1, 1, 1])
     alone["rows"] = [row for row in alone["rows"] if row["label"] == "normal"]
     table = build_table([alone], ["all"])
     assert line_of(table, "fedavg", "auroc").cells == (None,)
     assert line_of(table, "fedavg", "accuracy").cells[0].mean == 100
     assert any("images of one class only" in note for note in table.notes)
-
-
-def test_masks_and_classes_cannot_share_a_table():
     with pytest.raises(UserError, match=r"task \('classification' and 'segmentation'\)"):
         build_table([RESULTS[0], RESULTS[1] | {"summary": MaskScoring().summarise([])}], ["all"])
 
@@ -132,13 +128,10 @@ def test_every_picture_is_written_and_the_same_bytes_each_time(tmp_path):
     assert first == draw_each(tmp_path / "second")
 
 
-def test_every_title_says_what_the_data_are(drawn):
+def test_every_title_says_what_the_data_are_and_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
     for draw in (calibration.save_reliability_diagrams, calibration.save_roc_curves, confusion.save_confusion_matrices):
         draw(ROWS, "", "synthetic phantom data")
         assert "(synthetic phantom data)" in drawn["title"]
-
-
-def test_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
     calibration.save_reliability_diagrams(ROWS, "", "real data")
     titles = [axes.get_title() for axes in drawn["figure"].axes if axes.get_visible()]
     assert [title.split(",")[0] for title in titles] == ["Z (seen)", "A (unseen)"]
@@ -172,13 +165,10 @@ def test_confusion_counts_true_by_predicted(drawn):
     assert sorted(text.get_text() for text in axes.texts) == ["1", "1", "2"]
 
 
-def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones():
+def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones(drawn):
     """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
     assert [row["image"] for row in examples.select_confident(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
     assert {row["site"] for row in examples.select_confident(ROWS)} == {"A"}
-
-
-def test_examples_without_a_wrong_image_say_so(drawn):
     cases = [{"row": row, "image": np.zeros((1, 4, 4))} for row in examples.select_confident(rows_of("A", [1, 1]))]
     examples.save_confident_examples(cases, "", "real data")
     assert "none wrong" in [text.get_text() for axes in drawn["figure"].axes for text in axes.texts]

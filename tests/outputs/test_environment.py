@@ -26,15 +26,9 @@ def without_metadata(monkeypatch):
     environment._version.cache_clear()
 
 
-def test_a_source_tree_without_metadata_has_the_version_of_its_code(without_metadata):
+def test_a_source_tree_has_the_version_of_its_code_and_a_missing_package_is_recorded_or_asked_for(without_metadata):
     versions = environment.versions()
     assert versions["medfed"] == medfed.__version__ and versions["torch"] == "1"
-
-
-def test_a_missing_package_is_recorded_as_not_installed(without_metadata):
     assert environment.environment()["versions"]["SimpleITK"] == "not installed"
-
-
-def test_a_bundle_that_must_state_the_version_of_a_missing_package_says_so(without_metadata):
     with pytest.raises(UserError, match="the package SimpleITK is not installed; .* pip install SimpleITK"):
         environment.installed_version("SimpleITK")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fresh_imports import run_without
+from made_runs import mask_row
 from PIL import Image
 
 from medfed.outputs.figures import boxes, curves, overlays, styles
@@ -11,7 +12,6 @@ from medfed.scoring.page import with_known_roles
 from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
-METRICS = [column.key for column in SCORING.columns]
 
 HISTORY = [
     {"round": k, "train_loss": 1 / k, "validation_score": None if k % 2 else k / 10, "validation_score/A": k / 11}
@@ -19,17 +19,12 @@ HISTORY = [
 ]
 
 
-def row(site, role, patient, dice, hd95_percent_of_diagonal, status="ok", structure="disc"):
-    keys = {"site": site, "role": role, "patient": patient, "image": patient, "structure": structure, "status": status}
-    return keys | dict.fromkeys(METRICS) | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal}
-
-
 ROWS = [
-    row("Z", "seen", "1", 0.9, 3.0),
-    row("Z", "seen", "2", 0.8, 5.0),
-    row("A", "unseen", "1", 0.7, 7.0),
-    row("A", "unseen", "2", 0.0, 90.0, "missed"),
-    row("A", "unseen", "3", None, None, "absent"),
+    mask_row("Z", "1", 0.9, role="seen", hd95_percent_of_diagonal=3.0),
+    mask_row("Z", "2", 0.8, role="seen", hd95_percent_of_diagonal=5.0),
+    mask_row("A", "1", 0.7, hd95_percent_of_diagonal=7.0),
+    mask_row("A", "2", 0.0, "missed", hd95_percent_of_diagonal=90.0),
+    mask_row("A", "3", None, "absent"),
 ]
 
 
@@ -100,6 +95,8 @@ def test_each_title_says_what_the_data_are(monkeypatch, tmp_path):
     draw_each(tmp_path / "x", "synthetic phantom data")
     assert len(titles) == 4
     assert all("synthetic phantom data" in title for title in titles)
+    overlays.save_overlays([photograph_case()], path := tmp_path / "x" / "common.png", "real data", common_cases=True)
+    assert path.is_file() and titles[-1] == "Cases chosen without regard to scores (real data)"
 
 
 def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(saved_figure):
@@ -109,9 +106,6 @@ def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(saved_fi
     lines = {line.get_label(): line.get_xydata().tolist() for line in dice.lines}
     assert lines["mean over sites"] == [[2, 0.2], [4, 0.4], [6, 0.6]]
     assert len(lines["A"]) == 6
-
-
-def test_curves_of_one_round_without_validation_say_so(saved_figure):
     curves.save_training_curves([{"round": 1, "train_loss": 0.5, "validation_score": None}], "x.png", "real data")
     assert saved_figure["figure"].axes[1].texts[0].get_text() == "none recorded"
 
@@ -172,15 +166,12 @@ def test_photographs_keep_their_rows_stand_side_by_side_and_name_a_missing_mask(
     assert first.get_title() == "best"
 
 
-def test_a_case_without_any_mask_is_not_cropped(saved_figure):
+def test_a_case_without_any_mask_is_not_cropped_and_a_far_false_positive_is_inside_the_shown_region(saved_figure):
     empty = torch.zeros(1, 12, 8, 6, dtype=torch.uint8)
     overlays.save_overlays([volume_case(reference=empty, prediction=empty)], "x.png", "real data")
     axes = saved_figure["figure"].axes[1]
     assert (axes.get_xlim(), axes.get_ylim()) == ((-0.5, 11.5), (7.5, -0.5))
     assert axes.get_xlabel() == "slice 3 of 6, no reference, no prediction"
-
-
-def test_a_far_false_positive_is_inside_the_shown_region(saved_figure):
     case = volume_case()
     case["prediction"][0, 11, 0, 0] = 1
     overlays.save_overlays([case], "x.png", "real data")
@@ -233,12 +224,7 @@ def test_flat_images_have_a_figure_without_a_gap_above_the_legend(saved_figure):
         assert saved_figure["figure"].get_figheight() == pytest.approx(image_in + 0.7 + title_and_legend_in)
 
 
-def test_the_title_of_common_cases_holds_for_a_single_run(saved_figure):
-    overlays.save_overlays([photograph_case()], "x.png", "real data", common_cases=True)
-    assert saved_figure["title"] == "Cases chosen without regard to scores (real data)"
-
-
-def test_the_look_at_the_unseen_site_has_its_curves_beside_those_of_the_sites_that_train(saved_figure):
+def test_sites_that_did_not_train_have_their_own_curves_by_round_and_a_point_at_the_end(saved_figure):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     scores = [{"round": n, "site": "U", "score": 0.05 * n, "boundary_distance": 0.01 * n} for n in (3, 6)]
     curves.save_unseen_curves(history, scores, "x.png", "real data")
@@ -252,10 +238,6 @@ def test_the_look_at_the_unseen_site_has_its_curves_beside_those_of_the_sites_th
     assert saved_figure["title"] == (
         "The unseen site by round, measured after training:\nmust not choose anything (real data)"
     )
-
-
-def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_train(saved_figure):
-    history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     curves.save_training_curves(history, "x.png", "real data", {"U": (6, 0.3)})
     panel = saved_figure["figure"].axes[2]
     assert [line.get_label() for line in panel.lines] == ["U, did not train", "mean over sites"]
@@ -264,18 +246,11 @@ def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_
 
 def test_live_triplets_are_drawn_as_a_share_of_all_triplets(saved_figure):
     counts = [(20, 10), (20, 5), (0, 0)]
-    history = [
-        {
-            "round": number,
-            "train_loss": 0.5,
-            "validation_score": None,
-            "triplets": total,
-            "live_triplets": live,
-            "triplets/A": total,
-            "live_triplets/A": live,
-        }
-        for number, (total, live) in enumerate(counts, 1)
-    ]
+    history = []
+    for number, (total, live) in enumerate(counts, 1):
+        of_all = {"triplets": total, "live_triplets": live}
+        of_site = {f"{name}/A": count for name, count in of_all.items()}
+        history.append({"round": number, "train_loss": 0.5, "validation_score": None} | of_all | of_site)
     curves.save_training_curves(history, "x.png", "real data")
     panel = saved_figure["figure"].axes[2]
     assert panel.get_ylabel() == "share of live triplets"
@@ -293,6 +268,8 @@ def test_the_gallery_shows_every_style_and_the_differences(saved_figure):
     assert changes[0] == pytest.approx(np.full((6, 4), -0.4), abs=1e-6)
     assert not changes[1].any()
     assert bright(panels[0]) == (1, 3)
+    styles.save_style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
+    assert bright(saved_figure["figure"].axes[0]) == (0, 4), "as a slice of a volume is displayed"
 
 
 @pytest.mark.parametrize("channels, name", [(1, "difference"), (3, "difference,\nmean over channels")])
@@ -302,25 +279,11 @@ def test_only_the_difference_of_images_with_several_channels_is_called_a_mean(sa
     assert name in [text.get_text() for axes in saved_figure["figure"].axes for text in axes.texts]
 
 
-def test_the_gallery_shows_slices_of_volumes_in_display_orientation(saved_figure):
-    image = torch.zeros(1, 6, 4)
-    image[0, 1, 3] = 1
-    styles.save_style_gallery(image, {"B": image}, "x.png", "real data", axes="RA")
-    assert bright(saved_figure["figure"].axes[0]) == (0, 4)
-
-
 def test_importing_the_module_does_not_import_matplotlib():
     names = ("boxes", "curves", "heat_map", "svg", "overlays", "calibration")
     modules = ", ".join(f"medfed.outputs.figures.{name}" for name in names)
     code = f"import sys, {modules}; print('matplotlib' in sys.modules)"
     assert run_without(("medfed", "matplotlib"), code) == "False\n"
-
-
-def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
-    image = np.random.default_rng(0).random((1, 8, 8))
-    rows = {"A": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
-    styles.save_style_grid(rows, tmp_path / "grid.png", "real data", axes="RA")
-    assert (tmp_path / "grid.png").stat().st_size > 5000
 
 
 def test_the_middle_of_each_image_of_a_grid_is_below_its_style_and_beside_its_site(saved_figure):
@@ -342,4 +305,7 @@ def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
     boxes.save_site_boxes(rows, SCORING, tmp_path / "boxes.png", "real data")
     history = [{"round": 1, "train_loss": 1.0, r"train_loss/$\foo$": 1.0}]
     curves.save_training_curves(history, tmp_path / "curves.png", "real data")
-    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir()) and len(list(tmp_path.iterdir())) == 2
+    image = np.random.default_rng(0).random((1, 8, 8))
+    grid = {r"$\foo$": (image, {"A": image, "B": image}), "B": (image, {"B": image})}
+    styles.save_style_grid(grid, tmp_path / "grid.png", "real data", axes="RA")
+    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir()) and len(list(tmp_path.iterdir())) == 3

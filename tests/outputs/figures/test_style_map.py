@@ -1,10 +1,8 @@
 """The map of styles: the description of images, the separability of sites, and the figure."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from fresh_imports import run_without
 
 from medfed.outputs.figures import style_map
 from medfed.outputs.figures.style_map import RestyledImages, describe_style, site_separability
@@ -64,17 +62,13 @@ def saved_figure(monkeypatch):
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_the_titles_have_the_separability_of_the_sites(saved_figure, exchanged):
+def test_the_titles_have_the_separability_of_the_sites_and_every_image_and_copy_is_a_point(saved_figure, exchanged):
     """Such different sites are always separable, until the copies lie among the images of the other site."""
     style_map.save_style_map(sites(exchanged), "x.png", "synthetic phantom data")
     before, together = (axes.get_title() for axes in saved_figure["figure"].axes)
     assert before.endswith("100 % (chance 50 %)")
     assert together.endswith("100 % (chance 50 %)") is not exchanged
     assert "synthetic phantom data" in saved_figure["title"]
-
-
-def test_every_image_is_a_point_and_every_copy_too(saved_figure):
-    style_map.save_style_map(sites(), "x.png", "real data")
     left, right = saved_figure["figure"].axes
     assert [len(points.get_offsets()) for points in left.collections] == [12, 12]
     assert [len(points.get_offsets()) for points in right.collections] == [12] * 4
@@ -111,5 +105,5 @@ def test_the_same_bytes_each_time(tmp_path):
 
 
 def test_importing_the_module_does_not_import_scikit_learn():
-    code = "import sys, medfed.outputs.figures.style_map; sys.exit('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = "import sys, medfed.outputs.figures.style_map; print('sklearn' in sys.modules)"
+    assert run_without(("medfed", "sklearn"), code) == "False\n"
