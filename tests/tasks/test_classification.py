@@ -30,25 +30,19 @@ class Reader:
         return MetaTensor(torch.full((3, self.side, self.side, 1), 10.0 * int(case.name)))
 
 
-def test_images_are_in_zero_to_one_with_their_labels():
+def test_images_are_in_zero_to_one_with_their_labels_and_resized_to_the_size_of_the_network():
     batch = TASK.prepare(cases(), Reader()).batch([1, 4])
     assert batch.image.shape == (2, 3, 8, 8) and batch.label.tolist() == [1, 0]
     assert torch.equal(batch.image[:, 0, 0, 0], torch.tensor([10.0, 40.0]) / 255)
-
-
-def test_images_are_resized_to_the_size_of_the_network():
     assert TASK.prepare(cases(), Reader(20)).batch([5]).image.shape == (1, 3, 8, 8)
 
 
-def test_each_image_is_read_once_while_there_is_room():
+def test_each_image_is_read_once_while_there_is_room_and_then_again_with_the_same_values():
     read = Reader()
     samples = TASK.prepare(cases(), read)
     samples.batch([0, 1, 2])
     samples.batch([0, 1, 2])
     assert read.n == 3 and samples.n_patients == 3
-
-
-def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_values():
     read = Reader()
     samples = ImageSamples(cases(), read, 8, max_cache_bytes=2 * 3 * 8 * 8)
     list(samples.preload())
@@ -91,10 +85,6 @@ def test_images_are_flipped_from_left_to_right_and_never_upside_down():
     assert (moved[:, :, :3].mean(dim=(1, 2, 3)) >= moved[:, :, 6:].mean(dim=(1, 2, 3))).all()
 
 
-def test_loss_of_equal_logits_is_the_logarithm_of_the_classes():
-    assert TASK.loss(torch.zeros(3, 2), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(2))
-
-
 class Bright(nn.Module):
     """Predicts class 1 for images above a grey level."""
 
@@ -107,18 +97,16 @@ class Bright(nn.Module):
         return torch.stack([-logit, logit], dim=1)
 
 
-def test_the_validation_score_is_the_accuracy():
+def test_the_validation_score_is_the_accuracy_and_images_are_matched_before_they_are_standardised():
+    """Grey level 10 k plus 25: brighter than 38 from image 2 on; without the match from image 4 on."""
+    assert TASK.loss(torch.zeros(3, 2), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(2)), "equal logits"
     task = Classification(("no", "yes"), 3, 8, standardised="none")
-    # Grey levels 0 to 50; images 1, 3 and 5 have class 1; 0.15 is grey level 38: images 0, 2 and 5 are correct.
     samples = task.prepare(cases(), Reader())
+    # Images 1, 3 and 5 have class 1; 0.15 is grey level 38: images 0, 2 and 5 are correct.
     assert task.validate(Bright(), samples) == {"score": 0.5}
     assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
-
-
-def test_images_are_matched_before_they_are_standardised():
-    """Grey level 10 k plus 25: brighter than 38 from image 2 on; without the match from image 4 on."""
-    task = Classification(("no", "yes"), 3, 8, standardised="none")
-    samples = task.prepare(cases(), Reader())
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+    assert TASK.probabilities(network, TASK.prepare((), Reader())).shape == (0, 2), "no images"
     for match, expected in ((None, [0, 0, 0, 0, 1, 1]), (lambda image: image + 25 / 255, [0, 0, 1, 1, 1, 1])):
         assert task.probabilities(Bright(), samples, match)[:, 1].round().tolist() == expected
 
@@ -130,8 +118,3 @@ def test_no_image_is_a_batch_of_its_own(n):
     assert [index for part in parts for index in part] == list(range(n))
     sizes = [len(part) for part in parts]
     assert all(0 < size <= 64 and max(sizes) - size <= 1 for size in sizes)
-
-
-def test_without_images_there_are_no_probabilities():
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
-    assert TASK.probabilities(network, TASK.prepare((), Reader())).shape == (0, 2)

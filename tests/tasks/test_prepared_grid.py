@@ -1,5 +1,7 @@
 """`evaluation.also_on: prepared`: scores on the network's grid, beside those on the grid of the file."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from monai.data import MetaTensor
@@ -32,29 +34,12 @@ class Thresholded(nn.Module):
         return image - 0.5
 
 
-class OneCase:
-    """A dataset with one volume in memory."""
-
-    ratio_structures = None
-
-    def __init__(self, image, mask):
-        self.volume = Volume(MetaTensor(image), MetaTensor(mask), None, [])
-
-    def load(self, case):
-        return self.volume
-
-
 def rows_of(image, mask, evaluation=PREPARED, side=32):
     task = Segmentation(("disc",), 1, side, (0.0, 1.0), evaluation, standardised="none")
-    result = task.evaluate(
-        Thresholded(),
-        OneCase(image, mask),
-        [Case("A", "x", None)],
-        "unseen",
-        lambda case, notices: None,
-        lambda n: None,
-    )
-    return result.rows
+    volume = Volume(MetaTensor(image), MetaTensor(mask), None, [])
+    data = SimpleNamespace(ratio_structures=None, load=lambda case: volume)
+    cases = [Case("A", "x", None)]
+    return task.evaluate(Thresholded(), data, cases, "unseen", lambda *_: None, lambda n: None).rows
 
 
 def square(first, last, side=64):

@@ -2,9 +2,11 @@ import gc
 import math
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from made_runs import mask_row
 from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity
 from torch import nn
@@ -15,6 +17,7 @@ from medfed.datasets.case import Case, Volume
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
+from medfed.tasks.results import PackedMask
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import SliceBuffer
 
@@ -72,11 +75,8 @@ def test_image_and_mask_stay_aligned_when_both_are_resized_and_when_the_mask_is_
     expected = centre(case.mask[0, ..., 0].as_tensor())
     for resized, tolerance in ((slices.images[0, 0], 0.05), (slices.labels[0, 0], 0.25), (predicted[0, ..., 0], 0.25)):
         assert ((centre(resized) - expected) * 64).abs().max() < tolerance
-
-
-def test_masks_that_are_not_resized_are_unchanged():
-    case = disc(64, 64)
-    assert torch.equal(Segmentation(("disc",), 1, 64).prepare([case]).labels[0], case.mask[..., 0].as_tensor())
+    if height == width == 64:
+        assert torch.equal(slices.labels[0], case.mask[..., 0].as_tensor()), "not resized"
 
 
 def test_only_one_volume_is_in_memory_at_a_time():
@@ -140,14 +140,11 @@ def test_slices_are_written_into_memory_that_was_reserved_for_all_volumes():
     assert buffer.content()[:, 0, 0].tolist() == [0.0] * 3 + [1.0] * 3 + [2.0] * 3 + [3.0] * 3 + [4.0] * 3 + [9.0] * 4
 
 
-def test_prepared_slices_are_in_range_and_labels_are_binary():
+def test_prepared_slices_are_in_range_labels_are_binary_and_a_fixed_range_maps_its_ends_to_zero_and_one():
     slices = Segmentation(("organ",), 1, 32).prepare([volume(), volume(shape=(30, 30, 4))])
     assert slices.images.shape == (10, 1, 32, 32) and slices.images.dtype == torch.float32
     assert slices.images.min() >= 0 and slices.images.max() <= 1
     assert slices.labels.unique().tolist() == [0, 1] and slices.volume.tolist() == [0] * 6 + [1] * 4
-
-
-def test_a_fixed_range_maps_its_ends_to_zero_and_one():
     case = volume()
     slices = Segmentation(("organ",), 1, 32, intensity_range=(0.0, 255.0)).prepare([case])
     assert torch.isclose(slices.images.max(), case.image.max() / 255, rtol=0.02)
@@ -184,15 +181,6 @@ class Nothing(Threshold):
         return super().forward(image) * 0 - 10
 
 
-class OneVolume:
-    """A data set of one volume."""
-
-    ratio_structures = None
-
-    def load(self, case):
-        return volume()
-
-
 def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_the_true_mask():
     """A network that is undecided everywhere has p = 0.5, so its error is the distance of the frequency from 0.5."""
 
@@ -201,7 +189,8 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
             return 0 * super().forward(image)
 
     task, case = Segmentation(("organ",), 1, 32), Case("A", "p1", Path("image"), Path("mask"))
-    result = task.evaluate(Undecided(), OneVolume(), [case], "unseen", lambda *_: None, lambda _: None)
+    data = SimpleNamespace(ratio_structures=None, load=lambda case: volume())
+    result = task.evaluate(Undecided(), data, [case], "unseen", lambda *_: None, lambda _: None)
     mask = volume().mask[0].bool()
     box = tuple(
         slice(max(0, int(index.min()) - margin), int(index.max()) + 1 + margin)
@@ -213,34 +202,22 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
 
 
 def test_the_limit_of_a_failure_is_recorded_and_changes_no_other_score():
-    names = {"site": "A", "role": "unseen", "patient": "p", "image": "p", "structure": "organ"}
-    rows = [names | {"status": "ok", "dice": 0.6}]
-    scorings = [
-        Segmentation(("organ",), 1, 32, evaluation=Evaluation(failure_dice=limit)).scoring for limit in (0.5, 0.7)
-    ]
-    full = [dict.fromkeys(column.key for column in scoring.columns) | rows[0] for scoring in scorings]
-    summaries = [scoring.summarise([row]) for scoring, row in zip(scorings, full, strict=True)]
+    evaluations = [Evaluation(failure_dice=limit) for limit in (0.5, 0.7)]
+    scorings = [Segmentation(("disc",), 1, 32, evaluation=evaluation).scoring for evaluation in evaluations]
+    summaries = [scoring.summarise([mask_row("A", "p", 0.6)]) for scoring in scorings]
+    assert [scoring_of(summary).failure_dice for summary in summaries] == [0.5, 0.7]
     failures = [summary.pop("failures") for summary in summaries]
     assert summaries[0] == summaries[1]
-    assert [of_run["unseen"]["all"]["organ"]["low_dice"]["count"] for of_run in failures] == [0, 1]
-    assert [
-        scoring_of(summary | {"failures": of_run}).failure_dice
-        for summary, of_run in zip(summaries, failures, strict=True)
-    ] == [0.5, 0.7]
+    assert [of_run["unseen"]["all"]["disc"]["low_dice"]["count"] for of_run in failures] == [0, 1]
     with pytest.raises(UserError, match=r"found dice_below 2.0, expected a number in \(0, 1\]"):
         scoring_of(summaries[0] | {"failures": {"dice_below": 2}})
 
 
-def test_an_empty_prediction_stays_empty_with_largest_component():
-    task = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True))
-    assert task.predict(Nothing(), volume()).sum() == 0
-
-
-def test_largest_component_removes_smaller_components():
-    case = volume()
+def test_largest_component_removes_smaller_components_and_an_empty_prediction_stays_empty():
+    task, case = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True)), volume()
+    assert task.predict(Nothing(), case).sum() == 0
     case.image[0, :6, :6] = 150.0
-    with_specks = Segmentation(("organ",), 1, 32).predict(Threshold(), case)
-    without = Segmentation(("organ",), 1, 32, evaluation=Evaluation(largest_component=True)).predict(Threshold(), case)
+    with_specks, without = Segmentation(("organ",), 1, 32).predict(Threshold(), case), task.predict(Threshold(), case)
     assert with_specks[0, :3, :3].any() and not without[0, :3, :3].any() and without.any()
 
 
@@ -249,6 +226,11 @@ def test_a_threshold_outside_its_range_is_refused():
         Evaluation(threshold=1.5)
 
 
-def test_without_standardisation_the_images_are_unchanged():
-    image = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(Segmentation(("a",), 1, 4, standardised="none").standardise(image), image)
+@pytest.mark.parametrize("shape", [(1, 5, 3, 1), (2, 8, 8, 4), (0, 3), (7,)])
+def test_a_packed_mask_is_unpacked_unchanged_and_that_of_an_organ_needs_few_bytes(shape):
+    mask = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.6).to(torch.uint8)
+    unpacked = PackedMask.pack(mask).unpack()
+    assert unpacked.dtype == torch.uint8 and torch.equal(unpacked, mask)
+    mask = torch.zeros(1, 256, 256, 20, dtype=torch.uint8)
+    mask[:, 80:160, 90:170, 5:15] = 1
+    assert len(PackedMask.pack(mask).packed) < mask.numel() / 100
