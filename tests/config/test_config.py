@@ -326,36 +326,31 @@ class Asserts(Method):
 
 
 @pytest.mark.parametrize(
-    "name, sentence",
+    "code, name, sentence",
     [
-        ("BadAnnotation", "raised NameError: name 'Undefined' is not defined; correct the class or its settings"),
         (
-            "ListField",
-            r"raised TypeError: .*ListField.a is a list; declare it as tuple\[TYPE, ...\]; correct the class",
+            OUTSIDE,
+            "BadAnnotation",
+            ": outside.BadAnnotation raised NameError: name 'Undefined' is not defined; correct the",
         ),
-        ("Asserts", "raised AssertionError: mu is negative.*; correct the class or its settings"),
+        (OUTSIDE, "ListField", ": outside.ListField raised TypeError: .*ListField.a is a list; declare it as tuple"),
+        (OUTSIDE, "Asserts", ": outside.Asserts raised AssertionError: mu is negative.*; correct the class or its"),
+        (
+            "1 / 0",
+            "A",
+            ".name: 'outside.A' cannot be imported: ZeroDivisionError: division by zero .FILE.; correct the file",
+        ),
+        ("def", "A", ".name: 'outside.A' cannot be imported: SyntaxError: invalid syntax .FILE.; correct the file"),
     ],
 )
-def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name(tmp_path, monkeypatch, name, sentence):
+def test_an_exception_of_code_outside_of_medfed_is_one_sentence(tmp_path, monkeypatch, code, name, sentence):
+    """With the class, or with the file and the line."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "outside_for_test.py").write_text(OUTSIDE)
-    with pytest.raises(UserError, match=f"^a.yaml: method: outside_for_test.{name} {sentence}"):
+    (tmp_path / "outside_for_test.py").write_text(code)
+    sentence = sentence.replace("outside.", "outside_for_test.").replace("FILE", "outside_for_test.py, line 1")
+    with pytest.raises(UserError, match=f"^a.yaml: method{sentence}"):
         load_text(GOOD.replace("fedavg", f"outside_for_test.{name}"), "a.yaml")
-    sys.modules.pop("outside_for_test")
-
-
-@pytest.mark.parametrize(
-    "code, sentence",
-    [
-        ("1 / 0", r"ZeroDivisionError: division by zero \(broken_for_test.py, line 1\); correct the file"),
-        ("def", r"SyntaxError: invalid syntax \(broken_for_test.py, line 1\); correct the file"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_one_sentence_with_file_and_line(tmp_path, monkeypatch, code, sentence):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "broken_for_test.py").write_text(code)
-    with pytest.raises(UserError, match=f"method.name: 'broken_for_test.A' cannot be imported: {sentence}"):
-        load_text(GOOD.replace("fedavg", "broken_for_test.A"), "a.yaml")
+    sys.modules.pop("outside_for_test", None)
 
 
 def test_a_run_folders_config_loads_back_to_an_equal_config(tmp_path):

@@ -81,36 +81,34 @@ class TestPatients:
         return FolderClasses(root=str(root), image_channels=1)
 
     @pytest.mark.parametrize(
-        ("names", "patient"),
+        ("names", "patients"),
         [
-            (["Image_01L", "Image_01R", "Image_02L", "Image_02R", "Image_03L"], "Image_01"),
-            (["7_left", "7_right", "8_left", "8_right"], "7"),
-            (["sub-01_ses-1", "sub-01_ses-2", "sub-02_ses-1"], "sub-01"),
-            (["patch_patient_004_x_1", "patch_patient_004_x_2"], "patient_004"),
-            (["8863_x51", "8863_x101", "9022_x51", "9022_x101"], "8863"),
+            ("Image_01L Image_01R Image_02L Image_02R Image_03L", "Image_01 Image_01 Image_02 Image_02 Image_03"),
+            ("7_left 7_right 8_left 8_right", "7 7 8 8"),
+            ("sub-01_ses-1 sub-01_ses-2 sub-02_ses-1", "sub-01 sub-01 sub-02"),
+            ("patch_patient_004_x_1 patch_patient_004_x_2", "patient_004 patient_004"),
+            ("8863_x51 8863_x101 9022_x51 9022_x101", "8863 8863 9022 9022"),
+            ("OD_007 OS_007 OD_008 OS_008", "007 007 008 008"),
+            ("anna_OD_x anna_OS_y bert_OD_x bert_OS_y", "anna anna bert bert"),
+            ("7_L_1 7_R_1 8_L_1 8_R_1 9", "7 7 8 8 9"),
+            ("1 1_aug1 2 2_flip", "1 1 2 2"),
+            ("links_a rechts_a links_b rechts_b", "a a b b"),
         ],
     )
-    def test_names_of_several_images_of_a_patient(self, names, patient):
-        pattern, group = suggest_pattern(names)
+    def test_names_of_several_images_of_a_patient(self, names, patients):
+        pattern, group = suggest_pattern(names.split())
         folder = Folder(root="x", patient_pattern=pattern)  # which accepts the pattern
-        assert {re.search(folder.patient_pattern, name)[1] for name in group} == {patient}
+        assert [re.search(folder.patient_pattern, name)[1] for name in names.split()] == patients.split()
+        assert len(group) > 1 and {re.search(pattern, name)[1] for name in group} == {patients.split()[0]}
 
-    @pytest.mark.parametrize(
-        "names",
-        [
-            [],
-            ["102", "131"],
-            ["01_test", "21_training"],
-            ["case_001", "case_002"],
-            ["n0210_576_652", "n0359_576_692"],
-            ["2018_001", "2018_002", "2018_003"],
-            ["1-benign_0804-s", "1-malignant_0010-r", "2-benign_0817-s"],
-            ["cju160wshltz10993i1gmqxbe", "cju414lf2l1lt0801rl3hjllj"],
-            ["benign_0888-l", "benign_0849-l", "benign_1-r"],
-        ],
-    )
-    def test_other_names(self, names):
-        assert suggest_pattern(names) is None
+    def test_names_that_suggest_no_patients(self):
+        for names in (
+            *("", "102 131", "01_test 21_training", "case_001 case_002", "n0210_576_652 n0359_576_692", "x links"),
+            *("2018_001 2018_002 2018_003", "2019_1 2019_2 2020_1 2020_2", "a_l_1 a_l_2 b_l_1 b_l_2"),
+            *("1-benign_0804-s 1-malignant_0010-r 2-benign_0817-s", "benign_0888-l benign_0849-l benign_1-r"),
+            "cju160wshltz10993i1gmqxbe cju414lf2l1lt0801rl3hjllj",
+        ):
+            assert suggest_pattern(names.split()) is None, names
 
     def test_both_eyes_of_a_person_are_two_patients_until_the_pattern_is_set(self, root):
         for index, name in enumerate(("7_left", "7_right", "8_left", "8_right", "9_left")):

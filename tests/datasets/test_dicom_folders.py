@@ -55,13 +55,21 @@ class TestLayouts:
         pairs = {f"n/{study}/T2/more n/{study}/SEG/1-1.dcm" for study in ("p1/s1", "p1/s2", "p2/s1")}
         assert found(tmp_path) == (pairs | {"n/p3/DICOM n/p3/m.mha.nii"}, [])
 
-    @pytest.mark.parametrize("images, masks", [("images", "masks"), ("DICOM", "GT"), ("scans", "drawn")])
-    def test_a_folder_of_images_and_one_of_masks(self, tmp_path, images, masks):
-        for case in ("a", "b"):
-            series(tmp_path / "n" / images / case)
-        nifti_mask(tmp_path / "n" / masks / "a_mask.nii.gz")
-        nifti_mask(tmp_path / "n" / masks / "b" / "m.nii.gz")
-        pairs = {f"n/{images}/a n/{masks}/a_mask.nii.gz", f"n/{images}/b n/{masks}/b/m.nii.gz"}
+    @pytest.mark.parametrize(
+        "folders, masks",
+        [
+            ("n/images/a n/images/b", "n/masks/a_mask n/masks/b/m"),
+            ("n/DICOM/a n/DICOM/b", "n/GT/a_mask n/GT/b/m"),
+            ("n/scans/a n/scans/b", "n/drawn/a_mask n/drawn/b/m"),
+            ("n/a n/b n/c", "n/a_mask n/b_mask n/c/x"),
+        ],
+    )
+    def test_masks_in_a_folder_of_their_own_beside_or_among_the_slices(self, tmp_path, folders, masks):
+        pairs = set()
+        for folder, mask in zip(folders.split(), masks.split()):
+            series(tmp_path / folder)
+            nifti_mask(tmp_path / f"{mask}.nii.gz")
+            pairs.add(f"{folder} {mask}.nii.gz")
         assert found(tmp_path) == (pairs, [])
 
     def test_sites_inside_folders_of_images_and_masks(self, tmp_path):
@@ -69,14 +77,6 @@ class TestLayouts:
             series(tmp_path / "images" / site / "a")
             nifti_mask(tmp_path / "masks" / site / "a.nii.gz")
         assert found(tmp_path, sites=("n", "m")) == ({"images/n/a masks/n/a.nii.gz"}, [])
-
-    def test_masks_beside_the_folders_of_the_slices(self, tmp_path):
-        for case in ("a", "b"):
-            series(tmp_path / "n" / case)
-            nifti_mask(tmp_path / "n" / f"{case}_mask.nii.gz")
-        series(tmp_path / "n" / "c")
-        nifti_mask(tmp_path / "n" / "c" / "x.nii.gz")
-        assert found(tmp_path) == ({"n/a n/a_mask.nii.gz", "n/b n/b_mask.nii.gz", "n/c n/c/x.nii.gz"}, [])
 
     def test_equal_names_of_series_with_masks_beside_them_are_kept_apart_by_patient(self, tmp_path):
         for patient in "ab":

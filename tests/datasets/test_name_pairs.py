@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,11 @@ def test_an_image_that_has_a_mask_stays_an_image_whatever_its_name():
     )
 
 
+OPPOSITES = """\
+arterial venous, portal delayed_seg, baseline follow-up, baseline followup_mask, CC MLO_mask, AP PA, ap lat, insp
+exp_mask, before after, native contrast, native enhanced, contrast non-contrast, upper lower, dex sin_gt, rechts
+links, droite gauche, benign malignant, old new, first second_mask, rest stress, superior inferior, medial
+lateral, proximal distal, anterior posterior_mask, ct mri, early late"""
 CONTRADICTING = {  # images, masks
     "one pair, two patients": ("anna_t1", "bert_t1"),
     "visits": ("p0_visit1 p1_visit1 p2_visit1 p3_visit1", "p0_visit2 p1_visit2 p2_visit2 p3_visit2"),
@@ -65,35 +72,8 @@ CONTRADICTING = {  # images, masks
     "sequences": ("anna_t1 bert_t1 carl_t1", "anna_t2 bert_t2 carl_t2"),
     "sequences, words": ("anna_adc bert_adc", "anna_dwi bert_dwi"),
     **{
-        f"{image} and {mask}": (f"p0_{image} p1_{image} p2_{image}", f"p0_{mask}{end} p1_{mask}{end} p2_{mask}{end}")
-        for image, mask, end in (
-            ("arterial", "venous", ""),
-            ("portal", "delayed", "_seg"),
-            ("baseline", "follow-up", ""),
-            ("baseline", "followup", "_mask"),
-            ("CC", "MLO", "_mask"),
-            ("AP", "PA", ""),
-            ("ap", "lat", ""),
-            ("insp", "exp", "_mask"),
-            ("before", "after", ""),
-            ("native", "contrast", ""),
-            ("native", "enhanced", ""),
-            ("contrast", "non-contrast", ""),
-            ("upper", "lower", ""),
-            ("dex", "sin", "_gt"),
-            ("rechts", "links", ""),
-            ("droite", "gauche", ""),
-            ("benign", "malignant", ""),
-            ("old", "new", ""),
-            ("first", "second", "_mask"),
-            ("rest", "stress", ""),
-            ("superior", "inferior", ""),
-            ("medial", "lateral", ""),
-            ("proximal", "distal", ""),
-            ("anterior", "posterior", "_mask"),
-            ("ct", "mri", ""),
-            ("early", "late", ""),
-        )
+        f"{image} and {mask}": (f"p0_{image} p1_{image} p2_{image}", f"p0_{mask} p1_{mask} p2_{mask}")
+        for image, mask in (pair.split() for pair in re.split(",\\s+", OPPOSITES))
     },
     "planes": ("0_ax 1_ax 2_ax", "0_sag_seg 1_sag_seg 2_sag_seg"),
 }

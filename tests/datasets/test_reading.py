@@ -228,15 +228,13 @@ class TestImageFiles:
         refused(lambda path: read_image(path, 1, [], suggest_keys=True), path, "data.image_channels: 3")
         assert len(grey(write_image(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
 
-    def test_a_palette_becomes_colours(self, tmp_path):
+    def test_a_palette_and_cmyk_become_rgb(self, tmp_path):
         image = Image.new("P", (9, 7), 1)
         image.putpalette([0, 0, 0, 10, 200, 30])
         image.save(tmp_path / "a.png")
         notices = []
         assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [10, 200, 30]
         assert notices == ["palette converted to RGB"]
-
-    def test_cmyk_becomes_rgb(self, tmp_path):
         flat = np.broadcast_to(np.uint8([250, 120, 10]), (16, 16, 3))
         notices = []
         image = read_image(write_image(tmp_path / "a.jpg", flat, "CMYK", quality=100), 3, notices)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import nibabel as nib
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.check_groups import format_groups
-from medfed.datasets.check_names import suggest_pattern
 from medfed.datasets.folder import Folder
 from medfed.datasets.name_pairs import belong_to_others, pair_names
 from medfed.datasets.recognition import recognise
@@ -81,24 +78,6 @@ def test_problems_of_one_cause_are_one_paragraph_whatever_the_names_of_the_patie
     folders = [f"/data/P{n}/x: there is no folder x in /data/P{n}/masks; add it" for n in range(300)]
     folders += [f"/data/x/{name}: there is no folder {name} in /data/masks; add it" for name in ("anna", "bert")]
     assert len(format_groups(folders, "/data", [])) == 3
-
-
-@pytest.mark.parametrize(
-    ("names", "patients"),
-    [
-        ("OD_007 OS_007 OD_008 OS_008", "007 007 008 008"),
-        ("anna_OD_x anna_OS_y bert_OD_x bert_OS_y", "anna anna bert bert"),
-        ("7_L_1 7_R_1 8_L_1 8_R_1 9", "7 7 8 8 9"),
-        ("x links", ""),
-        ("2019_1 2019_2 2020_1 2020_2", ""),
-        ("1 1_aug1 2 2_flip", "1 1 2 2"),
-        ("links_a rechts_a links_b rechts_b", "a a b b"),
-        ("a_l_1 a_l_2 b_l_1 b_l_2", ""),
-    ],
-)
-def test_sides_within_names_suggest_patients_and_years_do_not(names, patients):
-    found = suggest_pattern(names.split())
-    assert [re.search(found[0], name)[1] for name in names.split()] == patients.split() if patients else found is None
 
 
 def test_folders_of_sides_and_findings_are_no_patients(tmp_path):
