@@ -1,6 +1,7 @@
 """Metrics of classified images, compared with brute force, MONAI and values computed by hand."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,20 +23,9 @@ from medfed.metrics.ece import ExpectedCalibrationError
 METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
 
 
-def accuracy(probabilities, labels):
-    return compute_class_metric(METRICS[0], probabilities, labels)
-
-
-def balanced_accuracy(probabilities, labels):
-    return compute_class_metric(METRICS[1], probabilities, labels)
-
-
-def auroc(probabilities, labels):
-    return compute_class_metric(METRICS[2], probabilities, labels)
-
-
-def expected_calibration_error(probabilities, labels):
-    return compute_class_metric(METRICS[3], probabilities, labels)
+accuracy, balanced_accuracy, auroc, expected_calibration_error = (
+    partial(compute_class_metric, metric) for metric in METRICS
+)
 
 
 def two(*of_class_1):
@@ -62,26 +52,18 @@ def area(curve):
 
 
 def test_accuracy_is_the_fraction_of_images_and_balanced_accuracy_the_mean_recall():
-    """Three of class 0 all right, one of class 1 wrong: 3/4; recalls 1 and 0: 1/2."""
+    """Three of class 0 all right, one of class 1 wrong: 3/4; recalls 1 and 0: 1/2. A class without images has none."""
     probabilities, labels = two(0.1, 0.2, 0.3, 0.4), np.array([0, 0, 0, 1])
     assert accuracy(probabilities, labels) == 0.75
     assert balanced_accuracy(probabilities, labels) == 0.5
-
-
-def test_a_class_that_does_not_occur_has_no_recall():
     probabilities = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
     assert balanced_accuracy(probabilities, np.array([0, 1, 1])) == 0.75
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_auroc_of_two_classes_counts_pairs_with_ties_one_half(seed):
-    probabilities, labels = random_images(40, 2, seed)
-    assert auroc(probabilities, labels) == pytest.approx(pairs(probabilities[:, 1], labels == 1), abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_auroc_agrees_with_monai(seed):
+def test_auroc_of_two_classes_counts_pairs_with_ties_one_half_and_agrees_with_monai(seed):
     probabilities, labels = random_images(60, 2, seed)
+    assert auroc(probabilities, labels) == pytest.approx(pairs(probabilities[:, 1], labels == 1), abs=1e-12)
     theirs = compute_roc_auc(torch.tensor(probabilities[:, 1]), torch.tensor(labels))
     assert auroc(probabilities, labels) == pytest.approx(float(theirs), abs=1e-12)
 
@@ -105,15 +87,12 @@ def test_a_class_without_images_is_left_out_of_the_mean_where_monai_has_nan():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_a_single_class_has_no_auroc_and_no_curve(n_classes):
+def test_a_single_class_has_no_auroc_and_no_curve_and_without_images_all_values_are_unknown(n_classes):
     probabilities, labels = random_images(9, n_classes)[0], np.full(9, 1)
     assert auroc(probabilities, labels) is None
     assert macro_roc_curve(probabilities, labels) is None
     with pytest.raises(ValueError, match="positive and negative"):
         roc_curve(probabilities[:, 1], labels == 1)
-
-
-def test_without_images_all_values_are_unknown():
     for score in (accuracy, balanced_accuracy, auroc, expected_calibration_error):
         assert score(np.zeros((0, 2)), np.zeros(0, dtype=int)) is None
 
@@ -129,11 +108,7 @@ def test_calibration_error_by_hand():
     assert list(n) == [1, 1, 2]
     assert confidence == pytest.approx([0.60, 0.62, 0.95])
     assert share == pytest.approx([1, 1, 0.5])
-
-
-def test_calibration_errors_of_opposite_sign_in_one_bin_cancel():
-    """Confidence 0.75 four times, three right: accuracy is the confidence."""
-    assert expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0
+    assert expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0, "three of four"
     assert expected_calibration_error(two(1.0, 0.0), np.array([1, 0])) == 0
 
 
@@ -157,11 +132,10 @@ def test_weight_two_equals_having_the_image_twice(n_classes):
     times = np.random.default_rng(1).integers(0, 4, (3, 30))
     weighted = compute_class_metrics(METRICS, probabilities, labels, times)
     for place, line in enumerate(times):
-        again = compute_class_metrics(
-            METRICS, probabilities.repeat(line, axis=0), labels.repeat(line), np.ones((1, line.sum()))
-        )
-        for name in (metric.name for metric in METRICS):
-            assert weighted[name][place] == pytest.approx(again[name][0], abs=1e-12), name
+        repeated = probabilities.repeat(line, axis=0), labels.repeat(line)
+        for metric in METRICS:
+            expected = compute_class_metric(metric, *repeated)
+            assert weighted[metric.name][place] == pytest.approx(expected, abs=1e-12), metric.name
 
 
 @pytest.mark.parametrize(

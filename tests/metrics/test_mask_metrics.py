@@ -58,29 +58,21 @@ def test_every_distance_equals_brute_force_over_all_pairs_of_edge_voxels(name, s
 @pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.5, 0.75, 3.0)])
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_mm_distances_equal_those_of_monai_on_the_whole_image(name, spacing):
+def test_mm_distances_and_the_pooled_hd95_equal_those_of_monai_on_the_whole_image_and_of_medpy(name, spacing):
     flat = PAIRS[name][0].shape[2] == 1
-    first, second = (torch.from_numpy(m[..., 0] if flat else m)[None, None] for m in PAIRS[name])
-    options = {"include_background": True, "spacing": spacing[:2] if flat else spacing}
+    masks, step = [m[..., 0] if flat else m for m in PAIRS[name]], spacing[:2] if flat else spacing
+    first, second = (torch.from_numpy(mask)[None, None] for mask in masks)
+    options = {"include_background": True, "spacing": step}
     result = score(*PAIRS[name], spacing)
     assert result.hd_mm == pytest.approx(compute_hausdorff_distance(first, second, **options).item(), abs=1e-5)
     hd95 = compute_hausdorff_distance(first, second, percentile=95, **options).item()
     assert result.hd95_mm == pytest.approx(hd95, abs=1e-5)
     assd = compute_average_surface_distance(first, second, symmetric=True, **options).item()
     assert result.assd_mm == pytest.approx(assd, abs=1e-5)
-
-
-@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.5, 0.75, 3.0)])
-@pytest.mark.parametrize("name", PAIRS)
-def test_distances_and_the_pooled_hd95_equal_those_of_medpy(name, spacing):
     medpy = pytest.importorskip("medpy.metric.binary")
-    flat = PAIRS[name][0].shape[2] == 1
-    first, second = (m[..., 0] if flat else m for m in PAIRS[name])
-    step = spacing[:2] if flat else spacing
-    result = score(*PAIRS[name], spacing)
-    assert result.hd_mm == pytest.approx(medpy.hd(first, second, step), abs=1e-5)
-    assert result.assd_mm == pytest.approx(medpy.assd(first, second, step), abs=1e-5)
-    assert result.hd95_pooled_vx == pytest.approx(medpy.hd95(first, second), abs=1e-5)
+    assert result.hd_mm == pytest.approx(medpy.hd(*masks, step), abs=1e-5)
+    assert result.assd_mm == pytest.approx(medpy.assd(*masks, step), abs=1e-5)
+    assert result.hd95_pooled_vx == pytest.approx(medpy.hd95(*masks), abs=1e-5)
 
 
 def test_hd95_is_the_larger_directed_percentile_and_not_the_pooled_one():
@@ -117,13 +109,10 @@ def test_a_distance_without_a_voxel_size_does_not_depend_on_the_size_of_the_imag
 
 def test_a_single_image_is_measured_in_its_plane():
     """In 3-D every pixel of a one-slice mask would be an edge, and two discs would have distance 0."""
+    missed = score(empty(30, 40, 1), filled((30, 40, 1), S[3, 3, 0]), (1.0, 1.0, 99.0))
+    assert missed.hd95_mm == missed.hd95_pooled_vx == 50.0, "the diagonal in the plane"
     small, large = filled((9, 9, 1), S[3:6, 3:6, 0]), filled((9, 9, 1), S[1:8, 1:8, 0])
     assert score(small, large, (1.0, 1.0, 50.0)).assd_mm >= 2.0
-
-
-def test_swapping_prediction_and_reference_changes_nothing():
-    first, second = PAIRS["random 3-D"]
-    assert score(first, second, (0.5, 0.75, 3.0)) == score(second, first, (0.5, 0.75, 3.0))
 
 
 def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
@@ -139,11 +128,6 @@ def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     assert score(nothing, nothing, None) == row(*[None] * 9, "absent")
 
 
-def test_a_missed_structure_of_a_single_image_counts_as_the_diagonal_in_the_plane():
-    result = score(empty(30, 40, 1), filled((30, 40, 1), S[3, 3, 0]), (1.0, 1.0, 99.0))
-    assert result.hd95_mm == result.hd95_pooled_vx == 50.0
-
-
 def test_no_prediction_is_worse_than_a_missed_one():
     """Opposite corners have the largest possible distance of two voxels; the diagonal is even longer."""
     corner, other = PAIRS["one voxel each"]
@@ -154,11 +138,12 @@ def test_no_prediction_is_worse_than_a_missed_one():
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.float32, np.int64])
-def test_arrays_and_tensors_of_any_kind_score_alike(kind):
+def test_arrays_and_tensors_of_any_kind_score_alike_and_swapped_too(kind):
     first, second = (m.astype(kind) for m in PAIRS["random 3-D"])
     expected = score(*PAIRS["random 3-D"], None)
     assert score(first, second, None) == expected
     assert score(torch.from_numpy(first), MetaTensor(torch.from_numpy(second)), None) == expected
+    assert score(first, second, (0.5, 0.75, 3.0)) == score(second, first, (0.5, 0.75, 3.0))
 
 
 def test_computing_metrics_gives_no_warning():
@@ -169,14 +154,12 @@ def test_computing_metrics_gives_no_warning():
         score(empty(*BOX), PAIRS["lines"][1], None)
 
 
-def test_dice_of_two_empty_masks_is_unknown_and_of_half_an_overlap_is_half():
+def test_dice_of_half_an_overlap_the_diagonal_and_the_mean_of_empty_masks():
     assert score(empty(2, 2, 1), empty(2, 2, 1), None).dice is None
     assert Dice().value(MaskPair.from_masks(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3]), None)) == 0.5
-
-
-def test_diagonal_of_three_by_four_is_five():
-    assert image_diagonal((3, 4)) == 5.0
-    assert image_diagonal((3, 4), (2.0, 2.0)) == 10.0
+    assert image_diagonal((3, 4)) == 5.0 and image_diagonal((3, 4), (2.0, 2.0)) == 10.0
+    nothing = empty(4, 4, 2)
+    assert mean_mask([nothing, nothing]).sum() == 0 and constant_dice(mean_mask([nothing]), nothing) == 1
 
 
 @pytest.mark.parametrize(
@@ -194,8 +177,3 @@ def test_diagonal_of_three_by_four_is_five():
 def test_a_wrong_argument_is_rejected_by_name(prediction, reference, spacing, words):
     with pytest.raises(ValueError, match=words):
         score(prediction, reference, spacing)
-
-
-def test_the_mean_of_empty_masks_is_empty():
-    empty = np.zeros((4, 4, 2), dtype=np.uint8)
-    assert mean_mask([empty, empty]).sum() == 0 and constant_dice(mean_mask([empty]), empty) == 1

@@ -12,21 +12,15 @@ def box(top: int, bottom: int) -> torch.Tensor:
     return mask
 
 
-def test_the_ratio_is_of_heights():
+def test_the_ratio_is_of_heights_and_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
     assert vertical_ratio(box(5, 11), box(2, 14)) == 0.5
-
-
-def test_empty_structures():
     assert vertical_ratio(box(3, 3), box(2, 14)) == 0.0
     assert vertical_ratio(box(3, 5), box(2, 2)) is None
-
-
-def test_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
     assert ratio_row("a", "seen", "1", "1", 0.6, None)["error"] == 0.6
     assert ratio_row("a", "seen", "1", "1", None, 0.3)["error"] is None
 
 
-def test_means_are_over_patients_then_over_sites():
+def test_means_are_over_images_then_over_patients_then_over_sites():
     rows = [
         ratio_row(site, "seen", str(i), str(i), 0.5, value)
         for site, values in (("a", (0.4, 0.6)), ("b", (0.9,)))
@@ -36,10 +30,7 @@ def test_means_are_over_patients_then_over_sites():
     assert result["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
     assert result["seen"]["mean_error"] == pytest.approx(0.25) and result["unseen"]["mean_error"] is None
     assert summarise_ratios([]) == {}
-
-
-def test_the_error_of_a_patient_is_the_mean_of_the_images():
-    """Patient p has errors 0.1 and 0.3, patient q has 0.6: (0.2 + 0.6) / 2."""
+    # Patient p has errors 0.1 and 0.3, patient q has 0.6: (0.2 + 0.6) / 2.
     rows = [
         ratio_row("a", "unseen", patient, image, 0.9, 0.9 - error)
         for patient, image, error in (("p", "1", 0.1), ("p", "2", 0.3), ("q", "3", 0.6))
