@@ -25,25 +25,10 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"api", "testing"},
     {"reproduction"},
 ]
-PROGRAMS = {
-    "__main__",
-    "aggregate",
-    "audit",
-    "benchmark",
-    "codec",
-    "completion",
-    "coordinator",
-    "data",
-    "evaluate",
-    "export",
-    "init",
-    "keys",
-    "report",
-    "reproduce",
-    "score",
-    "site",
-    "train",
-}
+PROGRAMS = set(
+    "__main__ aggregate audit benchmark codec completion coordinator data evaluate export init keys report reproduce"
+    " score site train".split()
+)
 WALLS = [  # (package, package that it may not import although that is in a lower layer)
     ("engines", "networks"),
     ("engines", "metrics"),

@@ -19,17 +19,7 @@ PACKAGES = (
     "medfed",
     *(
         f"medfed.{name}"
-        for name in (
-            "datasets",
-            "functional",
-            "losses",
-            "methods",
-            "metrics",
-            "networks",
-            "phantoms",
-            "testing",
-            "transforms",
-        )
+        for name in "datasets functional losses methods metrics networks phantoms testing transforms".split()
     ),
 )
 EXAMPLES = (

@@ -24,19 +24,19 @@ def pair_by_pair(vectors, labels, temperature, with_positive):
     return sum(terms) / len(terms)
 
 
-def test_two_orthogonal_clusters_of_three():
-    """Cosine 1 in, 0 across, temperature 0.05: -log(e^20 / (e^20 + 3)) = log(1 + 3 e^-20) = 6.18e-9."""
-    torch.testing.assert_close(info_nce(TWO_CLUSTERS, LABELS).item(), math.log1p(3 * math.exp(-20)), rtol=1e-6, atol=0)
-
-
-def test_all_vectors_equal_gives_the_log_of_one_positive_and_three_negatives():
-    torch.testing.assert_close(info_nce(torch.ones(6, 4), LABELS).item(), math.log(4))
-
-
-def test_the_printed_equation_falls_below_zero():
-    """-log(e^20 / 3) = log 3 - 20 = -18.90."""
-    value = info_nce(TWO_CLUSTERS, LABELS, denominator="negatives").item()
-    torch.testing.assert_close(value, math.log(3) - 20)
+@pytest.mark.parametrize(
+    ("vectors", "denominator", "expected"),
+    [
+        (TWO_CLUSTERS, "positive_and_negatives", math.log1p(3 * math.exp(-20))),  # -log(e^20 / (e^20 + 3)) = 6.18e-9
+        (TWO_CLUSTERS, "negatives", math.log(3) - 20),  # -log(e^20 / 3): the printed equation falls below 0
+        (torch.ones(6, 4), "positive_and_negatives", math.log(4)),  # one positive and three negatives
+    ],
+)
+def test_clusters_of_three_by_hand(vectors, denominator, expected):
+    """Orthogonal clusters, cosine 1 in and 0 across, at temperature 0.05; and equal vectors."""
+    order = torch.tensor([4, 0, 3, 1, 5, 2])
+    for rows, labels in ((vectors, LABELS), (vectors[order], 7 - LABELS[order])):
+        torch.testing.assert_close(info_nce(rows, labels, denominator=denominator).item(), expected, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("denominator", ["positive_and_negatives", "negatives"])
@@ -65,22 +65,12 @@ def test_groups_are_compared_on_their_own_and_the_mean_is_over_all_pairs(denomin
     torch.testing.assert_close(actual.item(), expected)
 
 
-def test_order_and_names_of_labels_do_not_matter():
-    vectors = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    order = torch.tensor([4, 0, 3, 1, 5, 2])
-    torch.testing.assert_close(info_nce(vectors[order], 7 - LABELS[order]), info_nce(vectors, LABELS))
-
-
-@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 0, 0], [5]])
+@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 0, 0], [5], []])
 def test_without_a_positive_pair_or_a_negative_the_loss_is_zero_with_gradient_zero(labels):
     vectors = torch.randn(len(labels), 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    loss = info_nce(vectors, torch.tensor(labels))
+    loss = info_nce(vectors, torch.tensor(labels, dtype=torch.long))
     loss.backward()
     assert loss.item() == 0 and torch.equal(vectors.grad, torch.zeros_like(vectors))
-
-
-def test_without_vectors_the_loss_is_zero():
-    assert info_nce(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)).item() == 0
 
 
 @pytest.mark.parametrize("denominator", ["positive_and_negatives", "negatives"])

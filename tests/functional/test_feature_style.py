@@ -172,15 +172,6 @@ def test_a_single_sample_mixes_with_itself(features):
     torch.testing.assert_close(output, features[:1], atol=4e-15, rtol=4e-16)
 
 
-def test_mixed_maps_have_the_mixed_style(features):
-    ratio, partners = draw_mixing_partners(B, 0.5, generator())
-    mean, std = feature_mean_std(features)
-    r = ratio[:, None]
-    has_style(
-        mix_styles(features, ratio, partners), r * mean + (1 - r) * mean[partners], r * std + (1 - r) * std[partners]
-    )
-
-
 def test_explore_and_mix_equals_explore_then_mix_if_no_deviation_is_clamped(features):
     added = draw_oversampled(torch.tensor([0, 0, 0, 1, 1, 2]), 4, generator())
     ratio, partners = draw_mixing_partners(B + 4, 0.5, generator())

@@ -17,16 +17,13 @@ def style():
     return torch.randn(5, dtype=torch.float64, generator=rng), torch.rand(5, dtype=torch.float64, generator=rng) + 0.5
 
 
-def test_statistics_by_hand():
-    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3."""
-    mean, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
-    assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + EPSILON) ** 0.5, abs=1e-15)
-
-
-def test_epsilon_is_added_to_the_variance_under_the_root():
-    """The same four numbers as above."""
-    _, std = channel_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2), epsilon=0.5)
-    assert std.item() == pytest.approx((4 / 3 + 0.5) ** 0.5, abs=1e-15)
+@pytest.mark.parametrize("epsilon", [EPSILON, 0.5])
+def test_statistics_by_hand(epsilon):
+    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3; epsilon is added under the root."""
+    numbers = torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2)
+    mean, std = channel_mean_std(numbers, epsilon=epsilon)
+    assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + epsilon) ** 0.5, abs=1e-15)
+    assert epsilon != EPSILON or torch.equal(std, channel_mean_std(numbers)[1])
 
 
 def test_own_statistics_are_the_identity(features):

@@ -25,18 +25,6 @@ def test_a_constant_map_gets_uniform_attention_and_gives_the_average_pool(highli
     assert torch.allclose(highlighter(features), highlighter.classifier(features.mean(dim=(2, 3))))
 
 
-def test_attention_equals_the_paper_s_equations(highlighter):
-    """S (HW x HW) formed in full, its mean over the query positions, and a softmax over the keys."""
-    features, partners = maps(3, 6, 2, 4), torch.tensor([1, 0, 2])
-    query, key = (conv(features).flatten(2) for conv in (highlighter.query, highlighter.key))
-    query, key = (one / one.norm(dim=1, keepdim=True) for one in (query, key))
-    products = ((query[partners] + query) / 2).transpose(1, 2) @ key
-    expected = products.mean(dim=1).softmax(dim=1).reshape(3, 2, 4)
-    with highlighter.use_partners(partners):
-        assert torch.allclose(highlighter.scores(features), expected)
-    assert not torch.allclose(highlighter.scores(features), expected), "without partners, each image attends to itself"
-
-
 def scores_by_hand(layer, features, others, similarity: str, query_of: str) -> np.ndarray:
     """The paper's attention in NumPy, image by image: S of HW x HW entries, its mean over queries, a softmax over keys.
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.efficientnet_lite import EfficientNetLite
+from medfed.networks.efficientnet_unet import EfficientNetUNet
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
@@ -100,7 +102,15 @@ def test_torchvision_densenet121_fills_everything_but_the_head(tmp_path, dot):
 
 
 @pytest.mark.parametrize(
-    "settings", [SMALL, DenseNetwork(8, 4, (2, 2)), UNet(features=(4, 4, 8, 8, 8, 4)), ElcfsUNet(2)]
+    "settings",
+    [
+        SMALL,
+        DenseNetwork(8, 4, (2, 2)),
+        UNet(features=(4, 4, 8, 8, 8, 4)),
+        ElcfsUNet(2),
+        EfficientNetUNet(),
+        EfficientNetLite(),
+    ],
 )
 @pytest.mark.parametrize("ending", ["safetensors", "pt", "pth"])
 def test_the_network_s_own_weights_load_from_every_file_format(tmp_path, settings, ending):
@@ -112,10 +122,11 @@ def test_the_network_s_own_weights_load_from_every_file_format(tmp_path, setting
     assert all(torch.equal(entry, expected[name]) for name, entry in network.state_dict().items())
 
 
-def test_without_weights_nothing_is_loaded():
-    network = SMALL.build(3, 2)
+@pytest.mark.parametrize("settings", [SMALL, EfficientNetLite(pretrained=False), EfficientNetUNet(pretrained=False)])
+def test_without_weights_nothing_is_loaded(settings):
+    network = settings.build(3, 2)
     before = {name: entry.clone() for name, entry in network.state_dict().items()}
-    SMALL.load_pretrained(network)
+    settings.load_pretrained(network)
     assert all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
 
 
