@@ -48,15 +48,11 @@ def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("number", "entry"),
-    [
-        ("1", {"bytes": 1, "sha256": "0"}),
-        (True, {"bytes": 1, "sha256": "0"}),
-        (1, {"bytes": "1", "sha256": "0"}),
-        (1, {"bytes": 1, "sha256": 0}),
-    ],
+    [("1", (1, "0")), (True, (1, "0")), (1, ("1", "0")), (1, (1, 0))],
 )
 def test_a_manifest_holds_numbers_and_checksums(tmp_path, number, entry):
-    (tmp_path / "manifest.json").write_bytes(checked_json({**CONTENT, "round": number, "files": {"a": entry}}))
+    content = CONTENT | {"round": number, "files": {"a": dict(zip(("bytes", "sha256"), entry))}}
+    (tmp_path / "manifest.json").write_bytes(checked_json(content))
     assert "the file is damaged (it" in refusal(read_manifest, tmp_path / "manifest.json")
 
 
@@ -137,17 +133,8 @@ def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, w
 
 def test_a_bundle_does_not_replace_a_folder_that_is_named_by_a_detour(tmp_path):
     (tmp_path / "b" / "x").mkdir(parents=True)
-    sentence = refusal(
-        lambda: write.write_bundle(
-            tmp_path / "new" / ".." / "b",
-            network=None,
-            weights={},
-            task=None,
-            provenance={},
-            summary={},
-            input_is_2d=True,
-        )
-    )
+    nothing = dict.fromkeys(("network", "weights", "task", "provenance", "summary", "input_is_2d"))
+    sentence = refusal(lambda: write.write_bundle(tmp_path / "new" / ".." / "b", **nothing))
     assert "exists already" in sentence and not (tmp_path / "new").exists()
 
 

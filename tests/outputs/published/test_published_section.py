@@ -7,20 +7,9 @@ import pytest
 from made_runs import made_comparison, with_plan
 from run_figures import leave_out_charts
 
-from medfed.core.registry import known_names as known_names
-from medfed.outputs.published.section import (
-    ALSO_RUN_HERE,
-    DATASETS,
-    FOLDERS,
-    PHANTOM_WARNING,
-    WARNING,
-    CompletedRun,
-    block_rows,
-    footnotes,
-    published_name_of,
-    tables_of_dataset,
-    to_published_markdown,
-)
+from medfed.core.registry import known_names
+from medfed.outputs.published import section
+from medfed.outputs.published.section import ALSO_RUN_HERE, PHANTOM_WARNING, WARNING, CompletedRun, block_rows
 from medfed.outputs.published.tables import load_table, table_names
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
@@ -51,11 +40,10 @@ def marked(table, block, *runs) -> set[str]:
 
 
 def test_dataset_names_are_those_of_configs_and_of_published_blocks():
-    assert set(DATASETS) <= set(known_names("datasets"))
+    assert set(section.DATASETS) <= set(known_names("datasets"))
     published = {block.dataset for name in table_names() for block in load_table(name).blocks}
-    assert set(FOLDERS.values()) | set(DATASETS.values()) - {"Camelyon17"} == (
-        published - {"PACS and OfficeHome", "reconstructions of PACS"}
-    )
+    others = {"PACS and OfficeHome", "reconstructions of PACS"}
+    assert {*section.FOLDERS.values(), *section.DATASETS.values()} - {"Camelyon17"} == published - others
 
 
 @pytest.mark.parametrize(
@@ -72,18 +60,18 @@ def test_dataset_names_are_those_of_configs_and_of_published_blocks():
     ],
 )
 def test_the_published_name_of_a_config_s_dataset(data, expected):
-    assert published_name_of(data) == expected
+    assert section.published_name_of(data) == expected
 
 
 def test_a_dataset_has_all_its_tables_with_its_own_blocks_only():
     expected = [name for name in table_names() if any(block.dataset == "PACS" for block in load_table(name).blocks)]
-    actual = tables_of_dataset("PACS")
+    actual = section.tables_of_dataset("PACS")
     assert len(expected) > 5
     assert [(t.paper, t.table) for t in actual] == [
         (load_table(name).paper, load_table(name).table) for name in expected
     ]
     assert {block.dataset for table in actual for block in table.blocks} == {"PACS"}
-    assert tables_of_dataset("Camelyon17") == tables_of_dataset(None) == []
+    assert section.tables_of_dataset("Camelyon17") == section.tables_of_dataset(None) == []
 
 
 def test_a_row_is_marked_if_its_settings_were_run_without_other_changes():
@@ -136,7 +124,7 @@ def test_numbers_are_as_printed_and_misprints_have_a_footnote():
     head, *rows = block_rows(table, block, [])
     assert head == ["method", "printed as", *block.columns, "average"]
     assert rows[-1] == ["elcfs", "ELCFS", "10.30", "11.49", "11.50", "11.57", "11.08", "8.31", "10.88†"]
-    assert footnotes(table, block) == ("† ELCFS: the printed average is 10.88, but the row's mean is 10.71",)
+    assert section.footnotes(table, block) == ("† ELCFS: the printed average is 10.88, but the row's mean is 10.71",)
     assert sum("†" in row[-1] for row in rows) == 1
     ccst = load_table("ccst_table_1")
     copa = next(row for row in block_rows(ccst, ccst.block("PACS"), []) if row[0] == "copa")
@@ -146,13 +134,13 @@ def test_numbers_are_as_printed_and_misprints_have_a_footnote():
 
 
 def test_the_section_names_its_source_and_warns_against_ranking():
-    text = to_published_markdown(PROSTATE, "real", [ran("elcfs")])
+    text = section.to_published_markdown(PROSTATE, "real", [ran("elcfs")])
     table = load_table("elcfs_table_2")
     facts = (table.citation, table.backbone, table.split, table.baselines, *table.notes)
     assert all(word in text for word in ("\n## As published\n", WARNING, *facts))
-    assert "PHANTOM" not in text and PHANTOM_WARNING in to_published_markdown(PROSTATE, "phantom", [])
+    assert "PHANTOM" not in text and PHANTOM_WARNING in section.to_published_markdown(PROSTATE, "phantom", [])
     assert "| elcfs (also run here) | ELCFS | 90.19 |" in text and "| fedavg | FedAvg |" in text
-    assert to_published_markdown({"name": "camelyon17"}, "real", []) == ""
+    assert section.to_published_markdown({"name": "camelyon17"}, "real", []) == ""
 
 
 class Details(HTMLParser):

@@ -74,13 +74,10 @@ def test_percentages_are_between_0_and_100_and_no_number_is_negative(tables):
         assert all(0 <= number <= (100 if block.unit == "%" else 1000) for number in numbers(block)), block.title
 
 
-def test_methods_have_the_names_used_in_configs(tables):
+def test_methods_have_the_names_used_in_configs_and_neither_they_nor_blocks_occur_twice(tables):
     names = {row.method.partition(":")[0] for table in tables.values() for block in table.blocks for row in block.rows}
     images = {"real_images", "baseline_gan", "style2image"}  # FISC's Table 9 has rows for kinds of images
     assert names - set(known_methods("methods")) == {"eoa"} | images, "of another paper, and not in medfed"
-
-
-def test_no_method_or_block_occurs_twice(tables):
     for table in tables.values():
         assert len({block.title for block in table.blocks}) == len(table.blocks)
         for block in table.blocks:
@@ -135,13 +132,10 @@ def test_a_damaged_file_is_named(tmp_path, monkeypatch):
         load_table("y_table_1")
 
 
-def test_a_number_that_cannot_be_read_is_a_dash():
+def test_a_number_that_cannot_be_read_is_a_dash_and_a_row_with_a_wrong_number_of_values_is_rejected():
     row = PublishedRow("fedavg", "FedAvg", (1.0, None), 9.0)
     assert [row.text(value) for value in (*row.values, row.average)] == ["1.00", "-", "9.00"]
     assert PublishedRow("fedavg", "FedAvg", (59.185, 126.72), rounded_to=0.001).text(126.72) == "126.72"
-
-
-def test_a_row_with_a_wrong_number_of_values_is_rejected():
     row = PublishedRow("fedavg", "FedAvg", (1.0, 2.0), 1.5)
     with pytest.raises(ValueError, match="FedAvg has 2 values, expected 3"):
         PublishedBlock("T", "d", "Dice", "%", "higher", "unseen site", ("A", "B", "C"), (row,))
