@@ -1,7 +1,5 @@
 """A config says what it means or one sentence; the plug-in dataset here stands for any dataset."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The JSON Schema of a config: what it describes, and that it accepts and refuses what the loader does."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of settings: meanings from docstrings, and what a word finds."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

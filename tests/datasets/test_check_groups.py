@@ -1,7 +1,5 @@
 """704 files with one cause are one paragraph; different causes are never merged."""
 
-from __future__ import annotations
-
 from medfed.datasets.check_groups import format_groups, group_sentences
 from medfed.datasets.pairing_messages import no_mask_word
 
@@ -62,13 +60,10 @@ def test_every_folder_that_was_not_read_is_named():
     assert all(sentence in text for sentence in sentences)
 
 
-def test_lines_have_at_most_100_characters_and_a_single_sentence_is_complete():
+def test_lines_have_at_most_100_characters_but_a_sentence_is_complete_and_a_setting_in_quotes_whole():
     problem = colour_problem("HK", 1)
     lines = format_groups([problem], ROOT, ["HK"])
     assert max(map(len, lines)) <= 100 and " ".join(" ".join(lines).split()) == problem
-
-
-def test_a_setting_in_quotes_is_never_divided():
     pattern = r"'^(.*?)(?:[_\-. ](?:OD|OS|od|os)(?:[_\-. ].*)?)?$'"
     for length in range(0, 90, 7):
         lines = format_groups([f"HK: {'x' * length}; set data.patient_pattern: {pattern} here"], ROOT, ["HK"])

@@ -1,7 +1,5 @@
 """Each warning of a dataset check, on a tiny folder made for it; a clean folder gives none."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

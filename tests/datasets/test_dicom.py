@@ -1,7 +1,5 @@
 """DICOM series: the same volume as from NIfTI, and refusals by name of what is no single regular stack."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from made_dicom import LPS_TO_RAS, SAME_UIDS, oblique_affine, volume, write_nifti, write_series

@@ -1,7 +1,5 @@
 """Nothing that identifies a patient in DICOM files leaves their folder: not by name, not by folder, not by number."""
 
-from __future__ import annotations
-
 import io
 import logging
 

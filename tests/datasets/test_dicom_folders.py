@@ -1,7 +1,5 @@
 """DICOM folders as hospitals have them: pairs with masks, DICOM SEG masks, and names that tell nothing."""
 
-from __future__ import annotations
-
 import re
 import stat
 import sys

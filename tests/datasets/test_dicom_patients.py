@@ -1,7 +1,5 @@
 """Folders of DICOM patients are never taken for sites, and a site is not silently taken for one patient."""
 
-from __future__ import annotations
-
 import csv
 import re
 import stat

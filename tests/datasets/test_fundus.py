@@ -1,7 +1,5 @@
 """Reading disc and cup: the published layout, the simpler one, grey values, and what is wrong with files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that attack: they name other files, need much memory or time, or hold what medfed would read wrongly."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

@@ -1,7 +1,5 @@
 """Tables with very many rows or sites: the work is counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders as people have them: patients, parts and sites, what is not read, and names in two Unicode forms."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import replace
 

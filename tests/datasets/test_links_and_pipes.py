@@ -1,7 +1,5 @@
 """Files with a fixed name that are links out of the data, pipes, or say one thing twice."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Masks in colours: what a colour means is written in the config, and a colour without a meaning is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel as nib

@@ -1,7 +1,5 @@
 """Images that would be read with other values than they show, or with very much work."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of a split, years and classes: a part is no site, no patient and no class; photographs are classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders as public challenges distribute them: recognised with the right pairs, or asked about with what helps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from folder_layouts import make

@@ -1,7 +1,5 @@
 """PACS, Office-Home, VLCS and Digits-DG: published collections in the layout of `folder_classes`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +113,7 @@ def test_other_folders_of_the_collection_are_no_sites(pacs_root):
     assert "Train val splits" in FolderClasses(root=str(pacs_root)).site_names()
 
 
-def test_the_lists_of_pacs_decide_the_split_whatever_the_ratios(pacs_root, lists):
+def test_the_lists_of_pacs_decide_the_split_and_an_image_in_no_list_or_a_missing_list_is_named(pacs_root, lists):
     cases = PACS(root=str(pacs_root), lists=str(lists)).cases("photo")
     for ratios in ((0.1, 0.2), (0.4, 0.0)):
         parts = split(cases, 1, *ratios)
@@ -123,9 +121,6 @@ def test_the_lists_of_pacs_decide_the_split_whatever_the_ratios(pacs_root, lists
         assert len(parts.train) == 15
     without = split(PACS(root=str(pacs_root)).cases("photo"), 1, 0.4, 0.0)
     assert len(without.validation) == 6, "0.4 * 16 without lists"
-
-
-def test_an_image_in_no_list_and_a_missing_list_are_named(pacs_root, lists):
     (lists / "cartoon_crossval_kfold.txt").write_text("")
     with pytest.raises(UserError, match=r"cartoon/dog/pic_000.png: this image is in no list of .*data.lists: null"):
         PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")

@@ -1,7 +1,5 @@
 """A dataset recognises its own folders: no other file knows of it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several masks of an image, files that are no masks, sides and letters: joined, left out, or asked about."""
 
-from __future__ import annotations
-
 import nibabel as nib
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """MHA, MHD and NRRD files whose headers say different things to different programs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

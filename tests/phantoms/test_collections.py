@@ -1,7 +1,5 @@
 """What all phantoms do: the same files for a seed, no trace of an interruption, and nothing of others is replaced."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the fundus phantom: file layout, eyes, and differences between cameras."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,16 +156,13 @@ def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
     return take_photograph(card, camera, grid.x[0], grid.y[0], np.random.default_rng(0)).astype(float)
 
 
-def test_the_image_of_a_grey_card_has_the_computed_values():
+def test_a_grey_card_has_the_computed_values_and_vignetting_darkens_it_away_from_the_optical_axis():
     """Half the light gives 127.5; with gamma 0.5 a quarter does too; the white balance halves one channel."""
     assert picture_of(0.5).mean() == pytest.approx(127.5, abs=1)
     assert picture_of(0.25, gamma=0.5).mean() == pytest.approx(127.5, abs=1)
     red, green, blue = picture_of(0.5, white_balance=(1, 1, 0.5)).mean((0, 1))
     assert red == pytest.approx(green, abs=2) and blue == pytest.approx(63.75, abs=2)
-
-
-def test_vignetting_darkens_the_image_away_from_the_optical_axis():
-    """With the axis at the disc the centre is brightest; with the axis at the macula (positive x) the temporal side."""
+    # With the axis at the disc the centre is brightest; with the axis at the macula (positive x) the temporal side.
     centred = picture_of(0.5, vignetting=1.0, axis_mm=0.0)[..., 1]
     assert centred[16, 16] > 1.04 * centred[16, 0] and centred[16, 0] == pytest.approx(centred[16, 32], abs=3)
     towards_macula = picture_of(0.5, vignetting=0.5, axis_mm=4.0)[..., 1]

@@ -1,7 +1,5 @@
 """Tests of the histology phantom: file layout, appearance of the classes, and differences between sites."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

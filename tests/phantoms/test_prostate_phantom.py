@@ -1,7 +1,5 @@
 """Tests of the prostate phantom: file layout, anatomy, and differences between sites."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

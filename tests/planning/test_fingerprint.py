@@ -1,7 +1,5 @@
 """The fingerprint of images whose numbers are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel as nib

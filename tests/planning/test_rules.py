@@ -1,7 +1,5 @@
 """The plan is a pure function of the fingerprint; each value can be worked out from the constants in `rules`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

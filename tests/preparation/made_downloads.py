@@ -1,7 +1,5 @@
 """Small copies of the original downloads, in the folders and formats of their owners."""
 
-from __future__ import annotations
-
 import locale
 from pathlib import Path
 

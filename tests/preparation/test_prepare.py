@@ -1,7 +1,5 @@
 """Original downloads, made small in their own layouts, are written in the layouts that the datasets read."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 from pathlib import Path
