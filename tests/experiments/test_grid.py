@@ -48,24 +48,15 @@ def test_every_method_has_a_row_for_each_value(config):
 
 def test_several_varied_settings_give_every_combination(config):
     result = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
-    assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in result] == [
-        (0, 4),
-        (0, 8),
-        (0.5, 4),
-        (0.5, 8),
-    ]
+    values = [(fold.config.method.gamma, fold.config.training.batch_size) for fold in result]
+    assert values == [(0, 4), (0, 8), (0.5, 4), (0.5, 8)]
     assert all(fold.row.baseline_label() == f"fedavg, training.batch_size={n}" for fold, n in zip(result, (4, 8, 4, 8)))
 
 
 def test_a_method_without_the_setting_has_one_row_which_is_the_baseline(config):
     result = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
-    assert labels(result) == [
-        "fedavg",
-        "elcfs, method.gamma=0",
-        "elcfs, method.gamma=0.5",
-        "elcfs:episodic=false, method.gamma=0",
-        "elcfs:episodic=false, method.gamma=0.5",
-    ]
+    varied = [f"{name}, method.gamma={gamma}" for name in ("elcfs", "elcfs:episodic=false") for gamma in (0, 0.5)]
+    assert labels(result) == ["fedavg", *varied]
     assert {fold.row.baseline_label() for fold in result} == {"fedavg"}
     assert [fold.config.method.episodic for fold in result[1:]] == [True, True, False, False]
     assert all(fold.config.method.alpha == 0.1 for fold in result[1:3]), "the config's own settings stay"
@@ -105,10 +96,7 @@ def test_the_folder_of_a_method_without_settings_is_its_name(config):
         (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
         (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
         (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
-        (
-            ["federation.participating=0,1"],
-            ("--vary federation.participating=0: federation.participating: must be at least 1",),
-        ),
+        (["federation.participating=0,1"], ("participating=0: federation.participating: must be at least 1",)),
         (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
     ],
 )
@@ -129,11 +117,7 @@ def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_refused_before_any_ru
     """Each row is checked: two rounds are fewer than three, and FedBN keeps entries at the sites."""
     config = load(tiny_config, ["evaluation.unseen_every=3", "federation.rounds=3", "network.norm=batch"])
     check_rows(folds(config, ["fedavg", "elcfs"]))
-    with pytest.raises(
-        UserError,
-        match="fedavg, federation.rounds=2: .*evaluation.unseen_every: is 3, but the run has "
-        "2 rounds.* Nothing was trained",
-    ):
+    with pytest.raises(UserError, match="fedavg, federation.rounds=2: .*unseen_every: is 3, .* Nothing was trained"):
         check_rows(folds(config, ["fedavg"], "federation.rounds=3,2"))
     with pytest.raises(UserError, match="fedbn: .*is 3, but entries of the network stay at the sites"):
         check_rows(folds(config, ["fedavg", "fedbn"]))
@@ -150,17 +134,10 @@ def test_methods_all_leaves_out_what_cannot_be_scored_in_earlier_rounds(tiny_con
 
 def test_the_validation_site_does_not_train(config):
     """Two of three sites are apart, so one is left."""
-    assert (
-        len(folds(config, ["fedavg"], "federation.participating=1", validates=validation_sites(SITES, (), "data"))) == 1
-    )
+    pairs = validation_sites(SITES, (), "data")
+    assert len(folds(config, ["fedavg"], "federation.participating=1", validates=pairs)) == 1
     with pytest.raises(UserError, match=r"2 sites are to train, but only 1 \(BMC\) is neither"):
-        folds(
-            config,
-            ["fedavg"],
-            "federation.participating=2",
-            sites=["HK"],
-            validates=validation_sites(SITES, (), "data"),
-        )
+        folds(config, ["fedavg"], "federation.participating=2", sites=["HK"], validates=pairs)
 
 
 def test_participating_sites_are_nested_and_depend_only_on_the_seed():

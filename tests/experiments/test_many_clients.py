@@ -14,6 +14,7 @@ from medfed.config.schema import load
 from medfed.experiments.evaluation import evaluate
 from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
+from medfed.outputs.figures import curves
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
 
@@ -58,15 +59,23 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+def roles(scores) -> str:
+    return ", ".join(sorted({f"{row['site'].removeprefix('hospital_')} {row['role']}" for row in scores}))
+
+
+def assert_same_bytes(run, other, *names):
+    for name in names:
+        assert (run / name).read_bytes() == (other / name).read_bytes(), name
+
+
+RESULTS = ("model.safetensors", "cases.csv", "ledger.csv", "history.csv")
+CONTINUE = ("--resume", "--accept-config-change")
+
+
 def test_clients_train_and_sites_are_scored(finished):
     trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
     assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
-    assert {(row["site"], row["role"]) for row in rows(finished / "cases.csv")} == {
-        ("hospital_1", "seen"),
-        ("hospital_2", "seen"),
-        ("hospital_3", "validation"),
-        ("hospital_5", "unseen"),
-    }
+    assert roles(rows(finished / "cases.csv")) == "1 seen, 2 seen, 3 validation, 5 unseen"
     scored = [row["site"] for row in rows(finished / "cases.csv")]
     assert scored.count("hospital_3") == scored.count("hospital_5") == 15
 
@@ -77,9 +86,7 @@ def test_the_summary_describes_the_clients(finished):
     assert summary["clients"]["partition"] == "heterogeneous 0"
     assert summary["source_sites"] == ["hospital_1", "hospital_2"] and summary["validation_site"] == "hospital_3"
     assert "client_" not in json.dumps(summary)
-    assert any(
-        "clients have fewer training images than training.batch_size 6" in output for output in summary["notices"]
-    )
+    assert "clients have fewer training images than training.batch_size 6" in "".join(summary["notices"])
     assert set(summary["validation"]["sites"]) == {"hospital_3"}
     assert set(summary["seen"]["sites"]) == {"hospital_1", "hospital_2"}
 
@@ -106,19 +113,14 @@ def test_the_best_round_of_the_validation_site_is_the_result(finished):
 
 def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):
     assert run(config, tmp_path / "run", "federation.rounds=1") == 0
-    assert run(config, tmp_path / "run", more=("--resume", "--accept-config-change")) == 0
-    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv", "clients.json"):
-        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
+    assert run(config, tmp_path / "run", more=CONTINUE) == 0
+    assert_same_bytes(tmp_path / "run", finished, *RESULTS, "clients.json")
 
 
 LOCAL_BN = (
-    "method.name=fedbn",
-    "federation.validation_site=",
-    "federation.selection=last",
-    "federation.clients=6",
-    "federation.clients_per_round=2",
-    "federation.rounds=2",
-)
+    "method.name=fedbn federation.validation_site= federation.selection=last federation.clients=6 "
+    "federation.clients_per_round=2 federation.rounds=2"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +132,9 @@ def with_local_bn(config, tmp_path_factory) -> Path:
 
 def test_clients_keep_their_batch_norm_and_all_sites_are_scored_with_its_average(config, with_local_bn):
     """The exported weights are the average over the clients that trained, weighted by their numbers of images."""
-    simulation = build_experiment(load(config, LOCAL_BN), None, True)
-    *_, last = federate(
-        simulation.sites[0].method, simulation.engine, simulation.start, load(config, LOCAL_BN).federation, 3
-    )
+    loaded = load(config, LOCAL_BN)
+    simulation = build_experiment(loaded, None, True)
+    *_, last = federate(simulation.sites[0].method, simulation.engine, simulation.start, loaded.federation, 3)
     trained = [site for site in simulation.sites if last.state.took_part.get(site.name)]
     name = next(n for n in sorted(trained[0].local_keys) if n.endswith("running_mean"))
     entries = [site.local_entries()[name].double() * len(site.training) for site in trained]
@@ -141,41 +142,27 @@ def test_clients_keep_their_batch_norm_and_all_sites_are_scored_with_its_average
     assert 2 <= len(trained) < 6 and not torch.equal(entries[0], entries[1])
     weights = load_file(with_local_bn / "model.safetensors")
     assert torch.allclose(weights[name].double(), expected, atol=1e-6)
-    scored = evaluate(simulation, last.state.weights, True).rows
-    assert {(row["site"], row["role"]) for row in scored} == {
-        ("hospital_1", "seen"),
-        ("hospital_2", "seen"),
-        ("hospital_3", "seen"),
-        ("hospital_5", "unseen"),
-    }
+    assert roles(evaluate(simulation, last.state.weights, True).rows) == "1 seen, 2 seen, 3 seen, 5 unseen"
     assert torch.allclose(simulation.network.state_dict()[name].double(), expected, atol=1e-6)
 
 
 def test_a_resumed_training_with_the_clients_own_batch_norm_gives_the_same_bits(config, with_local_bn, tmp_path):
     assert run(config, tmp_path / "run", *LOCAL_BN, "federation.rounds=1") == 0
-    assert (
-        run(
-            config, tmp_path / "run", *LOCAL_BN[:-1], "federation.rounds=2", more=("--resume", "--accept-config-change")
-        )
-        == 0
-    )
-    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
-        assert (tmp_path / "run" / name).read_bytes() == (with_local_bn / name).read_bytes(), name
+    assert run(config, tmp_path / "run", *LOCAL_BN, more=CONTINUE) == 0
+    assert_same_bytes(tmp_path / "run", with_local_bn, *RESULTS)
 
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_bits_with_the_clients_own_batch_norm(config, with_local_bn, tmp_path):
     assert run(config, tmp_path / "run", *LOCAL_BN, more=("--jobs", "2")) == 0
-    for name in ("model.safetensors", "cases.csv"):
-        assert (tmp_path / "run" / name).read_bytes() == (with_local_bn / name).read_bytes(), name
+    assert_same_bytes(tmp_path / "run", with_local_bn, "model.safetensors", "cases.csv")
 
 
-def test_the_closing_table_says_how_sites_are_scored_if_clients_keep_entries(with_local_bn):
+def test_the_closing_table_describes_the_clients_in_one_line_and_who_is_scored_with_what(
+    config, finished, with_local_bn, capsys
+):
     output = closing_table(json.loads((with_local_bn / "summary.json").read_text()))
     assert "Each client keeps entries" in output and "all sites are scored with the average of the clients'" in output
-
-
-def test_the_closing_table_describes_the_clients_in_one_line(config, finished, capsys):
     assert run(config, finished, more=("--resume",)) == 0
     output = capsys.readouterr().out
     assert "\n12 clients of 2 sites, 4 per round, partition: heterogeneous 0\n" in output
@@ -189,10 +176,7 @@ def test_the_closing_table_describes_the_clients_in_one_line(config, finished, c
         (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
         (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),
         (["data.sites=[]", "federation.validation_site=hospital_9"], ("no site 'hospital_9'", "hospital_1")),
-        (
-            ["federation.validation_site="],
-            ("federation.selection: 'validation_site' needs federation.validation_site",),
-        ),
+        (["federation.validation_site="], ("federation.selection: 'validation_site' needs federation.validation",)),
         (
             ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
             ("no sample of Dirichlet(0.5)", "at least 50"),
@@ -207,8 +191,6 @@ def test_mistakes_are_one_line_before_anything_is_written(config, tmp_path, caps
 
 
 def test_a_figure_with_a_hundred_curves_has_a_short_legend(monkeypatch):
-    from medfed.outputs.figures import curves
-
     kept = {}
     monkeypatch.setattr(curves, "save_png", lambda figure, path, title: kept.update(figure=figure))
     history = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import small_yaml
 from safetensors.torch import load_file
 
 import medfed
@@ -25,10 +26,13 @@ from medfed.outputs.tables.comparison_row import ComparisonRow
 SITES = ["BMC", "HK", "UCL"]
 
 
-def folds(config, *methods, vary=(), sites=("UCL",), **others):
-    choices = [MethodChoice.parse(method) for method in methods]
-    varied = [Override.parse_each(text, "--vary") for text in vary]
-    return Grid(config).plan(Path("out"), choices, 1, SITES, sites, varied=varied, **others)
+def parsed(methods, vary):
+    return list(map(MethodChoice.parse, methods)), [Override.parse_each(text, "--vary") for text in vary]
+
+
+def folds(config, *methods, vary=(), **others):
+    choices, varied = parsed(methods, vary)
+    return Grid(config).plan(Path("out"), choices, 1, SITES, ["UCL"], varied=varied, **others)
 
 
 @pytest.fixture
@@ -73,14 +77,8 @@ def test_a_site_that_does_not_participate_and_the_validation_site_train_in_no_ro
 
 
 def test_rows_without_a_federation_have_no_settings_of_messages_and_one_row_for_all_their_values(tiny_config):
-    changes = [
-        "privacy.clip=1",
-        "privacy.noise=1",
-        "federation.clients=3",
-        "federation.quorum=1",
-        "federation.clients_per_round=2",
-    ]
-    config = load(tiny_config, changes)
+    federation = ["federation.clients=3", "federation.quorum=1", "federation.clients_per_round=2"]
+    config = load(tiny_config, ["privacy.clip=1", "privacy.noise=1", *federation])
     result = folds(config, "fedavg", "pooled", "local", vary=["federation.clients=2,3", "training.batch_size=4,8"])
     labels = list(dict.fromkeys(fold.row.label for fold in result))
     assert len(labels) == 4 + 2 + 2
@@ -113,15 +111,8 @@ def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, bat
 
 def planned(config, tmp_path, *methods, vary=(), **settings):
     """The reference of each row, and the plan."""
-    varied = [Override.parse_each(text, "--vary") for text in vary]
-    plan = plan_comparison(
-        config,
-        tmp_path / "out",
-        [MethodChoice.parse(name) for name in methods],
-        varied=varied,
-        sites=["UCL"],
-        **settings,
-    )
+    choices, varied = parsed(methods, vary)
+    plan = plan_comparison(config, tmp_path / "out", choices, varied=varied, sites=["UCL"], **settings)
     return {fold.row.label: fold.row.equal_effort for fold in plan.folds}, plan
 
 
@@ -129,19 +120,10 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
     """ELCFS and StableFDG take twice the images in as many steps, CCST with two styles twice the steps."""
     methods = ("fedavg", "elcfs", "stable_fdg:attention=false", "ccst:k=1", "ccst:k=2", "local", "swa")
     rows, plan = planned(config, tmp_path, *methods)
-    assert rows == {
-        "fedavg": "",
-        "elcfs": "fedavg@steps=elcfs",
-        "stable_fdg:attention=false": "fedavg@steps=elcfs",
-        "ccst:k=1": "",
-        "ccst:k=2": "fedavg@steps=ccst:k=2",
-        "local": "",
-        "swa": "",
-        "fedavg@steps=elcfs": "",
-        "fedavg@steps=ccst:k=2": "",
-    }
-    note = plan.effort_note()
-    assert note == (
+    effort, styles = "fedavg@steps=elcfs", "fedavg@steps=ccst:k=2"
+    added = {"elcfs": effort, "stable_fdg:attention=false": effort, "ccst:k=2": styles}
+    assert rows == dict.fromkeys([*methods, effort, styles], "") | added
+    assert plan.effort_note() == (
         "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
         "stable_fdg:attention=false are compared with it; fedavg@steps=ccst:k=2 trains with 2 times the images of "
         "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; equal_effort=False leaves them out."
@@ -208,48 +190,37 @@ def test_a_wrong_row_is_one_sentence(config, row, words):
 
 def test_all_stands_for_every_method_next_to_rows_without_a_federation(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Grid, "compatible_methods", lambda grid, dataset: (["fedavg", "fedprox"], {}))
-    plan = plan_comparison(
-        config, tmp_path / "out", [MethodChoice.parse(name) for name in ("all", "local")], sites=["UCL"]
-    )
+    _, plan = planned(config, tmp_path, "all", "local")
     assert [fold.row.label for fold in plan.folds] == ["fedavg", "fedprox", "local", "local"]
 
 
 def compare(config, out, *more: str) -> int:
-    always = (
-        "--leave-one-site-out",
-        "--sites",
-        "UCL",
-        "--out",
-        str(out),
-        "--quiet",
-        "--device",
-        "cpu",
-        "--jobs",
-        "1",
-        "--set",
-        "federation.rounds=1",
-    )
-    return evaluate.main([str(config), *always, *more])
+    always = "--leave-one-site-out --sites UCL --quiet --device cpu --jobs 1 --set federation.rounds=1".split()
+    return evaluate.main([str(config), *always, "--out", str(out), *more])
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory, small_phantom) -> Path:
     """FedAvg, pooled and local, one round each, at the unseen site UCL."""
-    from conftest import small_yaml
-
     folder = tmp_path_factory.mktemp("references")
     (folder / "small.yaml").write_text(small_yaml(small_phantom))
     assert compare(folder / "small.yaml", folder / "out", "--methods", "fedavg", "local", "pooled") == 0
     return folder
 
 
-def weights(comparison: Path, row: str) -> dict:
-    return load_file(comparison / "out" / row / "unseen_UCL" / "seed_3" / "model.safetensors")
+def folder(comparison: Path, row: str) -> Path:
+    return comparison / "out" / row / "unseen_UCL" / "seed_3"
+
+
+def table(path: Path) -> list[dict]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_one_round_of_fedavg_is_the_average_of_the_models_of_the_sites_alone(comparison):
     """Both sites have two training patients of six slices, so both have the weight 1/2."""
-    fedavg, bmc, hk = (weights(comparison, row) for row in ("fedavg", "local-BMC", "local-HK"))
+    folders = (folder(comparison, row) for row in ("fedavg", "local-BMC", "local-HK"))
+    fedavg, bmc, hk = (load_file(path / "model.safetensors") for path in folders)
     assert not all(torch.equal(bmc[name], hk[name]) for name in fedavg)
     for name, entry in fedavg.items():
         torch.testing.assert_close(entry, (bmc[name] + hk[name]) / 2, rtol=0, atol=1e-6)
@@ -257,10 +228,8 @@ def test_one_round_of_fedavg_is_the_average_of_the_models_of_the_sites_alone(com
 
 def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_say_what_moves(comparison):
     for row, is_empty in (("fedavg", False), ("pooled", True), ("local-BMC", True)):
-        run = RunFolder(comparison / "out" / row / "unseen_UCL" / "seed_3")
-        assert (not list(run.ledger())) == is_empty
-    with open(comparison / "out" / "cost.csv", newline="") as file:
-        costs = {row["method"]: row for row in csv.DictReader(file)}
+        assert (not list(RunFolder(folder(comparison, row)).ledger())) == is_empty
+    costs = {row["method"]: row for row in table(comparison / "out" / "cost.csv")}
     sent = {name: (row["sent"], row["up"] == "") for name, row in costs.items()}
     assert sent == {"fedavg": ("updates", False), "pooled": ("images moved", True), "local": ("nothing sent", True)}
     assert {float(row["images"]) for row in costs.values()} == {24.0}, "two sites of 12 slices, one epoch"
@@ -270,19 +239,14 @@ def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_sa
 
 def test_the_differences_are_those_of_the_cases_files(comparison):
     def dice(row: str, role: str) -> dict:
-        with open(comparison / "out" / row / "unseen_UCL" / "seed_3" / "cases.csv", newline="") as file:
-            return {
-                (line["site"], line["image"]): float(line["dice"])
-                for line in csv.DictReader(file)
-                if line["role"] == role
-            }
+        lines = [line for line in table(folder(comparison, row) / "cases.csv") if line["role"] == role]
+        return {(line["site"], line["image"]): float(line["dice"]) for line in lines}
 
-    with open(comparison / "out" / "joining.csv", newline="") as file:
-        rows = {
-            (row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
-            for row in csv.DictReader(file)
-            if row["metric"] == "dice"
-        }
+    rows = {
+        (row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
+        for row in table(comparison / "out" / "joining.csv")
+        if row["metric"] == "dice"
+    }
     fedavg, bmc, hk, pooled = (dice(row, "unseen") for row in ("fedavg", "local-BMC", "local-HK", "pooled"))
     gains = [100 * (value - (bmc[case] + hk[case]) / 2) for case, value in fedavg.items()]
     assert rows["fedavg", "unseen", "all"] == (pytest.approx(sum(gains) / 4, abs=1e-4), 4)
@@ -295,36 +259,29 @@ def test_the_differences_are_those_of_the_cases_files(comparison):
 
 
 def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_not_shown(comparison, capsys):
-    out, table = comparison / "out", (comparison / "out" / "table.json").read_bytes()
+    out, before = comparison / "out", (comparison / "out" / "table.json").read_bytes()
     summaries = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    missing = folder(comparison, "local-HK") / "summary.json"
     capsys.readouterr()
-    with RunFolder(out / "local-HK" / "unseen_UCL" / "seed_3").locked():
-        (out / "local-HK" / "unseen_UCL" / "seed_3" / "summary.json").unlink()
+    with RunFolder(missing.parent).locked():
+        missing.unlink()
         rows = ("--methods", "fedavg", "local", "pooled", "--resume")
         assert compare(comparison / "small.yaml", out, *rows) == 1
     text = capsys.readouterr().out
     assert "\n  local " not in text and "pooled - fedavg" in text and "fedavg - local" not in text
     assert compare(comparison / "small.yaml", out, *rows) == 0
     again = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
-    assert {path for path in again if again[path] != summaries[path]} == {
-        out / "local-HK" / "unseen_UCL" / "seed_3" / "summary.json"
-    }
-    assert (out / "table.json").read_bytes() == table
+    assert {path for path in again if again[path] != summaries[path]} == {missing}
+    assert (out / "table.json").read_bytes() == before
     assert "fedavg - local" in capsys.readouterr().out
 
 
 def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):
     assert report.main([str(comparison / "out"), "--quiet"]) == 0
     page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
-    for words in (
-        "Joining and pooling",
-        "method - local",
-        "pooled - method",
-        "images moved (not federated)",
-        "nothing sent (not federated)",
-        "--methods fedavg local pooled",
-    ):
-        assert words in page, words
+    assert all(words in page for words in ("Joining and pooling", "method - local", "pooled - method"))
+    assert "images moved (not federated)" in page and "nothing sent (not federated)" in page
+    assert "--methods fedavg local pooled" in page
 
 
 def test_the_python_interface_has_the_rows_and_the_differences(comparison):
@@ -333,12 +290,6 @@ def test_the_python_interface_has_the_rows_and_the_differences(comparison):
         base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"], out=comparison / "out", resume=True
     )
     assert {row["method"] for row in result.rows} == {"fedavg", "local", "pooled"} and len(result.runs) == 4
-    (gain,) = (
-        row
-        for row in result.joining
-        if row["metric"] == "dice"
-        and row["meaning"] == "gain from joining"
-        and row["images"] == "unseen"
-        and row["site"] == "all"
-    )
+    wanted = {"metric": "dice", "meaning": "gain from joining", "images": "unseen", "site": "all"}
+    (gain,) = (row for row in result.joining if wanted.items() <= row.items())
     assert gain["n_patients"] == 4 and isinstance(gain["mean_difference"], float) and gain["second"] == "local"

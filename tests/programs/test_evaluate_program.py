@@ -176,48 +176,33 @@ def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_pat
     assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
 
 
-def refused(capsys, code: int, *words: str) -> None:
-    output = capsys.readouterr().err.strip().splitlines()
-    assert code == 2 and len(output) == 1 and all(word in output[0] for word in words), output
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--methods", "elcf"], ["elcf", "elcfs"]),
+        (["--sites", "Mars"], ["Mars", "UCL"]),
+        (["--seeds", "0"], ["--seeds 0"]),
+        (["--vary", "federation.participating=1,3"], ["3 sites are to train", "at most 2"]),
+        (["--baseline", "fedprox"], ["--baseline fedprox", "fedavg; elcfs"]),
+        (["--methods", "pooled", "elcfs", "--baseline", "pooled"], ["--baseline pooled", "this row has no federation"]),
+        (["--pairs", "UCL/HK"], ["use --pairs only if two sites"]),
+        (["--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]"], ["at least three", "BMC, UCL"]),
+        (["--methods", "fedavg", "--vary", "data.image_size=32,34"], ["fedavg, data.image_size=34", "data.image_size"]),
+        (
+            ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"],
+            ["harmofl", "data.standardise", "method.normalise", "Nothing was trained"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_before_the_first_run(small_config, tmp_path, capsys, flags, words):
+    out = ("--out", str(tmp_path / "out"), "--quiet", "--device", "cpu", "--set", "federation.rounds=1")
+    kind = () if "--leave-two-sites-out" in flags else ("--leave-one-site-out",)
+    assert evaluate.main([str(small_config), *kind, *out, *flags]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_row_that_cannot_train_is_refused_before_the_first_run(small_config, tmp_path, capsys):
-    out = tmp_path / "comparison"
-    code = compare(small_config, out, "--methods", "fedavg", "harmofl", "--set", "data.standardise=slice")
-    refused(capsys, code, "harmofl", "data.standardise", "method.normalise", "Nothing was trained")
-    assert not out.exists()
-    code = compare(small_config, out, "--methods", "fedavg", "--vary", "data.image_size=32,34")
-    refused(capsys, code, "fedavg, data.image_size=34", "data.image_size")
-    assert not out.exists()
-
-
-def test_mistakes_are_one_line(small_config, tmp_path, capsys):
+def test_without_a_kind_of_comparison_the_kinds_are_named(small_config, capsys):
     assert evaluate.main([str(small_config)]) == 2
     assert "--leave-one-site-out" in capsys.readouterr().err
-    refused(capsys, compare(small_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
-    refused(capsys, compare(small_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
-    refused(capsys, compare(small_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
-    many = ("--vary", "federation.participating=1,3")
-    refused(capsys, compare(small_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
-    assert not (tmp_path / "e").exists()
-    other = ("--baseline", "fedprox")
-    refused(capsys, compare(small_config, tmp_path / "g", *other), "--baseline fedprox", "fedavg; elcfs")
-    pooled = ("--methods", "pooled", "elcfs", "--baseline", "pooled")
-    refused(capsys, compare(small_config, tmp_path / "g", *pooled), "--baseline pooled", "this row has no federation")
-    refused(capsys, compare(small_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
-    refused(
-        capsys,
-        evaluate.main(
-            [
-                str(small_config),
-                "--leave-two-sites-out",
-                "--set",
-                "data.sites=[BMC, UCL]",
-                "--out",
-                str(tmp_path / "d"),
-                "--quiet",
-            ]
-        ),
-        "at least three",
-        "BMC, UCL",
-    )

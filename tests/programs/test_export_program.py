@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from made_runs import NOT_LEARNED
 from safetensors.torch import load_file
 from torch import nn
 
@@ -22,6 +23,15 @@ method: {name: fedavg}
 federation: {unseen_site: UCL, rounds: 3}
 seed: 5
 """
+
+
+def images_of(structures=(), classes=(), channels=3):
+    """The entry `images` of the summary of a run on pictures."""
+    standardised = "imagenet" if classes else "slice"
+    facts = {"intensity_range": [0.0, 255.0], "standardised": standardised, "pictures": True, "channels": channels}
+    return facts | {"structures": list(structures), "classes": list(classes)}
+
+
 SUMMARY = MaskScoring().summarise([]) | {
     "data": "phantom",
     "dataset": "a twin",
@@ -35,73 +45,10 @@ SUMMARY = MaskScoring().summarise([]) | {
     "seed": 5,
     "config_sha256": "00",
     "versions": {"torch": "2"},
-    "images": {
-        "channels": 1,
-        "structures": ["prostate"],
-        "classes": [],
-        "intensity_range": None,
-        "standardised": "slice",
-        "pictures": False,
-    },
+    "images": images_of(["prostate"], channels=1) | {"intensity_range": None, "pictures": False},
 }
-
-
-DISC_AND_CUP = {
-    "channels": 3,
-    "structures": ["disc", "cup"],
-    "classes": [],
-    "intensity_range": [0.0, 255.0],
-    "standardised": "slice",
-    "pictures": True,
-}
-
-
-def kind(name, settings, images, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
-    """A config and a summary of another kind of run than that of the prostate."""
-    text = CONFIG.replace("{name: prostate, root: nowhere, image_size: 32}", settings)
-    text = text.replace("{name: unet, features: [2, 2, 2, 2, 2, 2]}", network)
-    scoring = ClassScoring() if images["classes"] else MaskScoring()
-    return pytest.param(text, SUMMARY | scoring.summarise([]) | {"images": images}, name, id=name)
-
-
-def of_classes(*names, channels=3):
-    return {
-        "channels": channels,
-        "structures": [],
-        "classes": list(names),
-        "intensity_range": [0.0, 255.0],
-        "standardised": "imagenet",
-        "pictures": True,
-    }
-
-
+UNET = "{name: unet, features: [2, 2, 2, 2, 2, 2]}"
 DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
-KINDS = [
-    kind("disc_cup_segmentation", "{name: fundus, root: nowhere, image_size: 32}", DISC_AND_CUP),
-    kind(
-        "polyp_segmentation",
-        "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
-        DISC_AND_CUP | {"structures": ["polyp"]},
-    ),
-    kind(
-        "normal_tumour_classification",
-        "{name: camelyon17, root: nowhere, image_size: 32}",
-        of_classes("normal", "tumour"),
-        DENSE,
-    ),
-    kind(
-        "4_classes_classification",
-        "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
-        of_classes("a", "b c", "d", "e", channels=1),
-        DENSE,
-    ),
-    kind(
-        "not_sure_yes_classification",
-        "{name: folder_classes, root: nowhere, image_size: 32}",
-        of_classes("not sure", "yes"),
-        DENSE,
-    ),
-]
 
 
 class Layered(Method):
@@ -140,10 +87,6 @@ def run(tmp_path):
     return folder
 
 
-def change(run, old, new):
-    run.write_text("config.yaml", (run.path / "config.yaml").read_text().replace(old, new))
-
-
 def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     assert main([str(run.path)]) == 0
     bundle = run.path / "bundle" / "prostate_segmentation"
@@ -159,10 +102,21 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
 
 
-@pytest.mark.parametrize(("text", "summary", "name"), KINDS)
-def test_every_task_and_image_type_gets_its_bundle_template(text, summary, name, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "data", "images"),
+    [
+        ("disc_cup_segmentation", "fundus", images_of(["disc", "cup"])),
+        ("polyp_segmentation", "folder, image_channels: 3", images_of(["polyp"])),
+        ("normal_tumour_classification", "camelyon17", images_of(classes=["normal", "tumour"])),
+        ("4_classes_classification", "folder_classes, image_channels: 1", images_of((), ["a", "b c", "d", "e"], 1)),
+        ("not_sure_yes_classification", "folder_classes", images_of(classes=["not sure", "yes"])),
+    ],
+)
+def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, tmp_path, capsys):
+    text = CONFIG.replace("name: prostate", f"name: {data}").replace(UNET, DENSE if images["classes"] else UNET)
     folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
-    images = summary["images"]
+    scoring = ClassScoring() if images["classes"] else MaskScoring()
+    summary = SUMMARY | scoring.summarise([]) | {"images": images}
     folder.path.mkdir()
     folder.begin_manifest()
     folder.write_text("config.yaml", to_yaml(config))
@@ -189,15 +143,7 @@ def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path
 
 
 def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_says_so(run, capsys):
-    learning = {
-        "learned": False,
-        "images": "validation",
-        "score": 0.2,
-        "start": 0.1,
-        "trivial": 0.25,
-        "trivial_prediction": "every pixel is foreground",
-    }
-    run.write_json("summary.json", SUMMARY | {"learning": learning})
+    run.write_json("summary.json", SUMMARY | {"learning": NOT_LEARNED})
     assert main([str(run.path)]) == 2 and not (run.path / "bundle").exists()
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and "DID NOT LEARN" in output and output.endswith("with --force\n")
@@ -205,18 +151,23 @@ def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_say
     (bundle,) = (run.path / "bundle").iterdir()
     assert "(every pixel is foreground) 25.00 %" in (bundle / "docs" / "README.md").read_text()
     metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
-    assert metadata["medfed_provenance"]["learning"] == learning
+    assert metadata["medfed_provenance"]["learning"] == NOT_LEARNED
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "model.safetensors"])
-def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("config.yaml", "is not a run folder"),
+        ("summary.json", "not finished"),
+        ("model.safetensors", "is missing"),
+    ],
+)
+def test_a_run_without_its_files_is_refused_in_one_line(run, name, sentence, capsys):
     (run.path / name).unlink()
     assert main([str(run.path)]) == 2
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and output.startswith(f"medfed.export: {run.path}")
-    expected = {"config.yaml": "is not a run folder", "summary.json": "not finished", "model.safetensors": "is missing"}
-    assert expected[name] in output
-    assert not (run.path / "bundle").exists()
+    assert sentence in output and not (run.path / "bundle").exists()
 
 
 def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused(run, capsys):
@@ -236,7 +187,8 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
 def test_layers_of_a_method_are_left_out_unless_they_change_the_masks(run, method):
     config = load_text(CONFIG, "")
     run.save_model(method().wrap_network(config.network.build(1, 1), config.network).state_dict())
-    change(run, "name: fedavg", f"name: {method.__module__}.{method.__qualname__}")
+    text = (run.path / "config.yaml").read_text()
+    run.write_text("config.yaml", text.replace("name: fedavg", f"name: {method.__module__}.{method.__qualname__}"))
     assert main([str(run.path)]) == 0
     models = run.path / "bundle/prostate_segmentation/models"
     weights = torch.load(models / "model.pt", weights_only=True)

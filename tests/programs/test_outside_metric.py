@@ -12,6 +12,7 @@ from PIL import Image
 from run_figures import drawn_figures
 
 from medfed import evaluate, export, report, train
+from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.registry import code_allowed
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric
@@ -22,6 +23,8 @@ from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.factory import task_of_dataset
+from medfed.tasks.scoring import COMPARISON
 
 VOLUME_ERROR = '''
 """Relative volume error: |predicted volume - reference volume| / (their sum), in [0, 1]."""
@@ -69,12 +72,15 @@ def lab(tmp_path, monkeypatch):
     (folder / "__init__.py").write_text("")
     (folder / "volume_error.py").write_text(VOLUME_ERROR)
     (folder / "top_two.py").write_text(TOP_TWO)
-    (folder / "nameless.py").write_text(VOLUME_ERROR.replace('    name = "volume_error"\n', ""))
-    (folder / "no_worst.py").write_text(VOLUME_ERROR.replace("    worst = 1.0\n", ""))
-    (folder / "nan_worst.py").write_text(VOLUME_ERROR.replace("worst = 1.0", 'worst = float("nan")'))
-    (folder / "another_dice.py").write_text(VOLUME_ERROR.replace('"volume_error"', '"dice"'))
-    (folder / "a_count.py").write_text(VOLUME_ERROR.replace('"volume_error"', '"n_missed"'))
-    (folder / "one_limit.py").write_text(VOLUME_ERROR.replace("worst = 1.0", "worst, limits = 1.0, 5"))
+    for name, old, new in (
+        ("nameless", '    name = "volume_error"\n', ""),
+        ("no_worst", "    worst = 1.0\n", ""),
+        ("nan_worst", "worst = 1.0", 'worst = float("nan")'),
+        ("another_dice", '"volume_error"', '"dice"'),
+        ("a_count", '"volume_error"', '"n_missed"'),
+        ("one_limit", "worst = 1.0", "worst, limits = 1.0, 5"),
+    ):
+        (folder / f"{name}.py").write_text(VOLUME_ERROR.replace(old, new))
     (folder / "broken.py").write_text("raise RuntimeError('no licence')")
     monkeypatch.syspath_prepend(str(folder.parent))
     for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:  # of another test
@@ -92,8 +98,7 @@ def rows(path):
 def test_an_outside_metric_is_in_every_table_figure_and_page(
     tmp_path, small_phantom, lab, capsys, monkeypatch, unpainted_figures
 ):
-    labels = []
-    save_png = boxes.save_png
+    labels, save_png = [], boxes.save_png
 
     def save_and_note_labels(figure, *others):
         labels.append([axes.get_xlabel() for axes in figure.axes])
@@ -203,47 +208,29 @@ def test_a_wrong_metric_is_refused_before_training(tmp_path, small_phantom, lab,
     ],
 )
 def test_a_metric_that_fails_or_that_a_missed_organ_improves_is_refused_by_name(value, words):
-    metric = type(
-        "Broken",
-        (MaskMetric,),
-        {
-            "name": "broken",
-            "label": "broken",
-            "higher_is_better": False,
-            "worst": 1.0,
-            "value": value,
-        },
-    )()
+    fields = {"name": "broken", "label": "broken", "higher_is_better": False, "worst": 1.0, "value": value}
+    metric = type("Broken", (MaskMetric,), fields)()
     mask = np.ones((2, 2, 1), bool)
     with pytest.raises(UserError, match=words):
         compute_mask_metrics([metric], mask, mask, None)
     assert compute_mask_metrics([metric], np.zeros_like(mask), mask, None)["broken"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (lambda self, images: np.ones(3), r"values of shape \(3,\), expected \(1,\)"),
-        (lambda self, images: None / 2, "TypeError"),
-    ],
-)
-def test_a_class_metric_with_a_wrong_number_of_values_is_refused_by_name(values, words):
-    metric = type("Broken", (ClassMetric,), {"name": "broken", "label": "broken", "values": values})()
-    with pytest.raises(UserError, match=words):
-        compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1]))
+def compute_two_images(values):
+    metric = type("Own", (ClassMetric,), {"name": "own", "label": "own", "values": values})()
+    return compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1]))
 
 
-def test_an_infinite_value_of_a_class_metric_counts_as_unknown():
-    metric = type("Far", (ClassMetric,), {"name": "far", "label": "far", "values": lambda *_: np.array([np.inf])})()
-    assert compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
+def test_a_class_metric_with_a_wrong_number_of_values_is_refused_by_name_and_an_infinite_value_is_unknown():
+    with pytest.raises(UserError, match=r"'own'.* values of shape \(3,\), expected \(1,\)"):
+        compute_two_images(lambda *_: np.ones(3))
+    with pytest.raises(UserError, match="'own'.* TypeError"):
+        compute_two_images(lambda *_: None / 2)
+    assert compute_two_images(lambda *_: np.array([np.inf])) is None
 
 
 def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, small_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
-    from medfed.config.schema import load
-    from medfed.tasks.factory import task_of_dataset
-    from medfed.tasks.scoring import COMPARISON
-
     config = tmp_path / "c.yaml"
     config.write_text(small_yaml(small_phantom) + "evaluation: {metrics: [assd]}\n")
     result = load(config)

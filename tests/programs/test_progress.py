@@ -63,19 +63,13 @@ def test_a_line_of_a_federation_names_round_site_and_step(clock, monkeypatch):
     assert line.startswith("round 2/2, A 4/4, validation score 0.250 50%, 2/4 updates, ")
 
 
-def test_a_quiet_bar_prints_no_line(clock, monkeypatch):
-    log = log_file(monkeypatch)
-    with ProgressBar(total=2, disable=True) as bar:
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_terminal_shows_bars_and_a_quiet_bar_prints_nothing(clock, monkeypatch, is_quiet):
+    log = log_file(monkeypatch, isatty=not is_quiet)
+    with ProgressBar(total=2, desc="reading", disable=is_quiet) as bar:
         clock.now_s += 31
         bar.update(1), bar.refresh()
-    assert log.getvalue() == ""
-
-
-def test_a_terminal_shows_bars(clock, monkeypatch):
-    log = log_file(monkeypatch, isatty=True)
-    with ProgressBar(total=2, desc="reading") as bar:
-        bar.update(1), bar.refresh()
-    assert "\rreading:  50%|" in log.getvalue()
+    assert log.getvalue() == "" if is_quiet else "\rreading:  50%|" in log.getvalue()
 
 
 def test_a_bar_that_another_thread_is_creating_is_left_out(clock, monkeypatch):
