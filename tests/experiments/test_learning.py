@@ -35,14 +35,10 @@ def experiment(*sites, start=NONE):
     """Return an experiment whose sites have (training masks, validation masks), and whose network is a fixed mask."""
     network = FixedMask(start)
     members = [
-        SimpleNamespace(
-            training=slices(*own),
-            validation=slices(*kept) if kept else None,
-            network=network,
-            load=network.load_state_dict,
-        )
-        for own, kept in sites
+        SimpleNamespace(training=slices(*own), validation=slices(*kept) if kept else None) for own, kept in sites
     ]
+    for member in members:
+        member.network, member.load = network, network.load_state_dict
     return SimpleNamespace(task=TASK, network=network, start=State.of(network), sites=members)
 
 

@@ -61,9 +61,8 @@ def test_a_survey_changes_no_weight_and_is_in_the_ledger(small_config, tmp_path,
     assert {(row["round"], row["content"]) for row in rows} == {("1", "fact")}
     with open(tmp_path / "warn" / "survey.csv", newline="") as file:
         table = {row["site"]: row for row in csv.DictReader(file)}
-    assert {site: (row["patients"], row["0.images"]) for site, row in table.items()} == dict.fromkeys(
-        ("BMC", "HK", "UCL"), ("4", "4")
-    )
+    assert set(table) == {"BMC", "HK", "UCL"}
+    assert {(row["patients"], row["0.images"]) for row in table.values()} == {("4", "4")}
     sent = {row["name"] for row in rows if (row["site"], row["direction"]) == ("HK", "up")}
     assert sent == {name for name, value in table["HK"].items() if value} - {"site"}
     assert "before round 1" in (printed := capsys.readouterr().out) and "prostate" in printed
@@ -78,17 +77,11 @@ def test_other_units_and_a_flip_are_named_with_the_site(data, small_config):
         rewrite(data / site, *[lambda voxels: np.roll(voxels, -8, axis=1)] * 2)
     assert not survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
     rewrite(data / "BMC", *[lambda voxels: voxels[:, ::-1]] * 2)
-    rewrite(
-        data / "HK",
-        images=lambda voxels: voxels.astype(np.float32) * 1000,
-        affine=lambda matrix: matrix @ np.diag([1e-3, 1e-3, 1e-3, 1]),
-    )
+    metres = np.diag([1e-3, 1e-3, 1e-3, 1])
+    rewrite(data / "HK", images=lambda voxels: voxels * np.float32(1000), affine=lambda matrix: matrix @ metres)
     mismatches = survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
-    assert [(one.site, one.what) for one in mismatches] == [
-        ("BMC", "orientation"),
-        ("HK", "spacing"),
-        ("HK", "intensities"),
-    ]
+    named = [("BMC", "orientation"), ("HK", "spacing"), ("HK", "intensities")]
+    assert [(one.site, one.what) for one in mismatches] == named
     assert "front and back may be exchanged" in str(mismatches[0])
 
 
@@ -121,9 +114,8 @@ def test_sites_in_processes_reply_the_same_and_one_with_too_few_patients_only_sa
         experiment.engine.close()
     assert survey.facts == expected.facts and set(survey.facts) == {"BMC", "UCL"}
     assert survey.too_few == ["HK"] and "too few" in survey.to_text()
-    assert [row["name"] for row in survey.ledger if (row["site"], row["direction"]) == ("HK", "up")] == [
-        "too_few_patients"
-    ]
+    sent = [row["name"] for row in survey.ledger if (row["site"], row["direction"]) == ("HK", "up")]
+    assert sent == ["too_few_patients"]
 
 
 def test_an_impossible_reply_is_named_and_not_compared(small_config):
@@ -131,17 +123,14 @@ def test_an_impossible_reply_is_named_and_not_compared(small_config):
     site = experiment.engine.local_sites[0]
     site.survey.facts = lambda least: {"patients": 4, "images": 4, "measured_images": 4, "0.images": 5}
     survey = survey_sites(experiment.engine, experiment.task)
-    assert [str(rejection) for rejection in survey.rejected] == [
-        f"{site.name}: its survey of round 1 reports 5 for '0.images', which no site can have"
-    ]
+    (rejection,) = map(str, survey.rejected)
+    assert rejection == f"{site.name}: its survey of round 1 reports 5 for '0.images', which no site can have"
     assert site.name not in survey.facts and "no reply" in survey.to_text()
 
 
-def test_training_in_one_place_asks_no_site(small_config):
+def test_a_survey_needs_sites_that_hold_their_images(small_config):
     for arrangement in ("pooled", "local"):
         assert not without_federation(configured(small_config, "stop"), arrangement, "HK").federation.surveys
 
-
-def test_a_survey_needs_sites_and_not_simulated_clients(small_config):
     with pytest.raises(UserError, match="federation.survey: is warn, but the participants are simulated clients"):
         configured(small_config, "warn", "federation.clients=4")

@@ -4,13 +4,21 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import tiny_yaml
+from torch import nn
 
 from medfed.config.schema import load_text
 from medfed.experiments.evaluation import evaluate, unseen_weights
 from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
-from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site
+from medfed.experiments.unseen_batch_norm import (
+    first_norm_input,
+    gaussian_distance,
+    unseen_bn_of,
+    weights_of_nearest_site,
+    with_batch_statistics,
+)
 from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation
 from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
@@ -68,7 +76,6 @@ def test_a_figure_shows_the_mask_of_the_adapted_network(small_phantom):
 
 
 def _check_masks_are_those_of_the_scores(simulation, findings):
-    """Whatever network predicted: with its own BatchNorm, that of the nearest site, or one that adapts."""
     volumes = {case.name: simulation.dataset.load(case) for cases in simulation.unseen.values() for case in cases}
     of_unseen = {row["image"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
     assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
@@ -78,17 +85,21 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
         assert compute_mask_metrics(MASK_METRICS, mask[0], reference, volume.spacing_mm)["dice"] == dice
 
 
+def nearest(simulation, weights):
+    images = simulation.task.network_images(simulation.dataset, simulation.unseen["UCL"])
+    sites, network, task = simulation.engine.local_sites, simulation.network, simulation.task
+    return weights_of_nearest_site(sites, network, task, weights, "UCL", images)
+
+
 @pytest.mark.parametrize("like", ["BMC", "HK"])
 def test_the_nearest_site_is_the_site_with_the_same_images(small_phantom, like):
     """The running statistics of one site are those of the unseen site's very images; of the other they are far off."""
     simulation, weights = trained(small_phantom, "nearest")
-    path = FIRST.rpartition(".")[0]
-    cases = simulation.unseen["UCL"]
-    inputs = []
+    path, inputs = FIRST.rpartition(".")[0], []
     norm = simulation.network.get_submodule(path)
     handle = norm.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach()))
     simulation.network.load_state_dict(weights)
-    for case in cases:
+    for case in simulation.unseen["UCL"]:
         simulation.task.predict(simulation.network, simulation.dataset.load(case))
     handle.remove()
     features = torch.cat(inputs)
@@ -97,10 +108,7 @@ def test_the_nearest_site_is_the_site_with_the_same_images(small_phantom, like):
         site.memory[f"local/{path}.running_mean"] = features.mean(dim=(0, 2, 3)) + shift
         site.memory[f"local/{path}.running_var"] = features.var(dim=(0, 2, 3)) + shift
     with pytest.warns(UserWarning, match=f"UCL: is tested with the BatchNorm of {like}"):
-        images = simulation.task.network_images(simulation.dataset, cases)
-        result = weights_of_nearest_site(
-            simulation.engine.local_sites, simulation.network, simulation.task, weights, "UCL", images
-        )
+        result = nearest(simulation, weights)
     chosen = next(site for site in simulation.engine.local_sites if site.name == like)
     assert all(torch.equal(result[name], entry) for name, entry in chosen.local_entries().items())
     assert all(torch.equal(result[name], weights[name]) for name in result if name not in chosen.local_keys)
@@ -109,13 +117,10 @@ def test_the_nearest_site_is_the_site_with_the_same_images(small_phantom, like):
 def test_equal_statistics_of_all_sites_are_not_called_the_nearest(small_phantom):
     """As after training with BatchNorm that is frozen."""
     simulation, weights = trained(small_phantom, "nearest")
-    images = simulation.task.network_images(simulation.dataset, simulation.unseen["UCL"])
     for site in simulation.engine.local_sites:
         site.memory |= {f"local/{name}": weights[name] for name in site.local_keys}
     with pytest.warns(UserWarning, match="BatchNorm of BMC, the first site, because all sites have the same statist"):
-        weights_of_nearest_site(
-            simulation.engine.local_sites, simulation.network, simulation.task, weights, "UCL", images
-        )
+        nearest(simulation, weights)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,83 @@ def test_without_batch_norm_nothing_is_transductive(small_phantom):
     assert unseen_bn_of(result.engine.local_sites) == ""
 
 
-def test_with_local_batch_norm_by_config_the_average_is_used(fedavg):
-    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
-    assert unseen_bn_of(toy.engine(fedavg, local_batch_norm=True).local_sites) == "average"
-    assert unseen_bn_of(toy.engine(fedavg).local_sites) == ""
+@pytest.fixture
+def batch_norm_toy():
+    return ToySegmentation(architecture=SmallUNet(norm="batch"))
+
+
+def test_an_unseen_site_gets_the_average_of_the_local_entries_and_else_the_global_weights(batch_norm_toy, fedavg):
+    toy = batch_norm_toy
+    engine, weights = toy.engine(fedavg), toy.start(fedavg).weights
+    assert unseen_bn_of(engine.local_sites) == "" and unseen_weights(engine.local_sites, weights) == weights
+    engine = toy.engine(fedavg, local_batch_norm=True)
+    assert unseen_bn_of(engine.local_sites) == "average"
+    (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
+    result, local = unseen_weights(engine.local_sites, done.state.weights), engine.local_sites[0].local_keys
+    name = next(n for n in local if n.endswith("running_mean"))
+    kept = torch.stack([site.memory["local/" + name] for site in engine.local_sites])
+    assert torch.allclose(result[name], kept.mean(dim=0)) and not torch.allclose(result[name], done.state.weights[name])
+    shared = [n for n in result if n not in local]
+    assert shared and all(torch.equal(result[n], done.state.weights[n]) for n in shared)
+
+
+def unchanged(network):
+    """Return a function that tells whether the network still has the same entries."""
+    before = {name: entry.clone() for name, entry in network.state_dict().items()}
+    return lambda: all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
+
+
+def test_batch_statistics_compute_what_training_mode_computes_and_learn_nothing():
+    network, images = SmallUNet(norm="batch").build(1, 1).eval(), torch.rand(3, 1, 32, 32)
+    is_unchanged, one = unchanged(network), with_batch_statistics(network)
+    result, plain = one(images), network(images)
+    assert not torch.allclose(result, plain) and is_unchanged()
+    others = torch.cat([images[:1], 1 - images[1:]])
+    assert not torch.allclose(one.eval()(others)[0], result[0]), "a prediction depends on the other images"
+    assert torch.allclose(result, network.train()(images), atol=1e-5)
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    parts = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)
+    return nn.Sequential(*parts).double().eval()
+
+
+def test_the_moments_are_those_of_the_first_norm_input_for_any_batch_size_and_any_batch_norm():
+    one, other = small_network(), small_network()
+    images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        for norm in (other[1], other[4]):
+            norm.running_mean += 5
+            norm.weight *= 3
+    is_unchanged, features = unchanged(other), one[0](images).detach()
+    for network in (one, other):
+        path, mean, variance = first_norm_input(network, images.split(2))
+        assert path == "1" and torch.allclose(mean, features.mean(dim=(0, 2, 3)))
+        assert torch.allclose(variance, features.var(dim=(0, 2, 3), unbiased=False))
+    assert is_unchanged() and other(images).shape == (5, 2, 4, 4), "no hook is left"
+
+
+def test_the_first_norm_is_the_one_that_runs_first_and_a_network_needs_one():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.BatchNorm2d(1), nn.BatchNorm2d(1)
+
+        def forward(self, image):
+            return self.a(self.b(image))
+
+    assert first_norm_input(Turned().eval(), [torch.rand(2, 1, 4, 4)])[0] == "b"
+    for one, batches in ((nn.Conv2d(1, 1, 1), [torch.rand(1, 1, 2, 2)]), (small_network(), [])):
+        with pytest.raises(ValueError, match="the network ran no BatchNorm"):
+            first_norm_input(one, batches)
+
+
+def test_the_distance_equals_a_value_computed_by_hand():
+    """Means 1 apart, deviations 3 and 2: (1 + 1) / 4; an equal channel adds 0: the mean is 1/4."""
+    one = torch.tensor([1.0, 7.0]), torch.tensor([9.0, 2.0])
+    other = torch.tensor([2.0, 7.0]), torch.tensor([4.0, 2.0])
+    assert gaussian_distance(*one, *other) == pytest.approx(0.25) and gaussian_distance(*one, *one) == 0
+    zero = torch.zeros(1)
+    assert gaussian_distance(zero, zero, zero, zero) == 0
+    assert gaussian_distance(zero + 1, zero, zero, zero) == float("inf")
