@@ -28,6 +28,7 @@ def listing() -> str:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    """Run the program that the first argument names with the other arguments; return its exit code."""
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help", "--version"):
         print(f"medfed {__version__}" if name == "--version" else listing())

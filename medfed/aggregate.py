@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _aggregate(args: argparse.Namespace) -> int:
+    """Average the weights of the bundles that `args` names, print the result, and return the exit code."""
     from medfed.deployment.bundle_aggregation import aggregate_bundles
 
     result = aggregate_bundles(

@@ -563,5 +563,6 @@ def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, _Tempo
 
 
 def _number(column: str, text: str) -> Any:
+    """A cell of a CSV file as the type of its column (`NUMBERS`); None for an empty number, text for other columns."""
     kind = NUMBERS.get(column, str)
     return None if kind is not str and text == "" else kind(text)

@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
+    """Audit the run that `args` describes, write the results and the page, and return the exit code."""
     for flag, number, minimum in (
         ("--images", args.images, 1),
         ("--gallery", args.gallery, 2),

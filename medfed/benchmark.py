@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
+    """Run the benchmarks in `args.only`, print their tables, write the results, and return the exit code."""
     from medfed.benchmarks.measures import MEASURES
 
     if args.out is not None:

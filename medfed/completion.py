@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_script(shell: str) -> int:
+    """Print the completion script for a shell, such as "bash", and return the exit code."""
     try:
         import shtab
     except ImportError:
@@ -44,6 +45,7 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     """Return the parser of a program such as "train", with all its flags and commands."""
 
     def capture(parser: argparse.ArgumentParser, *args: object) -> None:
+        """Stop a program when it is about to parse arguments, and hand over its parser."""
         raise _Captured(parser)
 
     # Each program creates its parser in its function `main`, so that nothing slow is imported before the flags are

@@ -60,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
+    """Run `prepare`, `run` or `summaries`, as `args` says, and return the exit code."""
     from medfed.deployment.coordinate import run_coordinator
     from medfed.deployment.prepare import prepare_federation
     from medfed.scoring.summaries import print_summaries

@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Run the command `check`, `fetch`, `prepare`, `dicom-seg` or `card`, and return the exit code."""
     runs = {"check": _check, "fetch": run_fetch, "prepare": run_prepare, "dicom-seg": run_dicom_seg}
     if args.command in runs:
         return runs[args.command](args)
@@ -61,6 +62,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    """Check the dataset in `args.path`, print the report, and return the exit code: 2 if there are problems."""
     if args.path.is_file() and args.path.suffix.lower() in OTHER_TABLES:
         raise UserError(
             f"{args.path}: tables in this format are not read; expected a CSV file; save it in UTF-8 (in "

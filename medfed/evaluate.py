@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
+    """Run the comparison that `args` describes, print its table, and return the exit code."""
     if not (args.leave_one_site_out or args.leave_two_sites_out):
         raise UserError(
             "choose --leave-one-site-out (each site is the unseen site in turn) or --leave-two-sites-out "

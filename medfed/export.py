@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    """Check the bundle in `args.run`, print the result, and return the exit code."""
     from medfed.outputs.bundle.check import check_bundle
 
     check_bundle(args.run)
@@ -51,6 +52,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    """Write a bundle as `args` says, print its path, and return the exit code."""
     from medfed.api import export
     from medfed.tasks.factory import TASKS
 

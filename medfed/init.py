@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _init(args: argparse.Namespace) -> int:
+    """Plan and write a config for the folder in `args`, print the plan, and return the exit code."""
     if args.unseen == "":
         raise UserError("--unseen: expected the name of a site")
     from medfed.cli.progress import ProgressBar

@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
+    """Print the settings that `args` asks for, and return the exit code."""
     if args.json_schema:
         from medfed.config import json_schema  # imports torch and MONAI, which the other words do not need
 

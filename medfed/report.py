@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
+    """Write the page as `args` says, print its path, and return the exit code."""
     for path in args.runs:
         if not path.is_dir():
             raise UserError(f"{path}: not a folder; name a folder that medfed.train or medfed.evaluate wrote")

@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
+    """List papers, or run the commands of a table or figure, and return the exit code."""
     if args.seeds is not None and args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: expected a whole number of at least 1")
     if args.entry is None:

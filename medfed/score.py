@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    """Score the bundle on the images of the folder in `args`, write the scores, and return the exit code."""
     from medfed.config.overrides import Override
     from medfed.config.schema import load_dataset
     from medfed.scoring.page import PAGE
@@ -56,6 +57,7 @@ def _score(args: argparse.Namespace) -> int:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """The two names in `OWN=PREDICTED`; UserError for another form."""
     own, sign, predicted = text.partition("=")
     if not (own and sign and predicted):
         raise UserError(f"--name {text}: expected YOUR_NAME=NAME_IN_THE_BUNDLE, such as --name gland=prostate")

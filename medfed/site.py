@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
+    """Take part in a federation as `args` says, and return the exit code."""
     from medfed.deployment.take_part import run_site
 
     return run_site(args)

@@ -99,6 +99,7 @@ def invert(
 
 
 def n_ticks(n_steps: int) -> int:
+    """How often the progress bar advances in `n_steps` steps of an attack."""
     return -(-n_steps // TICK_STEPS)
 
 
@@ -122,6 +123,7 @@ def favourable_observation(image: Tensor, seed: int) -> Observation:
     known_class = torch.zeros(1, dtype=torch.long)
 
     def loss(images: Tensor) -> Tensor:
+        """The cross-entropy of the network, with the known class, for images in [0, 1]."""
         return F.cross_entropy(network((images - 0.5) / 0.25), known_class)
 
     parameters = list(network.parameters())
@@ -165,6 +167,7 @@ def _scores(image: Tensor, original: Tensor) -> dict[str, float]:
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """The sum of all products of corresponding elements of two lists of tensors."""
     return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
 
 

@@ -108,6 +108,7 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
 
 
 def total_ticks(n_steps: int) -> int:
+    """How often the progress bar advances for all attacks of an audit."""
     return 2 * (n_ticks(EASY_STEPS) + n_ticks(ONE_IMAGE_FACTOR * n_steps) + 2 * n_ticks(n_steps))
 
 
@@ -161,4 +162,5 @@ def _noise(observation: Observation, seed: int) -> Observation:
 
 
 def _mean_detail(scores: Sequence[dict[str, float]]) -> float:
+    """The mean of the score `detail_correlation`."""
     return sum(each["detail_correlation"] for each in scores) / len(scores)

@@ -137,6 +137,7 @@ def can_measure(site: Site, held_out: Samples | None) -> bool:
 
 
 def n_model_ticks() -> int:
+    """How often the progress bar advances for the attacks on trained weights."""
     return 1 + OVERFIT_STEPS
 
 

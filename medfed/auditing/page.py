@@ -101,6 +101,7 @@ def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) ->
 
 
 def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
+    """The part of the page about the tensors that would leave the site before training."""
     facts = [
         ("Site", result["site"]),
         ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
@@ -127,6 +128,7 @@ def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
 
 
 def _measures(result: Mapping[str, Any], label: str) -> Measures:
+    """The table of all measures of the audit, with the numbers to compare them with."""
     head = ("Measure", "Number", "Compare with")
     rows = rows_of_cells(table_rows(result))
     table = Table("What the statistics and the weights reveal", label, head, rows, text_columns=(0, 2))
@@ -134,6 +136,7 @@ def _measures(result: Mapping[str, Any], label: str) -> Measures:
 
 
 def _attempt(image: Reconstruction, caption: str, label: str, axes: str | None) -> Attempt:
+    """An original image and its reconstructions, with the correlations of each."""
     images = [(_embed(image.original, "original", label, axes), "Original")]
     for kind, kind_label in KIND_LABELS.items():
         if kind in image.images:
@@ -164,6 +167,7 @@ def _of_update(case: Case, facts: Mapping[str, Any], label: str, axes: str | Non
 
 
 def _embed(image: Tensor, caption: str, label: str, axes: str | None) -> EmbeddedImage:
+    """An image (C, H, W) in [0, 1] as a PNG inside the page, in the orientation for display."""
     pixels = to_display_orientation(as_array(image)[None], axes)[0]
     png = io.BytesIO()
     Image.fromarray(np.round(pixels.clip(0, 1) * 255).astype(np.uint8)).save(png, "PNG")

@@ -145,6 +145,7 @@ def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | No
 
 
 def _membership(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Rows (name, value, what to compare it with) of membership inference from shared statistics."""
     if result is None:
         return [("membership AUC, shared statistics", "none", "fewer than two patients in training or held out")]
     counts = f"{result['members']} patients in training, {result['others']} held out"

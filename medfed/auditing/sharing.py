@@ -139,6 +139,7 @@ class ForceGradients(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Compute every operation of PyTorch with gradients, and ignore `Tensor.detach`."""
         if func is Tensor.detach:
             return args[0]
         with torch.enable_grad():

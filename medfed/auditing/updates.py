@@ -115,6 +115,7 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
     batch = known.batch(range(len(known))).to(device)
 
     def loss(images: Tensor) -> Tensor:
+        """The site's training loss for these images instead of those of the batch."""
         return task_loss(network, site.task, replace(batch, image=images))
 
     return Observation(loss, list(trained.values()), change, site.settings.optimizer == "adam")

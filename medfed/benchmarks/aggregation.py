@@ -19,17 +19,12 @@ from medfed.networks.densenet import DenseNetwork
 
 @cpu_threads(1)
 def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
-    """Time the weighted average of the weights of DenseNet121 (7 million numbers) over many sites.
-
-    The peer is a loop in NumPy that adds the sites' arrays, times their fractions, to a sum in float64, as `average`
-    does. The limit is the time to read all weights once. All three are measured in turn with one thread, by the
-    processor time of this process.
+    """Time the average of DenseNet121's weights over many sites, in medfed and as a loop in NumPy, with one thread.
 
     Returns:
-        `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s`, `numpy_s` and `reading_s`,
-        the median times; `times_faster`, `numpy_s` / `medfed_s`; `limit`, `numpy_s` / `reading_s`; `max_difference`
-        between the two averages; and `peak_models`, the memory that `average` needs in addition to the sites' weights,
-        in multiples of the size of the model.
+        `replies_mb`, the size of the weights of all sites (10^6 bytes); the median times `medfed_s`, `numpy_s` and
+        `reading_s` (a read alone); `times_faster`, `numpy_s` / `medfed_s`; `limit`, `numpy_s` / `reading_s`;
+        `max_difference` of both averages; and `peak_models`, additional memory in multiples of the model's size.
     """
     replies, fractions = _replies(n_sites)
     work = {

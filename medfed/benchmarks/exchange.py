@@ -19,16 +19,13 @@ AXES = (-2, -1)
 
 
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 3) -> dict[str, float | int]:
-    """Time three implementations of ELCFS's amplitude exchange, which gives images the appearance of other sites.
+    """Time three implementations of ELCFS's amplitude exchange on one batch of random RGB images.
 
-    One batch of random float32 RGB images is mixed with amplitudes of `n_sites` other sites, which are computed before
-    the measurement. As in training, each restyled batch is discarded when the next batch is computed, so that little of
-    the measured time is spent on memory allocation.
+    As in training, a restyled batch is discarded when the next one is computed, which needs little memory allocation.
 
     Returns:
-        The arguments, `threads`, the median times in ms for all restyled images and their ratios; and
-        `max_relative_difference`, the largest difference between a pixel of medfed and of another implementation,
-        relative to the brightest pixel.
+        The arguments, `threads`, the median times in ms for all restyled images and their ratios, and
+        `max_relative_difference`, the largest difference from another implementation relative to the brightest pixel.
     """
     implementations = _implementations(size, n_images, n_sites)
     views = {name: list(run()) for name, run in implementations.items()}  # warms up, too
@@ -46,18 +43,11 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
 
 
 def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Mix the low-frequency amplitudes of images with those of other sites, one image at a time, with NumPy.
+    """Mix the low-frequency amplitudes of images (B, C, H, W) with those of other sites, with NumPy's full FFTs.
 
-    In the S x S lowest frequencies (S = 7 at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other;
-    all phases stay the same. Each image needs one `fft2` and one `ifft2`: the slow reference implementation.
-
-    Args:
-        images: (B, C, H, W), non-negative.
-        others: for each other site (B, C, H, W), complete amplitude spectra with the zero frequency in the centre.
-        ratios: for each other site (B,) in [0, 1].
-
-    Yields:
-        For each other site the restyled batch, (B, C, H, W), not clipped.
+    In the S x S lowest frequencies, the new amplitude is (1 - ratio) * own + ratio * other; phases stay the same.
+    Yields the restyled batch, not clipped, for each other site: `others` are amplitude spectra (B, C, H, W) with the
+    zero frequency in the centre, `ratios` (B,) in [0, 1].
     """
     for other, ratio in zip(others, ratios, strict=True):
         arguments = zip(images.numpy(), other.numpy(), ratio.numpy(), strict=True)
@@ -103,6 +93,7 @@ def _window_slices(shape: tuple[int, ...]) -> tuple:
 
 
 def _implementations(size: int, n_images: int, n_sites: int) -> dict[str, Callable[[], Iterator[Tensor]]]:
+    """By name, a function that exchanges amplitudes in random images: with NumPy, `torch.fft` or medfed."""
     rng = torch.Generator().manual_seed(0)
     images, *donors = 255 * torch.rand(n_sites + 1, n_images, 3, size, size, generator=rng)
     ratios = list(torch.rand(n_sites, n_images, generator=rng))
@@ -116,6 +107,7 @@ def _implementations(size: int, n_images: int, n_sites: int) -> dict[str, Callab
 
 
 def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference of a pair of tensors, as a fraction of the pair's largest number."""
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 

@@ -39,14 +39,10 @@ N_TIMED = 20  # largest number of images that are timed
 def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
     """Measure time and memory to read and prepare sets of 2-D images with their masks, with one thread, as in a run.
 
-    A set is a name, the shape of the images (channels, height, width), their number, and the side of the prepared
-    images.
-
     Returns:
-        `rows`, one for each set: `ours_ms` and `pillow_ms`, the median time for one image and its mask (medfed reads,
-        checks and resizes them; Pillow opens and resizes them); `times_pillow`, their ratio; `prepared_mib`, the size
-        of all prepared images and masks; `peak_mib`, the peak memory of a process that prepares the set, above its
-        memory at the start; and `times_prepared`, their ratio.
+        `rows`, one for each set: `ours_ms` and `pillow_ms`, the median time for one image and its mask with medfed's
+        checks and with Pillow alone; `times_pillow`, their ratio; `prepared_mib`, the size of all prepared images and
+        masks; `peak_mib`, the additional memory of a process that prepares the set; and `times_prepared`, their ratio.
     """
     rows = []
     for name, shape, n_images, size in sets:
@@ -103,10 +99,12 @@ def _prepare(cases: list[Case], channels: int, size: int) -> Slices:
 
 
 def _ours(cases: list[Case], channels: int, size: int) -> Iterator[Tensor]:
+    """The images of all cases in one tensor, as medfed reads and resizes them."""
     yield _prepare(cases, channels, size).images
 
 
 def _pillow(cases: list[Case], size: int) -> Iterator[Tensor]:
+    """Yield image and mask of each case in turn, read and resized with Pillow alone."""
     for case in cases:
         image, mask = Image.open(case.image), Image.open(case.mask_path)
         yield torch.from_numpy(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)) / np.float32(255))

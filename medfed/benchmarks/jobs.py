@@ -37,20 +37,14 @@ federation: {{unseen_site: UCL, rounds: 1}}
 def time_jobs(
     jobs: int | None = None, cases: int = 6, size: int = 80, repeats: int = 2, n_runs: int = 4
 ) -> dict[str, float | int]:
-    """Time one round of five sites and a comparison of several runs, in one process and in several processes.
+    """Time one round of five sites and a comparison of `n_runs` runs, in one process and in several processes.
 
-    Args:
-        jobs: number of processes; None takes what the cores and the memory allow, but at least 2.
-        cases: number of synthetic patients of each site.
-        size: height and width of the images in pixels, at least 32.
-        repeats: how often a round is timed, after a first round in which the processes start.
-        n_runs: number of runs of the comparison, at most 6, each with one round and another unseen site. It is timed
-            once, including the start of the processes.
+    `jobs` None takes what the cores and the memory allow, but at least 2. The comparison is timed once, with the start
+    of the processes; the round `repeats` times, without it.
 
     Returns:
         `round_1_s` and `round_s`, the median seconds in one and in `jobs` processes; `round_times_faster`, their ratio;
-        `round_limit`, its largest possible value for the way in which the sites are divided; and the same four of
-        `runs`.
+        `round_limit`, its largest possible value for this division of the sites; and the same four of `runs`.
     """
     jobs = jobs or max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):
@@ -71,6 +65,7 @@ def time_jobs(
 
 
 def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[str, float]:
+    """Median seconds of a round with one process and with `jobs` processes, and how many times faster the latter is."""
     variants = {
         name: build_experiment(config, folder / f"sites{name}", True, n_jobs)
         for name, n_jobs in (("_1", 1), ("", jobs))

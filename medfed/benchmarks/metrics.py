@@ -24,16 +24,12 @@ SHIFT = {"prostate": (3, -2, 0), "large": (4, -3, 0), "tiny": (40, 0, 0)}  # of 
 
 
 def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 3) -> dict[str, dict[str, float]]:
-    """Time medfed's HD95, medfed's four surface distances together, and MONAI's HD95, for pairs of masks.
-
-    The masks of three pairs are ellipsoids; those of the pair "full" fill the volume. Times are CPU times of this
-    process, taken in turn, so that a change of the processor's speed affects all of them.
+    """Time medfed's HD95, its four surface distances together, and MONAI's HD95, for three pairs of ellipsoids.
 
     Returns:
-        For each pair `hd95_ms` and `all_ms`, median times of medfed's HD95 and of the four distances together;
-        `monai_ms` and `monai_box_ms`, of MONAI's HD95 on the whole volume and on the bounding box of the masks;
-        `times_faster` and `times_faster_box`, these two divided by `hd95_ms`; and `difference_mm` between medfed's and
-        MONAI's HD95.
+        For each pair the median CPU times `hd95_ms`, `all_ms` (the four distances), `monai_ms` and `monai_box_ms`
+        (in the masks' bounding box); `times_faster` and `times_faster_box`, the last two divided by `hd95_ms`; and
+        `difference_mm` between medfed's and MONAI's HD95. The masks of the pair "full" fill the volume.
     """
     pairs = {name: _ellipsoids(shape, name) for name in RADII}
     pairs["full"] = np.ones(shape, bool), np.ones(shape, bool)
@@ -41,6 +37,7 @@ def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 3)
 
 
 def _ellipsoids(shape: tuple[int, int, int], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Two masks of the same ellipsoid, (H, W, D) bool; the first one is shifted."""
     grid = np.indices(shape).astype(float)
 
     def ellipsoid(shift: tuple[int, int, int]) -> np.ndarray:
@@ -51,6 +48,7 @@ def _ellipsoids(shape: tuple[int, int, int], name: str) -> tuple[np.ndarray, np.
 
 
 def _time_pair(prediction: np.ndarray, reference: np.ndarray, repeats: int) -> dict[str, float]:
+    """The times and differences of `time_metrics` for one pair of masks."""
     whole = [torch.from_numpy(mask)[None, None] for mask in (prediction, reference)]
     filled = np.nonzero(prediction | reference)
     box = [slice(int(index.min()), int(index.max()) + 1) for index in filled]
@@ -78,6 +76,7 @@ def _time_pair(prediction: np.ndarray, reference: np.ndarray, repeats: int) -> d
 
 
 def _monai_hd95(prediction: Tensor, reference: Tensor) -> float:
+    """HD95 in mm, computed by MONAI."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # MONAI warns of an argument that it passes to itself
         distance = compute_hausdorff_distance(
@@ -87,6 +86,7 @@ def _monai_hd95(prediction: Tensor, reference: Tensor) -> float:
 
 
 def _median_ms(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median CPU milliseconds of each function, called in turn; the first call of each is not counted."""
     times_ms: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):  # the first time of each warms up
         for name, function in functions.items():

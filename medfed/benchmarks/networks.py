@@ -28,10 +28,7 @@ def time_networks(
 ) -> dict[str, Any]:
     """Time a step of Adam and a prediction with both layouts of the feature maps, in turn, on RGB images of noise.
 
-    Args:
-        networks: settings and batch size of each network.
-        sizes: sides of the images in pixels.
-        repeats: how often each is timed, after a first time that is not counted.
+    `networks` are settings and batch sizes, `sizes` the sides of the images in pixels.
 
     Returns:
         `rows`, of each network and size: the median times `step_ms` and `predict_ms` with feature maps channels last,
@@ -60,6 +57,7 @@ def _time_both(network: nn.Module, stem: str, images: Tensor) -> tuple[float, fl
 
 
 def _time(network: nn.Module, images: Tensor) -> float:
+    """Milliseconds of a forward pass, or of a whole training step if the network is in training mode."""
     optimizer = torch.optim.Adam(network.parameters(), 1e-4)
     began = time.perf_counter()
     with torch.set_grad_enabled(network.training):

@@ -23,6 +23,7 @@ def show_notes_by(
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        """Show medfed's own warnings by `show`, and others as before; replaces `warnings.showwarning`."""
         if category is UserWarning and "medfed" in Path(filename).parts:
             show(str(message))
         else:

@@ -133,6 +133,7 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     """Return the type of a flag that is a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
+        """Convert an argument of the command line; ArgumentTypeError if it is no whole number or too small."""
         if not text.isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"expected a whole number of at least {minimum}, got {text}")
         return int(text)

@@ -103,6 +103,7 @@ def _object(group: Group, block: str) -> dict[str, Any]:
 
 
 def _property(setting: Setting, block: str, key: str) -> dict[str, Any]:
+    """The JSON schema of one setting, with its description, its default and the names that it accepts."""
     schema = dict(setting.schema)
     if (block, key) == ("data", "sites"):
         schema = {**schema, "uniqueItems": True, "items": {**schema["items"], **_SITE}}

@@ -71,6 +71,7 @@ def _names() -> dict[str, tuple[str, str]]:
 
 
 def _named(name: str, names: Mapping[str, tuple[str, str]]) -> Group:
+    """The settings of a method, network, dataset, engine or metric by its name."""
     key, kind = names[name]
     if key not in BLOCK_KINDS:
         return Group(key, name, registry.known_names(kind)[name], "", registry.file_of(kind, name), {})
@@ -87,6 +88,7 @@ def _from_class(kind: str, name: str) -> Group:
 
 @cache
 def _schema() -> dict[str, Any]:
+    """The content of medfed's JSON schema of a config."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 

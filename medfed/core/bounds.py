@@ -132,6 +132,7 @@ class _JsonSchema(GenerateJsonSchema):
     """JSON Schema also of fields that no config can hold, such as functions: any value."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        """Return {}, which allows every value, for a type that JSON schema cannot describe."""
         return {}
 
 

@@ -23,6 +23,7 @@ def lazy_names(
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def hint(name: str) -> str:
+        """The end of an error's text: the most similar known name, or what a program of this name is."""
         known = [*module_of, *programs]
         near = next(iter(difflib.get_close_matches(name, known, n=1)), "") if not name.startswith("_") else ""
         if near in programs:
@@ -30,6 +31,7 @@ def lazy_names(
         return f". Did you mean {near!r}?" if near else ""
 
     def get_attribute(name: str) -> Any:
+        """Import the module of a public name when the name is used first; replaces the package's `__getattr__`."""
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint(name)}")
         module = importlib.import_module(module_of[name])
@@ -38,6 +40,7 @@ def lazy_names(
         return value
 
     def list_names() -> list[str]:
+        """The names that `dir` shows, imported or not."""
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return get_attribute, list_names

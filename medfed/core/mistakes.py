@@ -151,6 +151,7 @@ def hint(wanted: str, value: object) -> str:
 
 
 def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_optional: bool) -> str:
+    """The text of one mistake: what was expected and what was found."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
     if kind.startswith("dataclass") and isinstance(value, Mapping):  # a dictionary, where Python expects an object

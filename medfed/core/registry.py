@@ -201,6 +201,7 @@ def _files(kind: str) -> list[os.DirEntry[str]]:
 
 
 def _first_line(tree: ast.Module) -> str:
+    """The first line of a module's docstring; "" without one."""
     return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 

@@ -20,6 +20,8 @@ def check(names: Iterable[str]) -> None:
 
 @lru_cache(maxsize=64)  # each case search of a dataset checks the names of all its sites
 def _check(names: tuple[str, ...]) -> None:
+    """Raise ValueError if a name is not allowed, or if two names are equal when upper and lower case are not
+    distinguished."""
     seen: dict[str, str] = {}
     for name in names:
         if problem := _problem(name):

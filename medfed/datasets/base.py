@@ -344,6 +344,7 @@ class Dataset:
         return folders
 
     def _layout_and_help(self) -> str:
+        """The end of an error's text: the expected layout of the folder, and where to read how to get the dataset."""
         name = registry.name_of("datasets", type(self))
         return f"{self.card.layout}; `python -m medfed.data card {name}` explains how to get the dataset"
 

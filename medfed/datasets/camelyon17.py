@@ -75,6 +75,7 @@ class Camelyon17(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if the folder has the table of CAMELYON17-WILDS, else None."""
         has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
         return cls(root=str(root)) if has_table else None
 
@@ -108,6 +109,7 @@ class Camelyon17(Dataset):
         return slides.existing_cases(cases, Path(self.root), self.follow_symlinks)
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
+        """As in `Dataset`, with fresh listings of the folders of slides."""
         slides.clear_listings()  # files may have been added or removed since the last call
         found = super().cases_and_problems(site)
         slides.clear_listings()  # frees 200 bytes for each patch
@@ -134,12 +136,14 @@ class Camelyon17(Dataset):
         return root / FOLDER if (root / FOLDER / TABLE).is_file() and not (root / TABLE).is_file() else root
 
     def _table(self) -> np.ndarray:
+        """The rows of metadata.csv as numbers, one row per patch."""
         path = self._home() / TABLE
         if not path.is_file():
             raise UserError(f"{path}: the file does not exist; expected {self._layout_and_help()}")
         return metadata.read(self._own_table(path), with_split=self.splits == "published")
 
     def _case(self, site: str, patches: Path, row: Sequence[int]) -> Case:
+        """The case of one row of the table."""
         patient, node, x, y, tumour, _, split, _ = row
         slide = f"patient_{patient:03d}_node_{node}"
         name = f"patch_{slide}_x_{x}_y_{y}"
@@ -161,6 +165,7 @@ class Camelyon17(Dataset):
 
 
 def _smallest_hashes(cases: list[Case], n: int) -> list[Case]:
+    """The `n` cases whose names have the smallest hashes."""
     return sorted(cases, key=lambda case: hashlib.blake2b(case.name.encode(), digest_size=8).digest())[:n]
 
 

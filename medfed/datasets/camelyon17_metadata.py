@@ -90,6 +90,7 @@ def _rows(path: Path, reader: TableReader, pick: Callable[[list], tuple], column
 
 
 def _column_indices(path: Path, header: list[str], columns: tuple[str, ...]) -> list[int]:
+    """The position of each column in the header; UserError if one is missing."""
     missing = [name for name in columns if name not in header]
     if missing:
         present = ", ".join(name for name in header if name) or "none"

@@ -56,6 +56,7 @@ def clear_listings() -> None:
 
 @lru_cache(maxsize=64)
 def _listing(folder: str) -> SlideFiles:
+    """The names of the files in a folder of one slide; none if the folder does not exist."""
     try:
         with os.scandir(folder) as entries:
             is_link_by_name = {entry.name: entry.is_symlink() for entry in entries}
@@ -66,6 +67,7 @@ def _listing(folder: str) -> SlideFiles:
 
 
 def _missing_patches(folder: Path, expected: list[Case], names: frozenset[str]) -> str:
+    """The problem that a folder lacks some of the expected patches, as a sentence."""
     missing = [case.image.name for case in expected if case.image.name not in names]
     return (
         f"{folder}: {len(missing):,} of the {len(expected):,} patches that metadata.csv lists are missing, the first "

@@ -112,4 +112,5 @@ def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:
 
 
 def _count(items: Sequence[str], noun: str) -> str:
+    """Such as "1 image" or "3 images"."""
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

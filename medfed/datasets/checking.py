@@ -241,6 +241,7 @@ def _n_bytes(path: Path) -> int:
 
 
 def _intensity_problems(dataset: Dataset) -> list[str]:
+    """The problem with the dataset's intensity range as a list of one sentence; [] without a problem."""
     try:
         _ = dataset.intensity_range
     except UserError as error:

@@ -73,6 +73,7 @@ def read_datalist(path: Path) -> tuple[Row, ...]:
 
 
 def rows_by_site(path: Path) -> Mapping[str, Sequence[Row]]:
+    """The rows of a datalist of each site, from a cache while the file does not change."""
     return _versions(path)[1]
 
 
@@ -319,6 +320,7 @@ def _columns(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
 
 
 def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
+    """Convert one record of a datalist; UserError, which begins with `place`, such as "line 3", if a value is wrong."""
     values = {name: "" if record.get(name) is None else str(record[name]).strip() for name in COLUMNS}
     for name in ("site", "image"):
         if not values[name]:

@@ -158,11 +158,13 @@ def folder_size(folder: Path) -> int:
 
 
 def header(path: Path) -> Header:
+    """Read the header of a DICOM file, from a cache while the file does not change."""
     return _header(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1 << 16)
 def _header(path: Path, _changed_ns: int) -> Header:
+    """Read the header; `_changed_ns`, when the file was changed last, is a part of the cache's key."""
     import SimpleITK as sitk  # slow to import, and rarely needed
 
     with open(path, "rb") as file:
@@ -185,9 +187,11 @@ def _header(path: Path, _changed_ns: int) -> Header:
     keys = set(reader.GetMetaDataKeys())
 
     def text(tag: str) -> str:
+        """The value of a tag such as "0010|0020"; "" without one."""
         return reader.GetMetaData(tag).strip("\0 ") if tag in keys else ""
 
     def numbers(tag: str, n: int) -> tuple[float, ...]:
+        """The `n` numbers of a tag; () if the file has another count or no numbers."""
         try:
             values = tuple(map(float, text(tag).split("\\")))
         except ValueError:

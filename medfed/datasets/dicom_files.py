@@ -79,6 +79,7 @@ def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]
 
 
 def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:
+    """Yield the DICOM files in a folder, and in the folders inside it down to `depth` levels."""
     files, folders = per_version(_files_and_folders, folder, tuple(ignored_names))
     yield from files
     for path in folders if depth else ():

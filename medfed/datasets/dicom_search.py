@@ -182,6 +182,7 @@ def _find_cases(content: Content, site: Path, names: NameSettings, is_site: bool
 
 
 def _case(content: Content, name: str, names: NameSettings) -> Found:
+    """The pair of image and mask in the folder of one case, or the problem with it."""
     problems: list[str] = []
     image = content.image_folder()
     if image is None:  # a NIfTI image with a DICOM SEG mask

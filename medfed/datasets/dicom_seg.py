@@ -167,6 +167,7 @@ def _function(name: str, segmentation: Any, functions: Any) -> Any:
 
 
 def _elsewhere(path: Path, grid: Grid) -> UserError:
+    """The error that a frame does not lie on the voxels of its image."""
     return UserError(
         f"{path}: a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same "
         "geometry; choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI"

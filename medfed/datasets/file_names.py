@@ -105,6 +105,7 @@ def check_depth(folder: Path) -> None:
 
 
 def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
+    """The image files, other files and folders in a folder, from a cache while the folder does not change."""
     check_depth(folder)
     return per_version(_list_folder, folder, tuple(ignored_names))
 

@@ -242,6 +242,7 @@ class Folder(Dataset):
         return dict(sorted(folders.items()))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Return the cases of a site, and one sentence for each problem with its files."""
         if self.datalist is not None:
             cases, problems = datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
             return self._hide_names(folder, cases), problems
@@ -304,6 +305,7 @@ class Folder(Dataset):
         return warnings
 
     def lists_in_root(self) -> tuple[str, ...]:
+        """The datalists that are read, relative to `root`."""
         if self.datalist is not None:
             return (self.datalist,)
         root = Path(self.root)
@@ -349,6 +351,7 @@ class Folder(Dataset):
         return mask
 
     def _read_mask_file(self, case: Case, path: Path, notices: list[str]) -> MetaTensor:
+        """Read a DICOM SEG object, or a mask whose values or colours mean structures, as (S, H, W, D)."""
         if dicom_files.kind_of(path) == "segmentation":
             grid = self._grid(case)
             return dicom_seg.read_segmentation(path, grid, self.structures, self.mask_values, notices)
@@ -376,12 +379,14 @@ class Folder(Dataset):
         return reading.to_structures(path, mask, labels, self.structures)
 
     def _read_colours(self, path: Path, notices: list[str]) -> MetaTensor:
+        """Read a mask whose colours mean structures, as (S, H, W, D)."""
         by_colour = structures_by_colour(self.mask_colours, self.structures, self.background_value)
         mask = read_coloured_mask(path, by_colour, self.structures, notices)
         notices += nesting.nesting_notices(mask.as_tensor(), by_colour, self.structures)
         return mask
 
     def _names(self) -> NameSettings:
+        """The settings that say how files are found and paired."""
         return NameSettings(
             self.image_folders,
             self.mask_folders,

@@ -82,15 +82,18 @@ class FolderClasses(_ClassFolders):
         return dict.fromkeys(datalists.rows_by_site(self._own_table(root / self.datalist)), root)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Return the cases of a site, from the datalist if there is one, and one sentence for each problem."""
         if self.datalist is None:
             return super().find_cases(site, folder)
         return datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern, self.classes)
 
     def site_warnings(self, site: str) -> list[str]:
+        """With a datalist, one sentence for each class of which the site has no image."""
         if self.datalist is None:
             return super().site_warnings(site)
         labels = {case.label for case in self.find_cases(site, Path(self.root))[0]}
         return [f"{site}: no images of the class '{name}'" for n, name in enumerate(self.classes) if n not in labels]
 
     def lists_in_root(self) -> tuple[str, ...]:
+        """The datalist, if there is one."""
         return () if self.datalist is None else (self.datalist,)

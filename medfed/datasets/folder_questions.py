@@ -40,6 +40,7 @@ def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettin
     """Ask which of at least two folders with image files holds the images and which the masks."""
 
     def rank(path: Path) -> int:
+        """Low for a folder that probably holds the images, high for one that holds the masks."""
         return bool(_MASK_WORD.search(path.name)) - bool(_IMAGE_WORD.search(path.name)) + has_only_masks(path)
 
     images = min(folders, key=rank)

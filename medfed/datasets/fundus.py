@@ -66,6 +66,7 @@ class Fundus(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if the folder has images of at least one of the published sites, else None."""
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
@@ -79,6 +80,7 @@ class Fundus(Dataset):
 
     @property
     def ratio_structures(self) -> tuple[str, str]:
+        """The inner and the outer structure of the cup-to-disc ratio."""
         return ("cup", "disc")
 
     @property

@@ -156,4 +156,5 @@ def _sizes_of_groups(groups: Mapping[str, Sequence[Case]], min_patients: int) ->
 
 
 def _rounded(number: float) -> float:
+    """The number rounded to `SIGNIFICANT_DIGITS` significant digits."""
     return float(f"{number:.{SIGNIFICANT_DIGITS}g}")

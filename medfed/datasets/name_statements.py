@@ -113,6 +113,7 @@ def spell_sequences(name: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _statements(name: str) -> _Statements:
+    """What a name says about its image: the numbers, the number after each word, and words with a known meaning."""
     words = _NON.sub("non", _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold())
     by_word: dict[str, set[int]] = {}
     for word, number in _WORD_AND_NUMBER.findall(words):

@@ -52,6 +52,7 @@ class Prostate(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
+        """Return this dataset if the folder has images of at least one of the published sites, else None."""
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
@@ -71,6 +72,7 @@ class Prostate(Dataset):
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Return the cases of a site, and one sentence for each problem with its files."""
         images: dict[str, Path] = {}
         masks: dict[str, Path] = {}
         problems = []

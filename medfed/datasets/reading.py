@@ -391,4 +391,5 @@ def _check_finite(path: Path, image: MetaTensor) -> None:
 
 
 def _join(sizes: Sequence[float]) -> str:
+    """Sizes as text, such as "384 x 384 x 24"."""
     return " x ".join(f"{float(size):g}" for size in sizes)

@@ -81,6 +81,7 @@ def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
 
 
 def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
+    """Find the pairs of image and mask in a folder that lies `depth` levels inside the folder of a site."""
     listing = list_folder(folder, names.ignored_names)
     roles = find_roles(listing, names)
     if found := read_msd(folder, names.ignored_names, names.links_inside):
@@ -163,6 +164,7 @@ def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettin
 
 
 def _stems(files: Sequence[Path]) -> list[str]:
+    """The names of the files without their endings, each once."""
     return list(dict.fromkeys(stem_of(path) if suffix(path) else composed(path.stem) for path in files))
 
 

@@ -174,6 +174,7 @@ def incomplete(path: Path, n_bytes: int, expected: int) -> UserError:
 
 
 def _read_information(path: Path) -> sitk.ImageFileReader:
+    """A reader that has read only the header of the file; UserError if it cannot."""
     import SimpleITK as sitk
 
     from medfed.transforms.simpleitk_reader import image_io

@@ -123,6 +123,7 @@ def spacing_notices(spacing: Iterable[float]) -> list[str]:
 
 
 def _join_mm(spacing: Iterable[float]) -> str:
+    """A voxel size as text, such as "0.5 x 0.5 x 3 mm"."""
     return f"{' x '.join(f'{size:g}' for size in spacing)} mm"
 
 

@@ -56,6 +56,7 @@ def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releas
 
 
 def _unlisted(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+    """Yield a sentence if a round would send statistics that the hospital did not agree to send."""
     tensors: set[str] = {row["name"] for row in rows if row["content"] == STATISTIC}
     if missing := sorted(name for name in tensors if not agreement.allows(name)):
         more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
@@ -79,6 +80,7 @@ def _of_too_few_patients(rows: Sequence[Row], site: Site | ValidationSite, agree
 
 
 def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+    """Yield a sentence if a round would send more bytes than the hospital agreed to."""
     total = counted_bytes(rows) / 1e6
     if total > agreement.megabytes_per_round:
         yield (
@@ -88,6 +90,7 @@ def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
 
 
 def _above_budget(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
+    """Yield a sentence if the planned rounds need a larger epsilon than the hospital agreed to, or have no noise."""
     if agreement.max_epsilon is None or isinstance(site, ValidationSite):
         return
     planned = planned_releases(rows, site)

@@ -202,6 +202,7 @@ def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weigh
 
 
 def _bytes(files: BundleFiles, name: str) -> bytes:
+    """The content of one file of a bundle."""
     with files.names[name]() as file:
         return file.read()
 
@@ -329,6 +330,7 @@ def _new_metadata(metadata: Any, about: dict[str, Any], weights_sha256: str) -> 
 
 
 def _count(n: int) -> str:
+    """Such as "1 site" or "3 sites"."""
     return f"{n} site{'s' * (n != 1)}"
 
 
@@ -359,6 +361,7 @@ def _readme(result: Aggregation, start: Path, rule: str, unchecked: str, old: st
 
 
 def _digest(weights: Weights) -> str:
+    """SHA-256 of the weights as a safetensors file."""
     return digest(safetensors.torch.save({name: entry.contiguous() for name, entry in weights.items()}))
 
 

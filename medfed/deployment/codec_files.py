@@ -44,4 +44,5 @@ def resolve_codecs(config: Config, folder: Path) -> Config:
 
 
 def _file_name(path: Path) -> str:
+    """The name of the copy of a codec that hospitals get; it contains the file's checksum."""
     return f"codec_{file_sha256(path)[:32]}.safetensors"

@@ -137,6 +137,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
 
 
 def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
+    """Read the plan, the state before the first round, and the names of the sites from a prepared folder."""
     if not ((folder / PLAN).is_file() and (folder / START).is_file()):
         raise UserError(
             f"{folder}: holds no federation; prepare one with python -m medfed.coordinator prepare CONFIG "

@@ -54,6 +54,7 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
 
 
 def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]:
+    """The ledger rows of the reply that the site would send to a request for validation."""
     return _rows(site, site.reply(Message(Kind.VALIDATE, state.weights, {}, {"round": 1})))
 
 
@@ -118,6 +119,7 @@ def format_report(
 
 
 def _survey_text(site: Site, agreement: Agreement) -> str:
+    """Sentence for the hospital about the survey of its images; "" if the plan has none."""
     if site.survey is None:
         return ""
     if Kind.SURVEY in agreement.requests:
@@ -129,6 +131,7 @@ def _survey_text(site: Site, agreement: Agreement) -> str:
 
 
 def _epsilon_text(rows: Sequence[Row], site: Site, agreement: Agreement) -> str:
+    """Sentence for the hospital about the epsilon of all planned rounds; "" if it set no limit."""
     if agreement.max_epsilon is None:
         return ""
     require_accountant(site.privacy)

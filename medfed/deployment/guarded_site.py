@@ -118,6 +118,7 @@ class GuardedSite:
         return reply
 
     def _reply(self, request: Message) -> Message:
+        """Compute the site's reply, or store the final model for a request of kind "end"."""
         if request.kind == Kind.END:
             write_atomically(self.folder / MODEL, safetensors.torch.save(request.weights))
             return Message(Kind.END)

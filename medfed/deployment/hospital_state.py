@@ -112,5 +112,6 @@ def is_begun(folder: Path) -> bool:
 
 
 def _signature(counts: Mapping[str, Any]) -> str:
+    """HMAC-SHA-256 of the counts with this hospital's secret, in hexadecimal."""
     text = json.dumps(counts, sort_keys=True)
     return hmac.new(hospital_secret(), f"{COUNTS} {text}".encode(), "sha256").hexdigest()

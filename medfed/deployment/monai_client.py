@@ -150,10 +150,12 @@ class MedfedClient(ClientAlgo):
         self._update = None
 
     def _stop_if_aborted(self, site: str, step: int, n_steps: int) -> None:
+        """Raise `Aborted` after a training step if the host has asked to stop."""
         if self._aborted:
             raise Aborted(f"{site}: stopped by the host after step {step} of {n_steps}")
 
     def _weights_of(self, data: ExchangeObject) -> dict[str, Tensor]:
+        """The complete weights in an exchange object; ValueError if it holds something else, such as differences."""
         if data.weight_type != WeightType.WEIGHTS or not data.weights:
             raise ValueError(
                 f"{self._site.name}: expected complete weights ({WeightType.WEIGHTS}), got {data.weight_type}"
@@ -168,4 +170,5 @@ class MedfedClient(ClientAlgo):
 
 
 def _convert(entry: Tensor, dtype: torch.dtype) -> Tensor:
+    """The entry in another dtype; floating-point numbers that become whole numbers are rounded."""
     return (entry.round() if entry.is_floating_point() and not dtype.is_floating_point else entry).to(dtype)

@@ -84,6 +84,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
 
 
 def _site_list(sites: list[str], validation_site: str) -> str:
+    """The names of the sites as text; it marks the validation site."""
     return ", ".join(f"{site} (which only validates)" if site == validation_site else site for site in sites)
 
 

@@ -169,6 +169,7 @@ def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[
     ports = {"fed_learn_port": port, "admin_port": port + 1}
 
     def request(name: str, kind: str, org: str, **more: object) -> dict[str, object]:
+        """A FLARE project with one participant of this kind, for which a certificate is requested."""
         return {
             "name": "medfed",
             "description": "A federation of medfed",

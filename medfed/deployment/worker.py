@@ -113,16 +113,19 @@ def serve(connection: Connection) -> None:
 
 
 def _runs(on_step: OnStep) -> Serve:
+    """Serve whole runs of a comparison: each request is a run, and its reply tells how the run ended."""
     return lambda header, bodies: iter([serve_run(header, partial(on_step, ""))])
 
 
 def _training_sites(job: Mapping[str, Any], on_step: OnStep) -> Serve:
+    """Build the sites of a job, and return the function that serves their requests."""
     config = load_text(job["config"], job["source"])
     set_deterministic(config.training.threads)
     return (_hospital if "agreement" in job else _sites)(job, config, on_step)
 
 
 def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
+    """Serve a hospital's own site, guarded by the hospital's agreement."""
     site = build_local_site(config, job["sites"][0])
     if isinstance(site, Site):
         site.progress = on_step
@@ -133,6 +136,7 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
 
 
 def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
+    """Serve simulated sites."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
@@ -142,6 +146,7 @@ def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True)
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
+        """Yield the reply of each site, as bytes, to its request; `header` has the index of each site's request."""
         requests = [Message.from_bytes(body) for body in bodies]
         messages = {site: requests[index] for site, index in header["sites"].items()}
         return (reply for _, reply in engine.replies(header["kind"], messages))

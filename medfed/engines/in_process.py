@@ -154,6 +154,7 @@ class InProcess:
         n_workers, start = 1, time.thread_time()
 
         def is_worth_it() -> bool:
+            """Whether worker processes would finish the remaining work sooner than this process."""
             return n_workers > 1
 
         for name, reply in self.replies(kind, messages, stopped=is_worth_it):
@@ -193,6 +194,7 @@ class InProcess:
         self._free_memory()
 
     def _n_images(self) -> dict[str, int]:
+        """Number of training images of each site, and of validation images of the validation site."""
         n_images = {site.name: len(site.training) for site in self.local_sites}
         if self.validation_site:
             n_images[self.validation_site.name] = len(self.validation_site.samples)
@@ -227,6 +229,7 @@ class InProcess:
             site.memory = site.memory if site.local_keys else {}
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
+        """All sites, the validation site included, by name."""
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}
         if self.validation_site:
             by_name[self.validation_site.name] = self.validation_site

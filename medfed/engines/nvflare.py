@@ -54,6 +54,7 @@ class NVFlare(Processes):
             self._flare.close()
 
     def _simulator(self, connection_settings: dict[str, str]) -> _Simulator:
+        """Create FLARE's simulator for all sites; it is not started yet."""
         if importlib.util.find_spec("nvflare") is None:
             raise UserError(
                 "federation.engine: nvflare needs NVIDIA FLARE, which is not installed; run "

@@ -24,6 +24,7 @@ class Processes(InProcess):
     """
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Deliver the requests to the sites, each of which works in a process of its own, and return their replies."""
         if self._workers is None:
             names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
             n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)
@@ -36,4 +37,5 @@ class Processes(InProcess):
 
 
 def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
+    """A reply of kind "failed" for each site of a worker that failed."""
     return dict.fromkeys(sites, failed_reply_to_error(error))

@@ -134,6 +134,7 @@ class SiteStore:
         return {}
 
     def _release(self, site: Site) -> None:
+        """Remove a site's memory from main memory if its file has it."""
         if site.memory and not site.local_keys and site.name in self._memory_round:
             site.memory = {}
             self._released.add(site.name)
@@ -208,6 +209,7 @@ def _stage(path: Path, key: str, reply: bytes, site: Site, number: int, last: Pa
     commit = stage_file(path, sha256_digest(*parts), *parts)
 
     def finish() -> None:
+        """Give the written file its name, and delete older rounds."""
         commit()
         for old in sorted(path.parent.glob("round_*"))[:-N_KEPT_ROUNDS]:
             if old != last:
@@ -222,10 +224,12 @@ def _origin(site: Site, number: int) -> dict[str, str | int]:
 
 
 def _as_text(origin: Mapping[str, str | int]) -> str:
+    """Such as "round 3, seed 0"."""
     return ", ".join(f"{name} {value}" for name, value in origin.items())
 
 
 def _read(path: Path) -> _StoredRound:
+    """Read the file of one round of a site; UserError if it is damaged."""
     data = read_with_checksum(path, ADVICE)
     end = 8 + int.from_bytes(data[:8], "little")
     try:

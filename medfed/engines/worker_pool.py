@@ -128,6 +128,7 @@ class WorkerPool:
                 receive(name, failure)
 
     def _process_of(self, site: str) -> WorkerProcess:
+        """The process of the group to which a site belongs; it is created for the first request."""
         group = next(group for group in self.groups if site in group)
         if group[0] not in self.processes:
             self.processes[group[0]] = WorkerProcess(self.job_of(group), self._show_step)

@@ -181,6 +181,7 @@ class WorkerProcess:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
     def _start(self, stopped: Callable[[], bool], deadline: float | None) -> None:
+        """Start the process and load its job; stop waiting if `stopped` returns True or at `deadline`."""
         self.close()
         os.stat(self.job["directory"])  # an error here is reported, unlike one in the worker
         own_end, worker_end = socket.socketpair()
@@ -208,6 +209,7 @@ class WorkerProcess:
             raise
 
     def _open_connection(self) -> Connection:
+        """The connection to the running process; EOFError without one."""
         if (connection := self._connection) is None:
             raise EOFError("its process is not running")
         return connection
@@ -240,6 +242,7 @@ class WorkerProcess:
                 self.on_warning(content.decode())
 
     def _how_it_ended(self, error: Exception) -> str:
+        """How the process ended, as a clause for a message, after an error of the connection to it."""
         if (process := self._process) is None:
             return f"its process did not start: {error}"
         try:

@@ -26,6 +26,7 @@ def _path(expected: str, optional: bool = False) -> AfterValidator:
     """Return a check that a value can be a path, a text that is neither empty nor has a NUL."""
 
     def check(value: object) -> object:
+        """Return the value; ValueError if it is not a path as text."""
         if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
             raise ValueError(f"expected {expected}")
         return value

@@ -177,6 +177,7 @@ def _draw_examples(run: Results) -> None:
 
 
 def _with_images(run: Results, rows: list[dict]) -> list[dict]:
+    """The rows of unseen images, each with its image (C, H, W), as {"row": ..., "image": ...}."""
     cases = {case.name: case for case in run.unseen}
     images = (next(run.task.network_images(run.dataset, [cases[row["image"]]]))[0] for row in rows)
     return [{"row": row, "image": image} for row, image in zip(rows, images, strict=True)]

@@ -240,6 +240,7 @@ class Grid:
         return rows
 
     def _settings_of(self, method: MethodChoice) -> set[str]:
+        """The names of the settings that a method has."""
         return set(resolved(self.config_of(method, "", self.base.seed))["method"])
 
 
@@ -303,6 +304,7 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
 
 
 def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
+    """The sites that train: without the unseen and the validation site, and as `federation.participating` says."""
     federation = config.federation
     source = [name for name in names if name not in (federation.unseen_site, federation.validation_site)]
     return participating_sites(source, federation.participating, config.seed, config.source)
@@ -321,4 +323,5 @@ def _takes(override: Override, settings: set[str]) -> bool:
 
 
 def _folder_of_sites(site: str, validation: str | None) -> str:
+    """Name of the folder of a run, such as "unseen_BMC-validation_UCL"."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")

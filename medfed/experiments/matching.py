@@ -53,6 +53,7 @@ def match_of(config: Config, state: State) -> Match | None:
         return None
 
     def match(images: Tensor) -> Tensor:
+        """The matched images, (B, C, H, W); blank images stay as they are."""
         return torch.where(shows_something(images)[:, None, None, None], matcher(images), images)
 
     return match

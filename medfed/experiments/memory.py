@@ -62,6 +62,7 @@ def _largest_number(config: Config) -> tuple[str, object]:
     }
 
     def largest(value: object) -> int:
+        """The largest whole number in a value, which may be a nested tuple; 0 without one."""
         if isinstance(value, tuple):
             return max(map(largest, value), default=0)
         return value if isinstance(value, int) else 0

@@ -35,6 +35,7 @@ def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterat
             tqdm.write(f"note: {text}", file=sys.stderr)
 
     def show_determinism(message: Warning | str, *_: object) -> None:
+        """Record PyTorch's warnings about operations that are not deterministic; ignore its others."""
         if "deterministic" in str(message):
             show(str(message))
 

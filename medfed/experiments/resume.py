@@ -85,6 +85,7 @@ def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: st
 
 
 def _lies_in_data(path: Path, dataset: Dataset) -> bool:
+    """Whether a path lies inside the folder of a real dataset."""
     root = Path(dataset.root)
     return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
 

@@ -188,6 +188,7 @@ def _warn_of_settings(settings: Federation, n_sites: int) -> None:
 
 
 def _check_selection(selection: str, source: str, sites: Sequence[Site]) -> None:
+    """UserError if a rule that selects a round by validation scores has no validation patients to score."""
     if selection == "source_validation" and not any(site.validation for site in sites):
         raise UserError(
             f"{source}: federation.selection: '{selection}' needs validation patients, and no source site has enough "

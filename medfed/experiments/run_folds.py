@@ -103,6 +103,7 @@ def do_run(
 
 
 def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) -> None:
+    """Do one run in this process; if it is locked or fails, add it to `unfinished`."""
     try:
         do_run(fold.row, fold.config, fold.folder, jobs, quiet)
     except RunFolderLockedError:
@@ -147,6 +148,7 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfi
     stopping = threading.Event()
 
     def work() -> None:
+        """Do runs in one worker process until none is left."""
         process = WorkerProcess({"directory": os.getcwd()})
         try:
             while not stopping.is_set():

@@ -133,9 +133,11 @@ def survey_before_training(engine: Engine, task: Task, folder: RunFolder, stops:
 
 
 def _medians(facts: Facts, names: Sequence[str], between: str = " x ") -> str:
+    """The medians of some facts as text, joined by `between`, such as "384 x 384"."""
     return between.join(f"{facts[name]:.4g}" for part in names if (name := f"{part}.p50") in facts)
 
 
 def _orientation(facts: Facts) -> str:
+    """The orientation of the images, such as "RAS"; with the number of images for each of several."""
     codes = {name.partition(".")[2]: n for name, n in facts.items() if name.startswith(f"{ORIENTATION}.")}
     return ", ".join(f"{code} {n}" if len(codes) > 1 else code for code, n in sorted(codes.items()))

@@ -93,7 +93,10 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
 
 
 def _stop_at(path: str) -> Callable[[nn.Module, tuple], None]:
+    """A forward pre-hook that ends the forward pass and hands over the input of the layer at `path`."""
+
     def hook(module: nn.Module, inputs: tuple) -> None:
+        """Raise `_NormReached` with the input of the layer."""
         raise _NormReached(path, inputs[0])
 
     return hook

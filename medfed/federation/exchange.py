@@ -238,6 +238,7 @@ class Exchange:
 
     @contextmanager
     def _timing(self, kind: str) -> Iterator[None]:
+        """Context manager that adds the seconds inside it to the time of this kind of work."""
         start = time.perf_counter()
         yield
         self._add_seconds(kind, time.perf_counter() - start)

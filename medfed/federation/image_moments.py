@@ -96,6 +96,7 @@ def constants_of(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _merged(parts: Sequence[PixelMoments]) -> PixelMoments:
+    """The moments of all pixels of all parts."""
     total = parts[0]
     for part in parts[1:]:
         total = total.merge(part)

@@ -87,6 +87,7 @@ class WeightsSender:
         return sent
 
     def _use(self, weights: Mapping[str, Tensor]) -> None:
+        """Take weights as those to send; if they are new, no site has received them."""
         if weights is not self._weights:
             self._weights, self._digest, self._receivers = weights, weights_digest(weights), set()
 

@@ -246,6 +246,7 @@ def _groups(
     for what, are_parameters in (("the weights", True), (BUFFERS, False)):
 
         def changes(reply: Message, are_parameters: bool = are_parameters) -> Iterable[Tensor]:
+            """Yield the change of each parameter, or of each buffer, by local training."""
             return (
                 entry.to(torch.float64) - expected.weights[name].to(torch.float64)
                 for name, entry in reply.weights.items()
@@ -259,6 +260,7 @@ def _groups(
     for prefix, are_parameters in sorted(groups):
 
         def controls(reply: Message, prefix: str = prefix, are_parameters: bool = are_parameters) -> Iterable[Tensor]:
+            """Yield the tensors named after parameters, or after buffers, such as the control variates of SCAFFOLD."""
             return (
                 tensor
                 for name, tensor in reply.tensors.items()

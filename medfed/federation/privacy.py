@@ -61,6 +61,7 @@ class Privacy:
         bounds.check(self, self._conflicts)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each noise without the limit (`clip`) that gives it a scale."""
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
                 yield noise, f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
@@ -107,6 +108,7 @@ def protect(
 
 
 def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
+    """The entry clamped to the declared range of its name; unchanged without one."""
     limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
     return entry if limits is None else entry.clamp(*limits)
 

@@ -132,6 +132,7 @@ def share(method: Method, exchange: Exchange, state: State, sites: list[str], se
     shared = exchange.ask(requests_with_last_round(Kind.SHARE, requested, sites, number), state)
 
     def combine(replies: dict[str, Message]) -> dict[str, Tensor]:
+        """Compute the coordinator's tensors from the statistics of the sites by `Method.combine`."""
         tensors = {site: reply.tensors for site, reply in replies.items()}
         return method.combine(state, tensors, stream(seed, "combine", number))
 
@@ -186,6 +187,7 @@ def aggregate(
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the method's new memory, and the new global weights."""
         memory = method.remember(state, replies, stream(seed, "remember", updates.round))
         return memory, method.aggregate(replace(state, memory=memory), replies)
 
@@ -237,6 +239,7 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
 
 
 def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
+    """Columns of `history.csv`: the mean of each fact over the sites, and the fact of each site."""
     row = Row()
     for name in sorted({name for reply in replies.values() for name in reply.facts} - without):
         row |= _mean_and_by_site(name, _facts_of(replies, name))
@@ -244,8 +247,10 @@ def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
 
 
 def _facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
+    """By site, the fact `name` of the replies that have it."""
     return {site: reply.facts[name] for site, reply in replies.items() if name in reply.facts}
 
 
 def _mean_and_by_site(name: str, values: Mapping[str, float]) -> Row:
+    """The columns NAME, the mean over the sites, and NAME/SITE."""
     return {name: sum(values.values()) / len(values), **{f"{name}/{site}": value for site, value in values.items()}}

@@ -27,6 +27,7 @@ def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _best_round(history: Sequence[Mapping[str, Any]], column: str) -> int:
+    """The round with the highest number in a column; the last round if none has a number."""
     scored = [row for row in history if row.get(column) is not None]
     if not scored:
         return last_round(history)

@@ -215,6 +215,7 @@ class Federation:
 
 
 def _needs(value: object, missing: str, key: str) -> str:
+    """Sentence that a setting has no effect without another one."""
     return f"is {value}, which has no effect without {missing}; set that too, or leave {key} out"
 
 
@@ -255,6 +256,7 @@ class Cache:
             )
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) if `keep` is set without a folder."""
         if self.keep and not self.folder:
             yield "keep", "is true, but images of patients are kept only in a folder that you choose; set folder too"
 

@@ -158,6 +158,7 @@ class Site:
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The global weights together with the entries that stay at this site."""
         return {**weights, **self.local_entries()}
 
     def _share(self, request: Message) -> Message:
@@ -177,6 +178,7 @@ class Site:
         return Message(Kind.SHARE, tensors=tensors)
 
     def _validate(self, request: Message) -> Message:
+        """The reply to a request for validation scores; without facts if the site has no validation patients."""
         if self.validation is None:
             return Message(Kind.VALIDATE)
         self.load(request.weights)
@@ -184,6 +186,7 @@ class Site:
         return Message(Kind.VALIDATE, facts=facts)
 
     def _train(self, request: Message) -> Message:
+        """Train for one round, and return the update."""
         self.load(request.weights)
         self.network.train()
         local = self._local_round(request)
@@ -265,12 +268,14 @@ class Site:
         return loss.detach()
 
     def _batches(self, round_number: int, n_samples: int) -> Iterator[list[int]]:
+        """Yield the indices of each training batch of a round, in an order that depends on seed, site and round."""
         size, rng = min(self.settings.batch_size, n_samples), stream(self.seed, "batches", self.name, round_number)
         for _ in range(self.local_epochs):
             order = torch.randperm(n_samples, generator=rng).tolist()
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
     def _optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
+        """A new optimizer, with the state of the site's last round if `optimizer_state` is "keep"."""
         parameters, settings = self.network.parameters(), self.settings
         optimizer: torch.optim.Optimizer
         if settings.optimizer == "adam":
@@ -290,6 +295,7 @@ class Site:
         return optimizer
 
     def _update_memory(self, optimizer: torch.optim.Optimizer) -> None:
+        """Store what the site keeps for its next round: its own network entries, and the optimizer's state."""
         if self.settings.optimizer_state == "keep":
             for index, moments in optimizer.state_dict()["state"].items():
                 for key, entry in moments.items():

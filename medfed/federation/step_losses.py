@@ -39,6 +39,7 @@ class StepLosses:
         return total / len(self._values)
 
     def _read(self) -> None:
+        """Copy the stored losses from the device; UserError if one of them is not finite."""
         values = torch.stack(self._unread).tolist() if self._unread else []
         self._unread = []
         for value in values:

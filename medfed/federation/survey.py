@@ -99,6 +99,7 @@ def check_survey(reply: Message, n_labels: int) -> None:
 
 
 def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> bool:
+    """Whether the number of a fact can occur, such as a count that is at most the number of images."""
     start = name.partition(".")[0]
     if is_count:
         least = 1 if name in (PATIENTS, IMAGES) else 0

@@ -149,6 +149,7 @@ def _ratio(site: str, facts: Mapping[str, Facts], name: str) -> float:
 
 
 def _labels(site: str, facts: Mapping[str, Facts], labels: Sequence[str], are_classes: bool) -> Iterator[Mismatch]:
+    """Find a class or structure that the site never shows, or shows much less often than other sites."""
     for number, label in enumerate(labels):
         name = f"{number}.{IMAGES}"
         others = {other: _fraction(numbers, name, are_classes) for other, numbers in facts.items() if other != site}
@@ -192,6 +193,7 @@ def _fraction(facts: Facts, name: str, are_classes: bool) -> float | None:
 
 
 def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
+    """Find voxels much larger or smaller than at the other sites, or in another unit."""
     names = [f"{name}.p50" for name in SPACINGS]
     ratios = [_ratio(site, facts, name) for name in names]
     if max(map(_above_one, ratios)) <= MAX_SPACING_RATIO:
@@ -214,6 +216,7 @@ def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
 
 
 def _unit(ratio: float) -> str:
+    """The probable unit of voxel sizes, given their ratio to the usual sizes in mm, such as "cm"."""
     return {-3: "m", -1: "cm", 3: "micrometres"}.get(round(math.log10(ratio)), "another unit")
 
 
@@ -235,6 +238,7 @@ def _headers_of_two(
 
 
 def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
+    """Find images with many more or fewer pixels than at the other sites."""
     names = [f"{name}.p50" for name in SIZES[:2]]
     if max(_above_one(_ratio(site, facts, name)) for name in names) > MAX_SIZE_RATIO:
         own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
@@ -248,6 +252,7 @@ def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
 
 
 def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: str) -> Iterator[Mismatch]:
+    """Find intensities with another scale (by more than the factor `limit`) or offset; `effect` ends the advice."""
     low_name, _, high_name = (f"{name}.p50" for name in INTENSITIES)
     low, high = _usual(site, facts, low_name), _usual(site, facts, high_name)
     if low is None or high is None:
@@ -290,6 +295,7 @@ def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
 
 
 def _plane(facts: Facts) -> str:
+    """The plane of most slices, such as "axial"; "" if it is not known."""
     counts = {name.partition(".")[2]: number for name, number in facts.items() if name.startswith(f"{ORIENTATION}.")}
     if not counts:
         return ""
@@ -326,6 +332,7 @@ def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iter
 
 
 def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
+    """Find structures that cover a very different share of the image, for example because masks are inverted."""
     for number, label in enumerate(labels):
         name = f"{number}.{COVER}"
         own, usual = _usual(site, facts, name) or (0.0, 0.0)
@@ -354,8 +361,10 @@ def _above_one(ratio: float) -> float:
 
 
 def _product(numbers: Sequence[float]) -> str:
+    """Such as "0.5 x 0.5 x 3"."""
     return " x ".join(f"{number:.3g}" for number in numbers)
 
 
 def _times(ratio: float) -> str:
+    """Such as "10 times larger"."""
     return f"{_above_one(ratio):.3g} times {'larger' if ratio > 1 else 'smaller'}"

@@ -186,6 +186,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _format(tensor: Tensor) -> str:
+    """Shape and dtype as text, such as "(2, 3) float32"."""
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 

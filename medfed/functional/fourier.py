@@ -246,6 +246,7 @@ def _cached_fourier_matrix(size: int, lowest: int, highest: int, device: torch.d
 
 
 def _without_autocast(images: Tensor) -> AbstractContextManager[None]:
+    """Context manager that turns off mixed precision on the images' device."""
     device = images.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
@@ -256,6 +257,7 @@ def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
 
 
 def _working_type(images: Tensor) -> torch.dtype:
+    """float64 for images in float64, else float32."""
     return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 

@@ -33,6 +33,8 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
     features: dict[str, Tensor] = {}
 
     def store_as(name: str) -> Callable:
+        """A forward hook that stores the output of its layer under `name`."""
+
         def hook(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
             features[name] = output.float() if output.dtype == torch.bfloat16 else output
             return features[name]
@@ -63,6 +65,7 @@ def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
     """
 
     def stop(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Forward hook that ends the forward pass and hands over the output of its layer."""
         raise _StopForward(output)
 
     handle = network.get_submodule(name).register_forward_hook(stop)
@@ -92,6 +95,7 @@ def replace_output(
     """
 
     def hook(change: Callable[[Tensor], Tensor]) -> Callable:
+        """A forward hook that replaces the output of its layer by `change(output)`."""
         return lambda module, inputs, output: change(output)
 
     with ExitStack() as hooks:
@@ -155,6 +159,7 @@ class _LayerPreHook:
         self.layer = layer
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        """Apply the layer to the input of the module."""
         return (self.layer(inputs[0]),)
 
 
@@ -167,6 +172,7 @@ def store_channels_last(network: nn.Module, path: str) -> None:
 
 
 def _channels_last(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    """Forward hook that stores the output in the memory format channels_last on the CPU, which is faster there."""
     return output.contiguous(memory_format=torch.channels_last) if output.device.type == "cpu" else output
 
 
@@ -199,4 +205,5 @@ class _LayerHook:
         self.layer = layer
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Apply the layer to the output of the module."""
         return self.layer(output)

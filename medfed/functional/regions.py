@@ -54,6 +54,7 @@ def background_ring(mask: Tensor, width: int = 5) -> Tensor:
 
 
 def _binarise(mask: Tensor) -> Tensor:
+    """True where a mask (B, S, H, W) is above 0.5; ValueError for another number of axes."""
     if mask.ndim != 4:
         raise ValueError(f"mask must be (B, S, H, W), got {tuple(mask.shape)}")
     return mask > 0.5

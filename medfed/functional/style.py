@@ -126,6 +126,7 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
+        """The moments of each channel over all pixels of (B, C, H, W), in float64."""
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
@@ -138,6 +139,7 @@ class PixelMoments:
         return self.merge(PixelMoments.from_features(features))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
+        """The moments of the pixels of both together; ValueError for another number of channels."""
         if self.mean.shape != other.mean.shape:
             raise ValueError(f"cannot merge moments of {len(self.mean)} and {len(other.mean)} channels")
         count = self.count + other.count

@@ -114,6 +114,7 @@ class CCST(Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
+        """The transfer with which images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
@@ -132,6 +133,7 @@ class CCST(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of the means and standard deviations that a site sends."""
         return {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
 
     def effort(self, n_sites: int) -> Effort:
@@ -181,6 +183,7 @@ class CCST(Method):
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
+        """Send the bank of all styles to every site, without the reconstruction errors."""
         return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
@@ -204,6 +207,7 @@ class CCST(Method):
         transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor, drawn: Sequence[int], n_drawn: int) -> Tensor:
+            """The image (1, C, H, W) in each of the drawn styles."""
             return transfer.restyle(image.to(device), mean[drawn], std[drawn], n_drawn)  # eq. 5
 
         store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std, choices))

@@ -59,5 +59,6 @@ class DSU(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Insert a DSU layer after the chosen encoder stages."""
         layer = partial(style_layers.DSU, self.probability, self.factor)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -61,5 +61,6 @@ class EFDMix(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Insert an EFDMix layer after the chosen encoder stages."""
         layer = partial(style_layers.EFDMix, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -255,6 +255,7 @@ class ELCFS(Method):
         mean = torch.stack(windows).mean(dim=0)
 
         def match(image: Tensor) -> Tensor:
+            """Mix the low-frequency amplitudes of images (B, C, H, W) with the mean of the sites' amplitudes."""
             spectrum = self._spectrum(image)
             return _mixed(image, spectrum, [mean] * len(image), torch.full((len(image),), ratio))
 
@@ -303,6 +304,7 @@ class ELCFS(Method):
         return alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
 
     def _spectrum(self, image: Tensor) -> LowFrequencySpectrum:
+        """The low frequencies of images (B, C, H, W), in a window of the size that `alpha` gives."""
         return low_frequency_spectrum(image, self._alpha(image))
 
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:

@@ -70,4 +70,5 @@ class FedBN(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """All entries of BatchNorm layers stay at the sites."""
         return batch_norm_entries(network)

@@ -191,6 +191,7 @@ class FISC(CommonStyle, Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
+        """As in `CommonStyle`, but without a codec if nothing is restyled."""
         transfer = super()._style_transfer
         return replace(transfer, transfer="moments") if self._augments else transfer
 
@@ -201,12 +202,14 @@ class FISC(CommonStyle, Method):
 
     @property
     def _needs_view(self) -> bool:
+        """Whether the loss needs a second view of each image."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """UserError if augmented positives, which are compared by class, are used for segmentation."""
         if self._augments and not architecture.embedding:
             raise UserError(
                 "method.positives: 'augmented' compares images by class, but this network segments; "
@@ -227,6 +230,7 @@ class FISC(CommonStyle, Method):
         return frozenset() if self._augments else frozenset({"style"})
 
     def effort(self, n_sites: int) -> Effort:
+        """Twice the images of FedAvg if each image has a second view."""
         return Effort(images=2 if self._needs_view else 1)
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
@@ -237,12 +241,14 @@ class FISC(CommonStyle, Method):
         transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor) -> Tensor:
+            """The image (1, C, H, W) in the common style."""
             return transfer.restyle(image.to(device), mean, std)  # eq. 4
 
         store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std))
         return RestyledView(samples, VIEW, restyle, store)
 
     def on_round_start(self, local: LocalRound) -> None:
+        """With `freeze_batch_norm`, BatchNorm layers use their stored statistics during training."""
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()

@@ -39,6 +39,7 @@ class CommonStyle:
 
     @property
     def _style_transfer(self) -> StyleTransfer:
+        """The transfer with which images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
@@ -57,6 +58,7 @@ class CommonStyle:
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of the means and standard deviations that a site sends."""
         return {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

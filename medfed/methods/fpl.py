@@ -128,6 +128,7 @@ class FPL(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The range of the numbers in the prototypes that a site sends."""
         return {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
 
     def on_round_end(self, local: LocalRound) -> Tensors:

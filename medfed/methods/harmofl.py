@@ -89,6 +89,7 @@ class HarmoFL(Method):
     fills_network: ClassVar[bool] = True
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """UserError if images are standardised, or smaller than the window of amplitudes."""
         if not self.normalise:
             return
         if standardised:

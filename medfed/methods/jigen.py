@@ -73,6 +73,7 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """UserError if the image is too small for 3 x 3 tiles."""
         if image_size < SIDE:
             raise UserError(
                 f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"

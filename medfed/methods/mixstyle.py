@@ -60,5 +60,6 @@ class MixStyle(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Insert a MixStyle layer after the chosen encoder stages."""
         layer = partial(style_layers.MixStyle, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -72,6 +72,7 @@ class SCAFFOLD(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The range of `examples`, the number of training images of a site."""
         return {"examples": (1.0, float(MAX_EXAMPLES))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -201,6 +201,7 @@ class StableFDG(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of the style statistics that a site sends."""
         return {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
 
     def effort(self, n_sites: int) -> Effort:
@@ -337,6 +338,7 @@ class StableFDG(Method):
         return added, {place: partial(_chain, functions) for place, functions in changes.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
+        """Mix the style of each feature map (B, C, H, W) with that of a random other one, as MixStyle does."""
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ class Stack(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of all methods; a name begins with the place of its method, such as "1/"."""
         return {
             f"{i}/{name}": limits
             for i, method in enumerate(self.methods)
@@ -93,6 +94,7 @@ class Stack(Method):
 
     @property
     def row_tensors(self) -> frozenset[str]:
+        """The names of all methods; a name begins with the place of its method, such as "1/"."""
         return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.row_tensors)
 
     def effort(self, n_sites: int) -> Effort:
@@ -103,6 +105,7 @@ class Stack(Method):
 
     @property
     def match_kinds(self) -> frozenset[str]:
+        """The kinds that any of the methods allows."""
         return frozenset().union(*(method.match_kinds for method in self.methods))
 
     @property
@@ -111,6 +114,7 @@ class Stack(Method):
 
     @property
     def patients_advice(self) -> str:  # type: ignore[override]
+        """The advice of all methods, joined by "or"."""
         return ", or ".join(method.patients_advice for method in self.methods if method.patients_advice)
 
     @property
@@ -131,9 +135,11 @@ class Stack(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """The entries that any of the methods keeps at the sites."""
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Each method's tensors; a name begins with the place of its method, such as "1/"."""
         shared = []
         for i, method in enumerate(self.methods):
             own = replace(site, n_patients={})
@@ -142,6 +148,7 @@ class Stack(Method):
         return _joined(shared)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """What each method computes from its own tensors; names begin with the place of the method."""
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -151,12 +158,15 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
+        """What each method sends to a site; names begin with the place of the method."""
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
     def expand_input(self, tensors: Tensors) -> Tensors:
+        """What each method's `expand` reads of these tensors; names begin with the place of the method."""
         return _joined(method.expand_input(select_prefix(tensors, f"{i}/")) for i, method in enumerate(self.methods))
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """Each method expands the samples of the method before it."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 samples = method.expand(own, samples, rng)
@@ -172,12 +182,14 @@ class Stack(Method):
                 local.start_weights = {name: entry.detach().clone() for name, entry in entries}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """Each method augments the batch of the method before it."""
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
                 batch = method.augment(own, batch)
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """The loss of the only method that defines one, else the task's loss."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "loss"):
                 with _view(local, i) as own:
@@ -185,6 +197,7 @@ class Stack(Method):
         return super().loss(local, batch)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        """The sum of the terms of all methods."""
         total = super().regulariser(local, output)
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -192,6 +205,7 @@ class Stack(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
+        """What each method sends with its update; names begin with the place of the method."""
         tensors = []
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -199,15 +213,18 @@ class Stack(Method):
         return _joined(tensors)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """The memory of each method; names begin with the place of the method."""
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
+        """The average of the only method that defines one, else the weighted average."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "aggregate"):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
     def result_weights(self, state: State) -> Tensors:
+        """The result of the only method that defines one, else the global weights."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "result_weights"):
                 return method.result_weights(_own(state, i))
@@ -263,10 +280,12 @@ class Stack(Method):
                 )
 
     def _sharers(self) -> list[Method]:
+        """The methods that ask the sites for statistics."""
         return [method for method in self.methods if method.shares != NEVER]
 
 
 def _overrides(method: Method, hook: str) -> bool:
+    """Whether a method defines a hook itself."""
     return getattr(type(method), hook) is not getattr(Method, hook)
 
 

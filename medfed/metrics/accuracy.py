@@ -16,4 +16,5 @@ class Accuracy(ClassMetric):
     limits = (0.0, 1.0)
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """(R,): weighted share of the images whose most probable class is the true class."""
         return images.weights @ images.correct / images.total

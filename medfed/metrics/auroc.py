@@ -29,6 +29,7 @@ class AreaUnderROC(ClassMetric):
     )
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """(R,): area under the ROC curve of each class against the others, averaged over the classes that have both."""
         areas = []
         for score, positive in one_vs_rest(images.probabilities, images.labels):
             order, starts = sort_with_ties(score)

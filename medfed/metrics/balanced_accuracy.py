@@ -20,5 +20,6 @@ class BalancedAccuracy(ClassMetric):
     note = "Balanced accuracy is the mean recall over the classes that a site has"
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """(R,): weighted recall of each class, averaged over the classes that have images."""
         recall = (images.weights * images.correct) @ images.one_hot / (images.weights @ images.one_hot)
         return mean_of_defined(recall)

@@ -83,6 +83,7 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
+        """Names that a metric's class must define and does not, such as "method values"."""
         has_values = type(self).values is not ClassMetric.values
         return super().missing_declarations() + ["method values"] * (not has_values)
 

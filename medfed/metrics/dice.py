@@ -16,5 +16,6 @@ class Dice(MaskMetric):
     worst = 0.0
 
     def value(self, masks: MaskPair) -> float:
+        """2 |A and B| / (|A| + |B|), in [0, 1]."""
         size = int(masks.prediction.sum()) + int(masks.reference.sum())
         return 2 * int((masks.prediction & masks.reference).sum()) / size

@@ -24,6 +24,7 @@ class ExpectedCalibrationError(ClassMetric):
     has_interval = False
 
     def values(self, images: ScoredImages) -> np.ndarray:
+        """(R,): weighted mean over the confidence bins of |accuracy - confidence|."""
         in_bin = np.eye(N_BINS)[confidence_bins(images.probabilities)]
         difference = (images.correct - images.probabilities.max(axis=1))[:, None]
         return np.abs(images.weights @ (in_bin * difference)).sum(axis=1) / images.total  # eq. 3

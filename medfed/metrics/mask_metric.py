@@ -105,6 +105,7 @@ class MaskPair:
         return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
 
     def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
+        """Distances from the first surface to the second, and back; in voxels without a spacing."""
         first, second = self._edges
         steps = spacing or (1.0,) * first.ndim
         return distances_to_edge(first, second, steps), distances_to_edge(second, first, steps)
@@ -137,6 +138,7 @@ class MaskMetric(Metric):
     accepts_empty_masks: ClassVar[bool] = False
 
     def missing_declarations(self) -> list[str]:
+        """Names that a metric's class must define and does not, such as "finite worst" and "method value"."""
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
@@ -237,6 +239,7 @@ def _array(values: Mask) -> np.ndarray:
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
+    """The mask as (H, W, D) bool; ValueError for another shape, or for values other than 0 and 1."""
     array = _array(mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")

@@ -162,6 +162,7 @@ class StyleCodec(nn.Module):
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
     def _cells(self, side: int) -> int:
+        """Height or width of the feature map of an image with this side in pixels, at least 2."""
         return max(2, -(-side // self.downsampling))
 
 

@@ -27,6 +27,7 @@ Arguments = Mapping[str, Any]
 
 
 def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
+    """Yield the settings of medfed's UNet that build the network of these MONAI arguments."""
     norm = arguments["norm"]
     if not all(type(n) is int for n in arguments["features"]):
         raise ValueError(f"features must be whole numbers, got {arguments['features']}")
@@ -35,6 +36,7 @@ def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
 
 
 def _densenet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
+    """Yield the settings of medfed's DenseNet that build the network of these MONAI arguments."""
     layers = tuple(arguments["block_config"])
     dropout = arguments["dropout_prob"]
     yield DenseNetwork(arguments["init_features"], arguments["growth_rate"], layers, dropout=dropout)
@@ -113,31 +115,38 @@ class Bundle(NetworkSettings):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
+        """Paths of the decoder's levels, the finest first; () without a decoder."""
         return self.network_settings.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
+        """Paths of the submodules that end the encoder's stages, the first stage first."""
         return self.network_settings.encoder_stages
 
     @property
     def last_features(self) -> str:
+        """Path of the submodule that outputs the last feature map."""
         return self.network_settings.last_features
 
     @property
     def embedding(self) -> str:
+        """Path of the submodule whose flattened output enters the last layer; "" for segmentation."""
         return self.network_settings.embedding
 
     @property
     def head(self) -> str:
+        """Path of the network's last layer."""
         return self.network_settings.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
+        """The entry `network_def` of a MONAI bundle that builds the same network; None if MONAI cannot."""
         return self.network_settings.network_def(in_channels, out_channels)
 
     def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
+        """The network's weights under the names that MONAI's network expects."""
         return self.network_settings.monai_weights(network, in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
@@ -147,6 +156,7 @@ class Bundle(NetworkSettings):
         return next((file for name in WEIGHT_FILES if (file := Path(self.path) / "models" / name).is_file()), None)
 
     def load_pretrained(self, network: nn.Module) -> None:
+        """Load the weights of the bundle into the network, in place; UserError if it has none."""
         file = self.weights_file()
         if file is None:
             files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
@@ -158,9 +168,11 @@ class Bundle(NetworkSettings):
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
+        """The name in the network of an entry in a file of pretrained weights."""
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
+        """Paths of the submodules that pretrained weights need not fit."""
         return self.network_settings.optional_modules()
 
     def check_image_size(self, size: int) -> None:

@@ -67,6 +67,7 @@ def read_network_def(path: Path) -> NetworkDefinition:
 
 
 def _parse(file: Path, definition: Any) -> NetworkDefinition:
+    """Check a bundle's `network_def`; UserError if it is not the definition of one of MONAI's networks."""
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
         raise UserError(
             f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
@@ -92,6 +93,7 @@ def _parse(file: Path, definition: Any) -> NetworkDefinition:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """Read a JSON or YAML file with an object; UserError if it is too large or damaged."""
     kind = "JSON" if file.suffix == ".json" else "YAML"
     try:
         with file.open("rb") as stream:
@@ -130,6 +132,7 @@ class _Resolver:
         return value
 
     def _look_up(self, reference: str, key: str) -> Any:
+        """The value to which a reference such as "@network_def#channels" refers; `key` is for the error."""
         value: Any = self.config
         for part in reference[1:].replace("::", "#").split("#"):
             if isinstance(value, dict) and part in value:

@@ -46,6 +46,7 @@ class DenseNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
+        """Paths of the dense blocks."""
         return tuple(f"features.denseblock{number}" for number in range(1, len(self.blocks) + 1))
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -80,6 +81,7 @@ class DenseNetwork(NetworkSettings):
             raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """The arguments of MONAI's DenseNet."""
         return {
             "spatial_dims": 2,
             "in_channels": in_channels,

@@ -57,6 +57,7 @@ class _PretrainedLite(NetworkSettings):  # private, so that the registry lists n
         return super().weights_file() or (packaged_weights() if self.pretrained else None)
 
     def load_pretrained(self, network: nn.Module) -> None:
+        """Load the weights of the file, or those of the installed package, into the network, in place."""
         if self.weights or not self.pretrained:
             super().load_pretrained(network)
         else:
@@ -136,6 +137,7 @@ class _FrozenBatchNorm(nn.BatchNorm2d):
         self.eval()
 
     def train(self, mode: bool = True) -> _FrozenBatchNorm:
+        """Stay in evaluation mode, so that the stored statistics are used."""
         super().train(False)
         return self
 
@@ -174,15 +176,18 @@ def packaged_weights() -> Path:
 
 
 def weights_are_installed() -> bool:
+    """Whether the package with the pretrained weights is installed."""
     return _package_folder() is not None
 
 
 def _package_folder() -> Path | None:
+    """The folder of the package with the pretrained weights; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _stack_of_block(block: int) -> int:
+    """Number of the stack (blocks of equal width) to which a block belongs, both from 0."""
     for stack, repeats in enumerate(int(text[1]) for text in STACKS):
         if block < repeats:
             return stack

@@ -41,6 +41,7 @@ class ElcfsUNet(NetworkSettings):
 
 
 def _convolution(n_in: int, n_out: int, kernel_size: int = 3, act: str | None = "RELU") -> nn.Module:
+    """A 2-D convolution with instance normalisation and, unless `act` is None, an activation."""
     return Convolution(2, n_in, n_out, kernel_size=kernel_size, norm="INSTANCE", act=act, adn_ordering="NA")
 
 

@@ -131,8 +131,10 @@ class _FeatureCarrier:
         self.features: Tensor | None = None
 
     def store_features(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Forward hook that stores the output of the encoder's last stage."""
         self.features = output
 
     def add_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook that adds the highlighter's output for the stored features."""
         features, self.features = self.features, None
         return output + self.highlighter(features)

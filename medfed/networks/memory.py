@@ -65,6 +65,7 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
     sizes: list[int] = []
 
     def add_size(layer: nn.Module, inputs: object, output: object) -> None:
+        """Forward hook that adds the bytes of a layer's output, in float32."""
         if isinstance(output, torch.Tensor):
             sizes.append(output.numel() * 4)
 
@@ -92,6 +93,7 @@ class SizeLimit(TorchFunctionMode):
         self.max_values, self.n_values, self.n_tensors = max_values, 0, 0
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Count the numbers of each new tensor before it is created; ValueError above the limit."""
         kwargs = kwargs or {}
         if func in CREATORS:
             described = {key: value for key, value in kwargs.items() if key != "generator"}

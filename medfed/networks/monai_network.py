@@ -82,22 +82,27 @@ class MonaiNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
+        """Paths of the submodules that end the encoder's stages, the first stage first."""
         return self._places.encoder_stages
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
+        """Paths of the decoder's levels, the finest first; () without a decoder."""
         return self._places.decoder_levels
 
     @property
     def last_features(self) -> str:
+        """Path of the submodule that outputs the last feature map."""
         return self._places.last_features
 
     @property
     def embedding(self) -> str:
+        """Path of the submodule whose flattened output enters the last layer; "" for segmentation."""
         return self._places.embedding
 
     @property
     def head(self) -> str:
+        """Path of the network's last layer."""
         return self._places.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -108,6 +113,7 @@ class MonaiNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """The entry `network_def` of a MONAI bundle: the class and its arguments."""
         arguments = json.loads(json.dumps(self._all_arguments(in_channels, out_channels)))  # lists, not tuples
         return {"_target_": f"monai.networks.nets.{self.architecture}", **arguments}
 
@@ -143,6 +149,7 @@ class MonaiNetwork(NetworkSettings):
 
     @cached_property
     def _places(self) -> Places:
+        """The paths of the submodules that methods use; ValueError if layers share weights."""
         network = self._without_memory(1, 1)
         shared = dict(network.named_parameters(remove_duplicate=False)).keys() - dict(network.named_parameters()).keys()
         if shared:
@@ -158,10 +165,12 @@ class MonaiNetwork(NetworkSettings):
         return tuple(shape) == ((1, 3) if self.embedding else (1, 3, size, size))
 
     def _all_arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """The arguments of MONAI's class, including the numbers of channels."""
         channels = {"in_channels": in_channels, OUTPUTS.get(self.architecture, "out_channels"): out_channels}
         return {"spatial_dims": 2, **channels, **self.arguments}
 
     def _argument_names(self) -> list[str]:
+        """The arguments of MONAI's class that a config may set."""
         names = inspect.signature(getattr(nets, self.architecture)).parameters
         return [name for name in names if name not in (*OWN_ARGUMENTS, *DOWNLOADS, "kwargs")]
 
@@ -195,6 +204,7 @@ def is_expression(value: Any) -> bool:
 
 
 def _numbered(path: str, numbers: Sequence[int]) -> tuple[str, ...]:
+    """Paths such as "up_layers.1", "up_layers.0"."""
     return tuple(f"{path}.{number}" for number in numbers)
 
 
@@ -214,17 +224,20 @@ def _unet_places(network: nn.Module) -> Places:
 
 
 def _segresnet_places(network: Any) -> Places:
+    """Paths of the submodules of a SegResNet that methods use."""
     levels = _numbered("up_layers", range(len(network.up_layers))[::-1])
     return Places(_numbered("down_layers", range(len(network.down_layers))), levels, levels[0], "conv_final")
 
 
 def _dynunet_places(network: Any) -> Places:
+    """Paths of the submodules of a DynUNet that methods use."""
     levels = _numbered("upsamples", range(len(network.upsamples))[::-1])
     stages = ("input_block", *_numbered("downsamples", range(len(network.downsamples))), "bottleneck")
     return Places(stages, levels, levels[0], "output_block")
 
 
 def _flexible_unet_places(network: Any) -> Places:
+    """Paths of the submodules of a FlexibleUNet that methods use."""
     if hasattr(network.encoder, "layer1"):
         stages: tuple[str, ...] = ("encoder.act", *(f"encoder.layer{number}" for number in range(1, 5)))
     else:
@@ -234,11 +247,13 @@ def _flexible_unet_places(network: Any) -> Places:
 
 
 def _swin_places(network: Any) -> Places:
+    """Paths of the submodules of a SwinUNETR that methods use."""
     stages = ("swinViT.patch_embed", *(f"swinViT.layers{number}.0" for number in range(1, 5)))
     return Places(stages, tuple(f"decoder{number}" for number in range(1, 6)), "decoder1", "out")
 
 
 def _senet_places(network: Any) -> Places:
+    """Paths of the submodules of an SENet that methods use."""
     stages = tuple(f"layer{number}" for number in range(1, 5))
     return Places(stages, (), "layer4", "last_linear", "adaptive_avg_pool")
 

@@ -81,6 +81,7 @@ def _skipped_modules(
 
 
 def _module_path(name: str) -> str:
+    """The path of the submodule that has the entry `name`."""
     return name.rpartition(".")[0]
 
 

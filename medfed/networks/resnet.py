@@ -57,6 +57,7 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def head(self) -> str:
+        """Path of the network's last layer."""
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -94,6 +95,7 @@ class ResidualNetwork(NetworkSettings):
             raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
+        """The arguments of MONAI's ResNet."""
         block, layers = ARCHITECTURES[self.depth]
         return {
             "block": block,

@@ -152,6 +152,7 @@ class StyleTransfer:
         return max(1, MAX_PIXELS // pixels)
 
     def _resize(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] of the size `transfer_size`; unchanged if it is 0."""
         if not self.transfer_size:
             return images
         size = (self.transfer_size, self.transfer_size)

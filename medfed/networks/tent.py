@@ -70,6 +70,7 @@ class Tent(nn.Module):
         return logits.detach()
 
     def _entropy(self, logits: Tensor) -> Tensor:
+        """Mean entropy of the predictions, in nats; over structures with `sigmoid`, else over classes."""
         if self.sigmoid:
             entropies = nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
             return entropies.sum(dim=1).mean()

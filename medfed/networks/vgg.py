@@ -114,6 +114,7 @@ def load_encoder(path: Path | str) -> VGGEncoder:
 
 
 def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
+    """Load the weights of a decoder that was published with AdaIN."""
     decoder = Decoder(architecture)
     renamed = {name.removeprefix("layers."): name for name in decoder.state_dict()}
     load_renamed_weights(decoder, read_state_dict(Path(path)), renamed, Path(path))

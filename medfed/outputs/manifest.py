@@ -137,10 +137,12 @@ class Manifest:
         return present
 
     def _sentence(self, name: str, present: Entry | None) -> str:
+        """The problem that a file is missing or differs from its entry, as a sentence."""
         state = "is missing" if present is None else f"has {present}"
         return f"{self.path.parent / name}: {state}, but {self.path.name} lists {self.files[name]}; {ADVICE}"
 
     def _content(self) -> dict[str, Any]:
+        """The manifest as JSON values."""
         entries = {"files": self.files, "before": self.before}
         listed = {
             key: {name: entry and asdict(entry) for name, entry in by_name.items()} for key, by_name in entries.items()

@@ -133,7 +133,7 @@ class RunFolder:
         )
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
-        """`holder` is what has locked the folder."""
+        """The error that `holder`, such as another run, is working in this folder."""
         return RunFolderLockedError(
             f"{self.path}: {holder} is running here; wait for it, or choose another folder with {argument('out')}"
         )
@@ -269,16 +269,16 @@ class RunFolder:
         write_atomically(self.path / name, data)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Sorted keys, replaced in one step; NaN and infinity raise a ValueError."""
+        """Write JSON with sorted keys, replaced in one step; NaN and infinity raise a ValueError."""
         self.write_text(name, _as_json(content))
 
     def read_json(self, name: str) -> Any:
-        """UserError if the file is missing or damaged."""
+        """The values in a JSON file; UserError if it is missing or damaged."""
         with damaged_file(self.path / name) as path:
             return json.loads(read_text(path, MAX_JSON_BYTES))
 
     def read_summary(self) -> dict[str, Any]:
-        """Also check that the blocks of `summary.json` are blocks."""
+        """The content of `summary.json`; UserError if a block in it is not an object."""
         path, summary = self.path / "summary.json", self.read_json("summary.json")
         if not isinstance(summary, dict):
             raise UserError(f"{path}: expected a JSON object with the summary of a run; {COPY_AGAIN}")
@@ -362,6 +362,7 @@ class RunFolder:
         return (self.path / "summary.json").is_file()
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
+        """Yield the rows of a CSV file by column; UserError if a needed column is missing."""
         return read_rows(self.path / name, NEEDED_COLUMNS[name])
 
 

@@ -54,6 +54,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """All that decides the generated images, as written to `PHANTOM.json`."""
         return {
             "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
             "generator": "medfed histology phantom",
@@ -65,6 +66,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Names that the generator writes directly into the folder."""
         return frozenset({TABLE, "patches"})
 
     def write_collection(self, folder: Path, progress: Progress) -> None:

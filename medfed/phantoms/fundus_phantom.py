@@ -45,6 +45,7 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """All that decides the generated images, as written to `PHANTOM.json`."""
         return {
             "what": "synthetic photographs from simulated fundus cameras; no patient data",
             "generator": "medfed fundus phantom",
@@ -56,6 +57,7 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Names of the sites' folders."""
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
     def write_collection(self, folder: Path, progress: Progress) -> None:

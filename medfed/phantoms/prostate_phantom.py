@@ -44,6 +44,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def generator_settings(self) -> dict[str, object]:
+        """All that decides the generated images, as written to `PHANTOM.json`."""
         return {
             "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
             "generator": "medfed prostate phantom",
@@ -55,6 +56,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def expected_names(self) -> frozenset[str]:
+        """Names of the sites' folders."""
         return frozenset(SITES)
 
     def write_collection(self, folder: Path, progress: Progress) -> None:

@@ -159,6 +159,7 @@ def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[
 
 
 def _read(dataset: Dataset, case: Case) -> _CaseFacts:
+    """Measure one case: size, voxel size, intensities and structures."""
     if case.mask is None:
         image, masks, is_lost = dataset.read_image(case, []), None, False
         spacing_mm = reading.spacing_mm(case.image, image)
@@ -214,6 +215,7 @@ def _shown(facts: _CaseFacts) -> set[int]:
 
 
 def _structure(name: str, index: int, facts: Sequence[_CaseFacts]) -> Structure:
+    """The mean share of the image that a structure covers, and its median width."""
     foreground = [value for case_facts in facts for value in case_facts.foreground[index]]
     widths = [value for case_facts in facts for value in case_facts.width[index]]
     return Structure(name, fmean(foreground), median(widths))

@@ -196,6 +196,7 @@ def _reasons(plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str
 
 
 def _header(folder: Path, out: Path, fingerprint: Fingerprint) -> list[str]:
+    """Comment lines at the start of the config: the commands that use it."""
     return [
         f"Planned by `python -m medfed.init` for the images in {' '.join(str(folder).split())}.",
         f"Train:  python -m medfed.train {' '.join(str(out).split())}",
@@ -205,6 +206,7 @@ def _header(folder: Path, out: Path, fingerprint: Fingerprint) -> list[str]:
 
 
 def _footer(document: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint) -> list[str]:
+    """Lines at the end of the config: what the user can try."""
     values = {
         f"{block}.{key}": value
         for block, entries in document.items()

@@ -224,10 +224,12 @@ def largest_side(recipe: Recipe) -> int:
 
 
 def _multiple(side: float, recipe: Recipe) -> int:
+    """The side in pixels rounded down to a multiple that the network accepts."""
     return max(recipe.min_side, int(side) // recipe.side_step * recipe.side_step)
 
 
 def _median_side(fingerprint: Fingerprint) -> float:
+    """Side in pixels of a square with the area of the median image."""
     return math.sqrt(fingerprint.height * fingerprint.width)
 
 
@@ -241,6 +243,7 @@ def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -
 
 
 def _recipe(fingerprint: Fingerprint, pretrained: bool, fixed: Mapping[str, Any]) -> Recipe:
+    """The recipe of the network: the chosen one, or the usual one for this task and image size."""
     name = network_name(bool(fingerprint.classes), pretrained, fixed)
     recipe = next((recipe for recipe in RECIPES if recipe.name == name), None)
     if recipe is None:
@@ -267,6 +270,7 @@ def _needs_detail(fingerprint: Fingerprint, recipe: Recipe) -> bool:
 
 
 def _image_size(fingerprint: Fingerprint, recipe: Recipe, detail: bool) -> Choice:
+    """The side of the prepared images in pixels; `detail` allows a larger one for thin structures."""
     usual = largest_side(recipe)
     limit = recipe.detail_side if detail else usual
     side = min(limit, _multiple(_median_side(fingerprint), recipe))
@@ -286,6 +290,7 @@ def _image_size(fingerprint: Fingerprint, recipe: Recipe, detail: bool) -> Choic
 
 
 def _batch_size(fingerprint: Fingerprint, recipe: Recipe) -> Choice:
+    """The recipe's batch size, or less if the smallest site has fewer training images."""
     smallest = min(fingerprint.sites, key=lambda site: site.n_training)
     size = min(recipe.batch_size, max(2, smallest.n_training))
     if size == recipe.batch_size:

@@ -107,6 +107,7 @@ def _entry(key: str, value: Any, reason: str, indent: str) -> list[str]:
 
 
 def _comment(paragraph: str, indent: str = "") -> list[str]:
+    """A paragraph as lines of a YAML comment."""
     if len(indent + paragraph) + 2 <= WIDTH and "\n" not in paragraph:
         return [f"{indent}# {paragraph}".rstrip()]
     more = "  " if paragraph.startswith("- ") else ""
@@ -121,6 +122,7 @@ def _comment(paragraph: str, indent: str = "") -> list[str]:
 
 
 def _place(key: str) -> int:
+    """Position of a block in the config."""
     return _BLOCKS.index(key) if key in _BLOCKS else len(_BLOCKS)
 
 

@@ -54,6 +54,7 @@ def add_prepare_command(commands: Commands) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> int:
+    """Write the prepared dataset, print what was done, and return the exit code."""
     from medfed.preparation.prepare import format_summary, prepare
 
     summary = prepare(args.name, args.sources, args.out, progress_bar("preparing", args.quiet))
@@ -70,6 +71,7 @@ def add_dicom_seg_command(commands: Commands) -> None:
 
 
 def run_dicom_seg(args: argparse.Namespace) -> int:
+    """Write predicted masks as DICOM SEG objects, and return the exit code."""
     from medfed.preparation.dicom_masks import write_segmentations
 
     n_objects = write_segmentations(args.masks, args.series, args.out)

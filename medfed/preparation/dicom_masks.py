@@ -69,6 +69,7 @@ def _without_identifiers() -> Iterator[None]:
 
 
 def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
+    """The masks of each series: by the series' folder, then by structure."""
     for folder in (masks, series):
         if not folder.is_dir():
             raise UserError(f"{folder}: is not a folder; expected the masks of a bundle and the folder of their series")

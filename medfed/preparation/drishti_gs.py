@@ -46,6 +46,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(name: str, image: Path, maps: Mapping[str, Path]) -> Entry:
+    """One case of the download; without its soft maps it is left out with a reason."""
     missing = [part for part, ending in _MAPS.items() if name.lower() + ending not in maps]
     if missing:
         return Entry(SITE, name, None, f"no soft map of the {' and the '.join(missing)}")
@@ -54,5 +55,6 @@ def _entry(name: str, image: Path, maps: Mapping[str, Path]) -> Entry:
 
 
 def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]:
+    """The content of the case's PNG files, by path; the masks are where most experts agree."""
     masks = [image_files.read_label_file(path, []) > MAJORITY for path in (disc, cup)]
     return fundus_case.pair_as_png(SITE, name, fundus_case.read_photograph(image), *masks)

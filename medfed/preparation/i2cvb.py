@@ -47,6 +47,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(folder: Path, number: str) -> Entry:
+    """One patient of the download; only patients of the Siemens scanner with a mask are used."""
     truth = find_subfolder(folder, "gt")
     image, mask = find_subfolder(folder, "t2w"), find_subfolder(truth, "prostate") if truth else None
     scanner = folder.parent.name
@@ -58,6 +59,7 @@ def _entry(folder: Path, number: str) -> Entry:
 
 
 def _files(name: str, image_folder: Path, mask_folder: Path) -> Mapping[str, bytes]:
+    """The content of the case's NIfTI files, by path; UserError if image and mask do not fit."""
     image, mask = read_series(image_folder), read_series(mask_folder)
     if image.shape[-1] != mask.shape[-1]:
         raise UserError(f"the mask has {mask.shape[-1]} slices, the image {image.shape[-1]}; a slice is missing")

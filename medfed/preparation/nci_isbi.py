@@ -60,6 +60,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(patient: str, mask: Path, folders: list[Path]) -> Entry:
+    """One patient of the download; without exactly one DICOM series the patient is left out."""
     match = _PATIENT.fullmatch(patient)
     assert match, "the pattern of masks contains that of patients"
     site = SITES[match[1]]
@@ -69,6 +70,7 @@ def _entry(patient: str, mask: Path, folders: list[Path]) -> Entry:
 
 
 def _files(site: str, name: str, folder: Path, mask: Path) -> Mapping[str, bytes]:
+    """The content of the case's NIfTI files, by path; UserError for unexpected labels."""
     labels = reading.read_labels(mask, [])
     values = reading.label_values(labels)
     if not set(values) <= {0, 1, 2}:

@@ -130,6 +130,7 @@ def _find(dataset: str, source: Path, out: Path) -> list[Download]:
 
 
 def _files(entry: Entry) -> Mapping[str, bytes]:
+    """The content of the case's files, by path; UserError if the case is left out."""
     if entry.files is None:
         raise UserError(entry.reason)
     return entry.files()

@@ -49,6 +49,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(number: int, image: Path, mask: Path | None) -> Entry:
+    """One case of the download with its site; cases without a mask or of RUNMC are left out."""
     site = next((site for site, numbers in CASES.items() if number in numbers), "unknown")
     if mask is None:
         return Entry(site, image.name, None, "no mask; the masks of the challenge's test cases are not published")
@@ -60,6 +61,7 @@ def _entry(number: int, image: Path, mask: Path | None) -> Entry:
 
 
 def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]:
+    """The content of the case's NIfTI files, by path; UserError for unexpected labels."""
     labels = reading.read_labels(mask, [])
     if reading.label_values(labels) not in ([0, 1], [0]):
         values = reading.format_values(reading.label_values(labels))

@@ -51,6 +51,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(name: str, image: Path, mask: Path | None) -> Entry:
+    """One photograph of the download; those of the test part or without a mask are left out."""
     site = SITES[name[0]]
     if site == "REFUGE-test":
         return Entry(site, name, None, "the test part belongs to no site of the collection of DoFE")
@@ -60,6 +61,7 @@ def _entry(name: str, image: Path, mask: Path | None) -> Entry:
 
 
 def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]:
+    """The content of the case's PNG files, by path; a mask's grey level gives disc and cup."""
     grey = image_files.read_label_file(mask, [])
     corners = grey[:: grey.shape[0] - 1, :: grey.shape[1] - 1]
     if corners.min() <= MAX_RIM_GREY:

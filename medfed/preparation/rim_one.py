@@ -50,6 +50,7 @@ def find(source: Path) -> Download | None:
 
 
 def _entry(name: str, image: Path, masks: Mapping[str, Path]) -> Entry:
+    """One photograph of the download; without both average masks it is left out."""
     paths = [masks.get(name.lower() + ending) for ending in _ENDINGS]
     disc, cup = paths
     if disc is None or cup is None:
@@ -58,6 +59,7 @@ def _entry(name: str, image: Path, masks: Mapping[str, Path]) -> Entry:
 
 
 def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]:
+    """The content of the case's PNG files, by path; of a stereo photograph, the left half."""
     photo = fundus_case.read_photograph(image)
     half = photo.shape[1] // 2 if photo.shape[1] > photo.shape[0] else photo.shape[1]  # one of a pair is upright
     masks = [_left(image_files.read_label_file(path, []), half) > THRESHOLD for path in (disc, cup)]

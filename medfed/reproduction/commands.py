@@ -78,6 +78,7 @@ class Command:
         return [MethodChoice.parse(method) for method in self.methods]
 
     def varied(self) -> list[list[Override]]:
+        """The values of each `--vary` option."""
         from medfed.config.overrides import Override
 
         return [Override.parse_each(text, "--vary") for text in self.vary]

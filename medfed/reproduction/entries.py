@@ -205,7 +205,7 @@ class Paper:
 
 @cache
 def load_paper(name: str) -> Paper:
-    """`name` is one of `PAPERS`; UserError if the file has wrong content."""
+    """The tables and figures of one of `PAPERS`; UserError if the file has wrong content."""
     if name not in PAPERS:
         raise UserError(f"{name}: no such paper. {suggestion(name, PAPERS)}")
     path = FOLDER / f"{name}.yaml"
@@ -219,7 +219,7 @@ def load_paper(name: str) -> Paper:
 
 
 def load_source(name: str) -> Source:
-    """`name` as in `data.yaml`, such as "pacs"."""
+    """A dataset of the papers by its name in `data.yaml`, such as "pacs"."""
     known = _sources()
     if name not in known:
         raise UserError(f"{FOLDER / 'data.yaml'}: no dataset '{name}'. {suggestion(name, known)}")

@@ -97,6 +97,7 @@ class BundleModel:
         return self._prepare(image, is_2d)["image"].as_tensor()
 
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
+        """Apply the bundle's own transforms to an image; UserError for another number of channels."""
         if len(image) != self.channels:
             raise UserError(
                 f"{self.path}: the model expects images with {self.channels} channels, but these have "

@@ -78,6 +78,7 @@ def load_network(
 
 
 def _weights_file(path: Path) -> Path:
+    """The file in `models/` with the weights; UserError without one."""
     for name in WEIGHT_FILES:
         if (file := path / "models" / name).is_file():
             return file

@@ -141,6 +141,7 @@ class BundleSteps:
         return self._plain(value, key, 0)
 
     def _plain(self, value: Any, key: str, n_references: int) -> Any:
+        """The value with its references replaced; UserError for expressions, which would run code of the bundle."""
         if isinstance(value, str) and value in DTYPES:
             return DTYPES[value]
         if isinstance(value, str) and value[:1] in ("$", "%"):
@@ -248,6 +249,7 @@ class BundleSteps:
         )
 
     def _create(self, module: Any, name: str, arguments: Mapping[str, Any], key: str) -> Any:
+        """Create an object of MONAI's class `name`; UserError, which names `key`, if it refuses the arguments."""
         try:
             return getattr(module, name)(**arguments)
         except Exception as error:  # MONAI's classes raise many types of errors for wrong arguments

@@ -64,6 +64,7 @@ def with_known_roles(rows: Sequence[dict], trained_at: Collection[str]) -> list[
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of what the reader should know of the bundle and the scored images."""
     bundle, images, patients = summary["bundle"], summary["images"], summary["patients"]
     counted = ", ".join(f"{site}: {images[site]} images of {patients[site]} patients" for site in images)
     facts = [

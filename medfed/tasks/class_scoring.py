@@ -149,6 +149,7 @@ class ClassScoring(Scoring):
         return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
+        """Whether there are rows and the column is a metric of this task."""
         return bool(rows) and any(metric.name == key for metric in self.metrics)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
@@ -160,12 +161,15 @@ class ClassScoring(Scoring):
         return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
+        """Whether the image is wrongly classified."""
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
+        """True: every row counts as a case."""
         return True
 
     def has_cross(self, row: Mapping) -> bool:
+        """Whether box plots draw the value of a row as a cross."""
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
@@ -179,6 +183,7 @@ class ClassScoring(Scoring):
         return [metric for metric in self.metrics if isinstance(metric, ClassMetric)]
 
     def _scores(self, rows: Sequence[dict]) -> dict[str, float | None]:
+        """Each metric over the rows; None where it is undefined."""
         scores = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
         return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in scores.items()}
 

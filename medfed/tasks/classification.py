@@ -104,7 +104,7 @@ class ImageSamples:
             self._cache[index] = self._free.pop().copy_(image)
 
     def _image(self, index: int) -> Tensor:
-        """(C, S, S) uint8."""
+        """Image (C, S, S) uint8, from memory or read from disk."""
         if index in self._cache:
             return self._cache[index]
         image = self._read(index)
@@ -113,7 +113,7 @@ class ImageSamples:
 
     @return_large_blocks()
     def _read(self, index: int) -> Tensor:
-        """(C, S, S) uint8."""
+        """Image (C, S, S) uint8, read from disk and resized."""
         pixels = self.read(self.cases[index]).as_tensor()[..., 0]
         if pixels.shape[1:] != (self.size, self.size):
             size = (self.size, self.size)
@@ -192,7 +192,7 @@ class Classification(Task):
     def evaluate_trivial(
         self, prediction: str, training: Sequence[ImageSamples], dataset: Dataset, cases: Sequence[Case], role: str
     ) -> list[dict]:
-        """No image is read."""
+        """Rows of scores for predicting always the same class; no image is read."""
         values = [float(_always(name) == prediction) for name in self.classes]
         return [
             case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)

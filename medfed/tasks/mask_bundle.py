@@ -59,6 +59,7 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
+        """Name of the folder with the templates of the bundle."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
@@ -72,17 +73,20 @@ class MaskBundle(BundleTemplate):
 
     @property
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Packages that the bundle needs besides MONAI."""
         largest = ("scikit-image",) if self.largest_component else ()
         readers = ("pillow",) if self.input_is_2d else ("nibabel", "pydicom")
         return ("pytorch-ignite", *readers, *largest)
 
     def fill_inference(self, config: Json) -> None:
+        """Set transforms and sizes in `configs/inference.json`, in place."""
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
+        """Set the descriptions and the data format in `configs/metadata.json`, in place."""
         names = ", ".join(self.structures)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
@@ -96,6 +100,7 @@ class MaskBundle(BundleTemplate):
         self._fill_data_format(content["network_data_format"])
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
+        """Text for each placeholder of the model card."""
         return {
             "structures": ", ".join(self.structures),
             "intensity": self._intensity(),
@@ -107,6 +112,7 @@ class MaskBundle(BundleTemplate):
         }
 
     def _standardised(self) -> str:
+        """Clause of the model card: how intensities are standardised; "" if they are not."""
         if self.constants:
             return f"; {describe_constants(self.constants)}"
         if self.standardised == "none":
@@ -115,16 +121,19 @@ class MaskBundle(BundleTemplate):
         return f"; every {'channel' if self.input_is_2d else volume_unit} is scaled to zero mean and unit variance"
 
     def _unit(self) -> str:
+        """Clause of the metadata: the unit of the input's intensities."""
         if self.intensity_range is None:
             return "any intensity unit"
         return "intensities from {:g} to {:g}".format(*self.intensity_range)
 
     def _intensity(self) -> str:
+        """Clause of the model card: how intensities are mapped to [0, 1]."""
         if self.intensity_range is None:
             return "percentiles 0.5 and 99.5 of the volume are mapped to 0 and 1"
         return "stored intensities {:g} and {:g} are mapped to 0 and 1".format(*self.intensity_range)
 
     def _masks(self) -> str:
+        """Clause of the model card: names and values of the mask files."""
         ending, values = (".png", "0 and 255") if self.input_is_2d else (".nii.gz", "0 and 1")
         names = ", ".join(f"`NAME_{structure}{ending}`" for structure in self.structures)
         return f"{names}, with the values {values}"
@@ -190,6 +199,7 @@ class MaskBundle(BundleTemplate):
 
     @property
     def training_folders(self) -> str:
+        """Sentence of the model card: which folders hold the images and masks for training."""
         folders = " and ".join(f"`DATA/{key.replace('label', 'labels', 1)}`" for key in self._label_keys())
         return (
             f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "
@@ -197,6 +207,7 @@ class MaskBundle(BundleTemplate):
         )
 
     def _label_keys(self) -> list[str]:
+        """Keys of the masks in the transforms, such as "label_disc"; "label" for a single structure."""
         return ["label"] if len(self.structures) == 1 else [f"label_{name}" for name in self.structures]
 
     def _case(self) -> str:
@@ -283,6 +294,7 @@ class MaskBundle(BundleTemplate):
         return steps + [self._save(key, name) for key, name in zip(keys, self.structures, strict=True)]
 
     def _save(self, key: str, structure: str) -> Json:
+        """The bundle's transform that writes the mask of one structure."""
         file_format: Json = {"output_ext": ".png", "scale": 255} if self.input_is_2d else {"output_ext": ".nii.gz"}
         location = {"output_dir": "@output_dir", "output_postfix": structure, "separate_folder": False}
         return step("SaveImaged", key, **location, **file_format, output_dtype="$np.uint8", resample=False)

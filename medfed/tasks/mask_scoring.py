@@ -121,7 +121,7 @@ class MaskScoring(Scoring):
         return values
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
-        """Also "failures" (`summarise_failures`)."""
+        """As in `Scoring`, and "failures" (`summarise_failures`)."""
         return super().summarise(rows) | {"failures": summarise_failures(rows, self.failure_dice)}
 
     def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
@@ -133,7 +133,7 @@ class MaskScoring(Scoring):
         return {LOW_DICE: f"Dice < {self.failure_dice:g}", MISSED: "missed", FALSE_ALARM: "false alarm"}
 
     def with_settings(self, summary: Mapping[str, Any]) -> MaskScoring:
-        """With the limit of the Dice; KeyError for a summary without it."""
+        """A copy with the limit of the Dice in a run's summary; KeyError for a summary without it."""
         limit = float(summary["failures"]["dice_below"])
         if not 0 < limit <= 1:
             raise ValueError(f"failures: found dice_below {limit}, expected a number in (0, 1]")
@@ -207,6 +207,7 @@ class MaskScoring(Scoring):
         return fmean(values.values()) if values else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
+        """Whether one of the rows has a comparable value in the column."""
         return any(self._comparable_value(row, key) is not None for row in rows)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:

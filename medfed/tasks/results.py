@@ -51,7 +51,7 @@ class PackedMask:
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
     def unpack(self) -> Tensor:
-        """On the CPU."""
+        """The mask on the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))
         return torch.from_numpy(np.unpackbits(bits, count=count).reshape(self.shape))

@@ -381,7 +381,7 @@ def _volumes(
 
 
 def _load(dataset: Dataset, case: Case, notice: Notice) -> Volume:
-    """Also report the notices of the case."""
+    """Load a case and report its notices."""
     volume = dataset.load(case)
     notice(case, volume.notices)
     return volume

@@ -283,11 +283,13 @@ def _one_step_per_round(engine: InProcess) -> InProcess:
 
 
 def _first_sample(samples: Any) -> Any:
+    """Samples with only the first one."""
     parts = vars(samples).values()  # tensors with one row per image; None; the number of patients
     return type(samples)(*(1 if isinstance(part, int) else part if part is None else part[:1] for part in parts))
 
 
 def _digest(done: Round) -> str:
+    """SHA-256 of the state after a round."""
     return digest(done.state.to_bytes())
 
 

@@ -129,6 +129,8 @@ def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
     changes: list[str] = []
 
     def watch(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a hook so that in-place changes of its arguments are recorded."""
+
         def watched(*arguments: Any, **keywords: Any) -> Any:
             before = [(part, tensor, tensor._version) for part, tensor in _tensors([*arguments, *keywords.values()])]
             result = hook(*arguments, **keywords)

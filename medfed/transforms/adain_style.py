@@ -122,6 +122,7 @@ class RandAdaINStyle(_RandStyle):
         self.codec = codec
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> AdaINStyle:
+        """The transform to one style, (mean, std), with strength `amount`."""
         return AdaINStyle(self.codec, *entry, amount)
 
 
@@ -141,6 +142,7 @@ class RandMomentMatch(_RandStyle):
         super().__init__(bank, prob, alpha, None)
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:
+        """The transform to one style, (mean, std), with strength `amount`."""
         return MomentMatch(*entry, amount)
 
 

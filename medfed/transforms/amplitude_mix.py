@@ -91,6 +91,7 @@ class RandAmplitudeMix(RandFromBank):
         self.clip = clip
 
     def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
+        """The transform to one window, with ratio `amount`."""
         return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
@@ -114,6 +115,7 @@ class RandAmplitudeMixd(RandFromBankd):
 
 
 def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[float, float] | None) -> Tensor:
+    """Replace the amplitudes of an image (C, H, W) by a mixture with `window`, clipped if `clip` is given."""
     img = img if img.is_floating_point() else img.float()
     _warn_about_image(img, alpha)
     out = fourier.exchange_amplitude(img[None], window[None], torch.tensor([ratio]), alpha)[0]
@@ -139,6 +141,7 @@ def _warn_about_image(img: Tensor, alpha: float) -> None:
 
 
 def _stack_windows(windows: NdarrayOrTensor | Sequence[NdarrayOrTensor]) -> Tensor:
+    """Windows of equal shape as one tensor (N, ...)."""
     tensors = [convert_to_tensor(window, track_meta=False) for window in windows]
     shapes = {tuple(window.shape) for window in tensors}
     if len(shapes) != 1:

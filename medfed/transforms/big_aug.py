@@ -174,6 +174,7 @@ class RandFunctiond(RandomizableTransform, MapTransform):
         self.ranges, self.function = ranges, function
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
+        """With probability `prob`, apply the function to each key, with random numbers drawn from the ranges."""
         d = dict(data)
         self.randomize(None)
         if self._do_transform:
@@ -189,6 +190,7 @@ def _add_noise(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequenc
 
 
 def _perturb(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
+    """Multiply by 1 + the first number and add the second."""
     return image * (1 + numbers[0]) + numbers[1]
 
 

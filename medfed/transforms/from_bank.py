@@ -38,6 +38,7 @@ class RandFromBank(RandomizableTransform):
         self._amount = float(self.R.uniform(*self.amounts))
 
     def __call__(self, img: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
+        """With the given probability, apply a random entry's transform; `randomize` False repeats the last draw."""
         img = convert_to_tensor(img, track_meta=get_track_meta())
         if randomize:
             self.randomize()

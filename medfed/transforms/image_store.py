@@ -167,10 +167,12 @@ def _open(cache: Cache, site: str, content: str) -> tuple[BinaryIO, Path | None]
 
 
 def _record_bytes(image: Tensor) -> int:
+    """Bytes that one image takes in the file, with its checksum."""
     return CHECKSUM_BYTES + 2 * image.numel()
 
 
 def _checksum(position: int, original: Tensor, pixels: bytes) -> bytes:
+    """SHA-256 of a stored image, its position and the original from which it was computed."""
     checksum = hashlib.sha256(position.to_bytes(8, "little"))
     checksum.update(np.ascontiguousarray(original.numpy()).data)
     checksum.update(pixels)

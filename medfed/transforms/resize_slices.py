@@ -36,6 +36,7 @@ class ResizeSlicesd(Resized):
         self.size = size
 
     def __call__(self, data: Mapping[Hashable, Tensor], lazy: bool | None = None) -> dict[Hashable, Tensor]:
+        """Resize each slice of (C, H, W, D) to (size, size), with anti-aliasing."""
         resized = super().__call__(data, lazy=False)  # records how to invert; its values have no anti-aliasing
         for key in self.key_iterator(resized):
             slices = torch.as_tensor(data[key], dtype=torch.float32).movedim(-1, 0)

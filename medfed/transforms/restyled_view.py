@@ -33,6 +33,7 @@ class RestyledView:
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """The batch with the restyled images as its view `name`."""
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
         view = torch.stack([self._restyled.versions(index, [0], image)[0] for index, image in pairs])

@@ -65,6 +65,7 @@ class StyleExpansion:
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """Copy i of image n has the index n * n_styles + i; (B, C, H, W)."""
         numbers, slots = zip(*(divmod(index, self.n_styles) for index in indices), strict=True)
         originals = self.samples.batch(numbers)
         slots_of: dict[int, list[int]] = {}  # so that an image that occurs several times is encoded once

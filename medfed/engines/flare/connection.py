@@ -93,6 +93,8 @@ class FlareConnection:
         replies: dict[str, Message],
         on_reply: OnReply | None,
     ) -> None:
+        """Send the messages and add the replies to `replies`, again after a failed job for the sites that have not
+        replied."""
         while left := {site: message for site, message in messages.items() if site not in replies}:
             try:
                 self._connect()
@@ -123,6 +125,7 @@ class FlareConnection:
             warnings.warn(frame.removeprefix(WARNING).decode(), stacklevel=2)
 
     def _ask(self, kind: str, messages: Mapping[str, Message], timeout_s: float) -> Iterator[tuple[str, Message]]:
+        """Send the messages over the connection, and yield (site, reply) as they arrive."""
         indices, requests = encode_requests(messages)
         self._is_idle = False
         header = {

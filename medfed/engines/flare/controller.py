@@ -59,6 +59,7 @@ class FlareController(Controller):
         check = communicator.process_task_check
 
         def check_and_record(task_id: str, fl_ctx: FLContext) -> ClientTask | None:
+            """Record whose late reply FLARE is about to discard, then call FLARE's own check of a reply's task."""
             task = check(task_id, fl_ctx)
             if task is None:
                 self._late_replies.record_reply(task_id, fl_ctx.get_peer_context().get_identity_name())
@@ -176,6 +177,7 @@ class FlareController(Controller):
         super().handle_event(event_type, fl_ctx)
 
     def _send_warnings(self, connection: Connection) -> None:
+        """Send the warnings about late replies to the coordinator."""
         for text in self._late_replies.take_warnings():
             connection.send_bytes(WARNING + text.encode())
 
@@ -206,6 +208,7 @@ def _given_up(sites: set[str], tasks: dict[str, Task]) -> tuple[str, Message]:
 
 
 def _read(result: Shareable) -> Message:
+    """The reply in FLARE's result; a reply of kind "failed" if it cannot be read."""
     try:
         return to_message(result)
     except Exception as error:  # no reply of one site may end the job of all sites
@@ -213,6 +216,7 @@ def _read(result: Shareable) -> Message:
 
 
 def _send(connection: Connection, site: str, message: Message) -> None:
+    """Send a site's name and message to the coordinator, as two frames."""
     connection.send_bytes(site.encode())
     connection.send_bytes(_encoded(message))
 

@@ -90,6 +90,7 @@ class FlareEngine:
         return replies
 
     def _report_shared_kits(self) -> None:
+        """Warn of each site whose startup kit is used by two programs, once."""
         log = self.folder / "server.log"
         text = log.read_bytes()[self._log_start :] if log.is_file() else b""
         for site in sorted(sites_with_shared_kits(text) - self._reported):
@@ -152,6 +153,7 @@ class FlareEngine:
                 time.sleep(POLL_S)
 
     def _submit(self, connection_settings: dict[str, str]) -> _SubmittedJob:
+        """Submit the job that exchanges messages to FLARE's server, for the connected sites."""
         self.server.write(CONNECTION_FILE, connection_settings)
         session = self._session()
         try:
@@ -193,6 +195,7 @@ class _SubmittedJob:
             self.session.close()
 
     def _status(self) -> str:
+        """FLARE's status of the job; the session is opened again if it has failed."""
         try:
             return str(self.session.get_job_meta(self.job_id).get("status"))
         except Exception:  # FLARE closes idle sessions

@@ -58,6 +58,7 @@ class SiteExecutor(Executor):
             return to_shareable(failed_reply(f"{type(error).__name__}; the site's own log says more"))
 
     def _start_worker(self, fl_ctx: FLContext) -> SiteWorker:
+        """Create the worker of this site from the site's file in FLARE's workspace."""
         local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         jobs = json.loads((local / SITE_FILE).read_text())
         name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)  # FLARE's simulator has one local folder for all sites

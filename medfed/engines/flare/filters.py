@@ -92,6 +92,7 @@ def _check_classes(path: Path, document: dict[str, Any]) -> None:
 
 
 def _create_manager(local: Path) -> PrivacyManager:
+    """FLARE's manager of the privacy filters in a site's folder `local`; its log messages are hidden."""
     logging.disable()  # FLARE would log a traceback in addition to the error
     try:
         with redirect_stdout(io.StringIO()):

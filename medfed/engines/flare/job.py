@@ -88,4 +88,5 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
 
 
 def _empty_lists() -> dict[str, list]:
+    """The lists that FLARE requires in a job's config, all empty."""
     return {"components": [], "task_data_filters": [], "task_result_filters": []}

@@ -70,6 +70,7 @@ class LateReplies:
         return [self._warnings.get() for _ in range(self._warnings.qsize())]
 
     def _warn(self, key: str, how: str) -> None:
+        """Store a warning that a reply was not used; `how` says how it was received."""
         request = self._requests.pop(key)
         failure = f" ({request.failure})" if request.failure else ""
         self._warnings.put(
@@ -79,4 +80,5 @@ class LateReplies:
 
 
 def _delay(request: _Request) -> str:
+    """Such as "late, after 12 s", counted from the request."""
     return "late" if request.replied_at is None else f"late, after {request.replied_at - request.sent_at:.0f} s"

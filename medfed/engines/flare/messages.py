@@ -93,6 +93,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _tensors(dxo: DXO | None, order: list[str]) -> dict[str, Tensor]:
+    """The tensors of FLARE's data in this order; ValueError if a privacy filter has changed their form."""
     data = dxo.data if dxo else {}
     # FLARE's filters that encrypt or pack tensors set this entry.
     if algorithm := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):

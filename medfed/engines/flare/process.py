@@ -168,6 +168,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
+    """Wait until the parent process ends, then kill this process and its children."""
     while os.getppid() == parent:
         time.sleep(PARENT_POLL_S)
     os.killpg(0, signal.SIGKILL)

@@ -54,6 +54,8 @@ class ReplacedClientReporter(FLComponent):
             send = cell.send_request
 
             def send_and_look(*arguments: Any, **keywords: Any) -> Any:
+                """Send as before, and record in a file whether FLARE's server reports that another program has this
+                site's place."""
                 reply = send(*arguments, **keywords)
                 if ERROR in str(reply.get_header(MessageHeaderKey.ERROR)):
                     file.touch()

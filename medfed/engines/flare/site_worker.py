@@ -107,6 +107,7 @@ class SiteWorker:
         self._process.close()
 
     def _load(self) -> None:
+        """Start the worker process, which loads the site's images, unless it is running."""
         if not self._process.is_running():
             self._state = False, time.monotonic()
             try:

@@ -29,12 +29,12 @@ class BundleFiles:
     names: dict[str, Callable[[], IO[bytes]]]
 
     def json(self, name: str) -> Any:
-        """UserError if the file is larger than 1 MiB or is not valid JSON; KeyError if it does not exist."""
+        """The values in a JSON file; UserError if it is too large (1 MiB) or damaged, KeyError if it does not exist."""
         with self.names[name]() as file:
             return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
 
     def text(self, name: str) -> str:
-        """At most 1 MiB; KeyError if the file does not exist."""
+        """At most 1 MiB of a text file; KeyError if it does not exist."""
         with self.names[name]() as file:
             return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
 
@@ -45,6 +45,7 @@ class BundleFiles:
             check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
     def _parse(self, name: str, data: bytes) -> Any:
+        """The values in JSON; UserError if it is larger than 1 MiB or not valid."""
         if len(data) > MAX_CONFIG_BYTES:
             raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
         try:

@@ -154,4 +154,5 @@ def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
 
 
 def _fact(value: object) -> str:
+    """A value of the model card as text; numbers with four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

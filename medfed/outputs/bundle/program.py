@@ -200,6 +200,7 @@ def _check_json(content: Any, source: str) -> None:
 
 
 def _parse(text: str | bytes, source: str) -> Any:
+    """The values in JSON; UserError, which names `source`, if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -118,6 +118,6 @@ def _write_error(out: Path, error: OSError) -> UserError:
 
 
 def _write(path: Path, text: str) -> None:
-    """Also create its folder."""
+    """Write a text file; its folder is created if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

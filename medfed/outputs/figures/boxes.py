@@ -116,6 +116,7 @@ def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = No
 
 
 def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
+    """Draw all boxes of a panel, on a logarithmic axis if the values differ widely."""
     from matplotlib.ticker import ScalarFormatter
 
     values = [value for group in panel.groups for value in group.values]
@@ -146,6 +147,7 @@ def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
 
 
 def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -> None:
+    """Draw one box with its values as points; of more than `max_points`, outliers only."""
     values, failed, colour = np.array(group.values, dtype=float), np.array(group.failed), role_colour(group.role)
     shown = np.arange(len(values))
     whiskers = _draw_box(axes, y, values, colour) if len(values) >= MIN_BOX else []

@@ -135,6 +135,7 @@ def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
 
 
 def _draw(axes: Axes, panel: CurvePanel) -> None:
+    """Draw the curves of a panel, and the range of the clients as a band."""
     from matplotlib.ticker import MaxNLocator
 
     by_round: dict[float, list[float]] = {}
@@ -183,6 +184,7 @@ def _points(history: History, key: str) -> list[tuple[float, float]]:
 
 
 def _mean_points(curves: Sequence[Points]) -> list[tuple[float, float]]:
+    """The (round, mean value) of several curves."""
     by_round: dict[float, list[float]] = {}
     for number, value in (point for points in curves for point in points):
         by_round.setdefault(number, []).append(value)

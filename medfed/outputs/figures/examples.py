@@ -59,6 +59,7 @@ def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label:
 
 
 def _example(axes: Axes, case: Mapping) -> None:
+    """Draw an image with its true and its predicted class, framed in green if they agree."""
     row = case["row"]
     axes.set_axis_on()
     show_image(axes, as_array(case["image"]))

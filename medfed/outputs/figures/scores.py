@@ -47,6 +47,7 @@ def _save(
     bars: bool,
     key: str = "",
 ) -> None:
+    """Write a figure of bars or points: one tick per site, one series per method; None leaves a gap."""
     figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2)
     axes = figure.subplots()
     width = BAR_SPACE / max(len(series), 1)

@@ -90,7 +90,7 @@ class PublishedTable:
     notes: tuple[str, ...] = ()
 
     def block(self, title: str) -> PublishedBlock:
-        """KeyError if the table has no block with this title."""
+        """The block with this title; KeyError if the table has none."""
         return {block.title: block for block in self.blocks}[title]
 
 
@@ -101,7 +101,7 @@ def table_names() -> tuple[str, ...]:
 
 @cache
 def load_table(name: str) -> PublishedTable:
-    """UserError if there is no such table, or if its file has wrong content."""
+    """The published table of a name such as "ccst_table_1"; UserError if it is unknown or its file is wrong."""
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     return validation.load_settings(PublishedTable, document, str(path))

@@ -114,11 +114,13 @@ def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def _chart(figure: Figure, prefix: str, caption: str, data_label: str, natural_size: bool = False) -> Chart:
+    """A figure as SVG inside the page; `prefix`, unique on the page, begins the ids."""
     caption = caption[:1].upper() + caption[1:]
     return Chart(caption, data_label, Markup(to_svg(figure, prefix, caption, natural_size)))
 
 
 def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Chart:
+    """The curves of one measure of a run, with their legend."""
     entries = [
         LegendEntry(curve.name, COLOURS[curve.colour], curve.width, DASHES[curve.dash]) for curve in panel.curves
     ]
@@ -129,10 +131,12 @@ def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Char
 
 
 def _score_name(scoring: Scoring, structure: str, value: BoxPlotValue) -> str:
+    """Such as "cup: Dice", or "accuracy" for a task without structures."""
     return f"{structure}: {value.title}" if scoring.has_structures else value.title
 
 
 def _unseen_rows(comparison: Comparison, method: str, site: str, structure: str) -> list[dict]:
+    """The scores of a method's unseen cases at one site, of all seeds and one structure."""
     runs = [run for run in comparison.runs if (run.method, run.unseen) == (method, site)]
     rows = [(run, row) for run in runs for row in run.rows if row["role"] == "unseen"]
     return [row for run, row in rows if run.scoring.structure_of(row) == structure]

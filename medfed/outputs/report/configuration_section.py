@@ -30,12 +30,14 @@ class Configuration:
 
 
 def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Configuration:
-    """`left_out` has the path and the reason of each figure that the report does not show; it joins the notices."""
+    """Describe how the runs were configured; `left_out` names each figure that the report does not show, with the
+    reason."""
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
     return Configuration(_facts(runs), _table(runs), len(runs) > MAX_UNFOLDED, notices, len(notices) > MAX_UNFOLDED)
 
 
 def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """(name, value) of what the reader should know of all runs: data, method, sites, start and versions."""
     return [
         ("Data", _distinct(f"{run.summary.get('dataset', 'unnamed')} ({run.data_label})" for run in runs)),
         ("Method", _distinct(run.method for run in runs)),
@@ -54,6 +56,7 @@ def _distinct(values: Iterable[str]) -> str:
 
 
 def _sites_of_all(runs: Sequence[Run]) -> str:
+    """The sites that trained, in all runs together."""
     by_run = list(dict.fromkeys(_training_sites(run) for run in runs))
     if len(by_run) == 1 or len({run.summary.get("dataset") for run in runs}) > 1:
         return "; ".join(by_run)
@@ -62,6 +65,7 @@ def _sites_of_all(runs: Sequence[Run]) -> str:
 
 
 def _training_sites(run: Run) -> str:
+    """The sites that trained with their numbers of patients, or the number of clients."""
     sites, patients = run.summary.get("source_sites") or [], run.summary.get("patients") or {}
     if clients := run.summary.get("clients"):
         number = f"{clients['n']} clients of {len(sites)} sites, {clients['per_round']} per round"
@@ -81,6 +85,7 @@ def _versions(run: Run) -> str:
 
 
 def _table(runs: Sequence[Run]) -> Table:
+    """One row per run: its sites, seed, selected round and the checksum of its config."""
     head = ("method", "unseen site", "validation site", "seed", "round", "rounds", "rule", "config (SHA-256)")
     body = [
         [
@@ -107,6 +112,7 @@ def _notices(runs: Sequence[Run]) -> list[str]:
 
 
 def _config_notices(run: Run) -> Iterable[str]:
+    """Yield a sentence if the config was changed after the run."""
     sha256 = hashlib.sha256(run.config_text.encode()).hexdigest()
     if run.summary.get("config_sha256") not in (None, sha256):
         yield f"{run.path / 'config.yaml'}: was changed after the run and is not the config of this result"

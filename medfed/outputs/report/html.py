@@ -62,6 +62,7 @@ def trusted_text(text: str, element: str) -> Markup:
 
 
 def _replace_invalid_characters(value: object) -> object:
+    """Replace characters that HTML does not allow in a text; other values stay as they are."""
     return _NOT_HTML.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -157,6 +157,7 @@ def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
 
 
 def _method_and_name(name: str, methods: list[str]) -> tuple[str, str]:
+    """The method that sent a tensor, and the tensor's name without the method's place in a stack ("1/")."""
     place, _, rest = name.partition("/")
     if len(methods) > 1 and place.isdecimal() and int(place) < len(methods):
         return methods[int(place)], rest

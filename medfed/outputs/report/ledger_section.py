@@ -58,6 +58,7 @@ def format_size(n_bytes: int) -> str:
 
 
 def run_ledger(run: Run) -> RunLedger:
+    """What left the sites in one run: the bytes, each kind of content with its description, and the sums by site."""
     sent, received = (_totals(run.ledger, direction) for direction in ("up", "down"))
     methods = _method_names(run)
     unknown = sorted({key.name for key, _ in sent if describe_entry(key, methods) is UNKNOWN})
@@ -74,6 +75,7 @@ def run_ledger(run: Run) -> RunLedger:
 
 
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
+    """What left the sites for each federated method, summed over its runs, and details of its first run."""
     first_runs: dict[str, Run] = {}
     for run in comparison.runs:
         if run.is_federated:
@@ -98,6 +100,7 @@ def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
 
 
 def _overview(run: Run) -> str:
+    """Sentences about how many bytes left the sites and came to them in a run."""
     if not run.is_federated:
         return WITHOUT_FEDERATION[run.row.arrangement]
     ledger, federation = run.ledger, run.config.get("federation") or {}
@@ -128,6 +131,7 @@ def _totals(ledger: Ledger, direction: str) -> list[tuple[LedgerKey, LedgerTotal
 
 
 def _crossing_table(run: Run, totals: Sequence[tuple[LedgerKey, LedgerTotal]], title: str, column: str) -> Table:
+    """One row per kind of content that crossed in one direction: bytes, rounds, and number of sites."""
     body = []
     for key, total in totals:
         description = describe_entry(key, _method_names(run)).title
@@ -141,11 +145,13 @@ def _crossing_table(run: Run, totals: Sequence[tuple[LedgerKey, LedgerTotal]], t
 
 
 def _shapes(total: LedgerTotal) -> str:
+    """The shapes of a tensor as text, such as "(64,) or (128,)"."""
     shapes = list(total.shapes)
     return " or ".join(shapes[:MAX_SHAPES]) + (" or others" if len(shapes) > MAX_SHAPES else "")
 
 
 def _when(total: LedgerTotal, run: Run) -> Cell:
+    """In which rounds something was sent, such as "every round"; sorted by their number."""
     n, n_rounds = len(total.rounds), run.summary.get("rounds") or len(total.rounds)
     if n == 1:
         text = f"once, round {min(total.rounds)}" if n_rounds > 1 else "once"

@@ -57,6 +57,7 @@ class Ledger:
     n_rows: int
 
     def total_bytes(self, direction: str) -> int:
+        """All bytes that went "up" (left the sites) or "down" (came to them)."""
         return sum(self.bytes_by_content(direction).values())
 
     def bytes_by_content(self, direction: str) -> dict[str, int]:
@@ -80,6 +81,7 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
 
     @lru_cache(maxsize=1 << 16)
     def name_in_report(name: str, content: str) -> str:
+        """The name under which a tensor is summed: entries of the network become one row; site names are removed."""
         if content == WEIGHT:
             return NORMALISATION if name.rpartition(".")[2] in RUNNING else WEIGHTS
         if content != STATISTIC:

@@ -93,6 +93,7 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
 
 
 def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget) -> Section:
+    """The section of the page with the tables and figures of a comparison; `place` counts the sections."""
     anchor, heading = f"comparison-{place}", f"Comparison: {comparison.name}"
     if comparison.why_no_table:
         content = ComparisonResults([f"These runs are not compared: {comparison.why_no_table}."])
@@ -115,6 +116,7 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
 
 
 def _run_section(run: Run, place: int, budget: FigureBudget) -> Section:
+    """The section of the page with the scores and figures of a run; `place` counts the sections."""
     anchor = f"run-{place}"
     boxes, curves = charts.run_boxes(run, anchor), charts.run_curves(run, anchor)
     content = RunResults(run_score_table(run), run_failure_table(run), boxes, curves, run_figures(run, budget))

@@ -60,6 +60,7 @@ def published_tables(comparison: Comparison) -> Published | None:
 
 
 def _paper(table: PublishedTable, runs: list[CompletedRun]) -> PublishedPaper:
+    """The published numbers of a table beside the scores of our runs."""
     title, parts = f"{table.paper}, Table {table.table}", []
     for block in table.blocks:
         head, *rows = block_rows(table, block, runs)

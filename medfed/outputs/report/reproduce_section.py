@@ -49,6 +49,7 @@ def recipes_for(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Recip
 
 
 def _comparison_recipe(comparison: Comparison) -> Recipe:
+    """The command that repeats a comparison, with the config of each method."""
     runs = comparison.runs
     first_runs: dict[str, Run] = {}
     for run in runs:
@@ -93,6 +94,7 @@ def _sites_option(comparison: Comparison) -> list[str]:
 
 
 def _baseline_option(comparison: Comparison) -> list[str]:
+    """`--baseline NAME`, or nothing for the default."""
     return ["--baseline", comparison.baseline] if comparison.baseline != BASELINE else []
 
 

@@ -58,6 +58,7 @@ class Run:
 
     @property
     def data_label(self) -> str:
+        """ "PHANTOM data" or "REAL data"."""
         return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
 
     @property
@@ -145,6 +146,7 @@ def read_run(path: Path) -> Run:
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
+    """Read `summary.json`; UserError if it is not the complete summary of a run."""
     path, summary = folder.path / "summary.json", folder.read_summary()
     needed = ("data", "method", "selection", "seen", "unseen", "seed")
     if missing := [key for key in needed if key not in summary]:
@@ -200,6 +202,7 @@ def _with_distinct_names(runs: list[Run]) -> list[Run]:
 
 
 def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = None) -> Comparison:
+    """Compare runs; if they cannot be compared, the result has the reason instead of tables."""
     baseline = folder.baseline if folder else BASELINE
     runs = sorted(runs, key=lambda run: run.method != run.row.baseline_label(baseline))
     roles = ["unseen"] + ["validation"] * all(run.summary.get("validation_site") for run in runs)

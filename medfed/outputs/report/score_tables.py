@@ -135,6 +135,7 @@ def _seeds(table: comparison_data.Table) -> str:
 
 
 def _selection(summary: Mapping[str, Any]) -> str:
+    """Such as "round 40 of 50 by the rule 'last', seed 0"."""
     chosen = f"round {summary.get('selected_round')} of {summary.get('rounds')}"
     return f"{chosen} by the rule '{summary['selection']}', seed {summary['seed']}"
 
@@ -157,6 +158,7 @@ def _row(
     with_structure: bool,
     with_role: bool,
 ) -> list[Cell]:
+    """The cells of one site and structure: names, scores, then numbers of cases."""
     counts = [group[key] for key, _ in (*LEADING_COUNTS, *scoring.trailing_counts)]
     scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
     (cells,) = rows_of_cells(

@@ -86,6 +86,7 @@ def _patients(scoring: Scoring, unadapted: Sequence[dict], adapted: Sequence[dic
 
 
 def _effect(structure: str, patients: Mapping[tuple, tuple[float, float]]) -> Effect:
+    """Mean change of the patients' scores by the adaptation, its interval, and how many patients it harms."""
     sites: dict[str, list[tuple[float, float]]] = {}
     for (site, _), scores in patients.items():
         sites.setdefault(site, []).append(scores)
@@ -140,11 +141,13 @@ def comparison_adaptation_notes(results: Sequence[dict]) -> list[str]:
 
 
 def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
+    """The effect as a sentence; `with_patient` names the patient with the largest loss."""
     column = scoring.columns[0]
     metric, scale = column.metric, column.scale
     unit = " points" if column.unit == "%" else ""
 
     def number(value: float, sign: str = "") -> str:
+        """A score in the unit of its column; `sign` "+" also shows the sign of a gain."""
         return f"{scale * value:{sign}.{metric.decimals}f}"
 
     of = metric.label if effect.structure == ALL else f"{effect.structure}, {metric.label}"

@@ -43,6 +43,7 @@ class BlockStatistics:
         """One line for each method; `groups` has scores of metrics that cannot be computed from rows."""
 
         def shared(methods: Sequence[str]) -> Mapping[str, Mapping[str, SiteScores]]:
+            """The scores of each method over the runs (sites and seeds) that all these methods have."""
             of_all = _runs_of_all(runs, methods)
             return {method: self._method_scores(method, of_all, groups) for method in methods}
 
@@ -66,13 +67,14 @@ class BlockStatistics:
         return sum(baseline in self.baselines and baseline != method for method, baseline in self.baselines.items())
 
     def _method_scores(self, method: str, runs: Runs, groups: Groups) -> dict[str, SiteScores]:
+        """The scores of one method at each site."""
         return {
             site: self._site_scores({key: rows for key, rows in runs.items() if key[:2] == (method, site)}, groups)
             for site in self.sites
         }
 
     def _site_scores(self, runs: Runs, groups: Groups) -> SiteScores:
-        """`runs` are those of one method at one site; they differ in the seed."""
+        """The scores of one method at one site, from its runs, which differ in the seed."""
         means: dict[int, float] = {}
         with_score = []
         for key, rows in runs.items():
@@ -116,6 +118,7 @@ class BlockStatistics:
     def _difference(
         self, own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], n_tests: int
     ) -> Difference | None:
+        """The difference between a method and the one it is compared with; `n_tests` is for Holm's correction."""
         return difference_of(own, other, sites, self.scoring, self.column, n_tests)
 
     def _cell(self, means: Sequence[float], estimate: Estimate | None) -> Cell | None:
@@ -144,11 +147,12 @@ class BlockStatistics:
         return replace(average, sd=stdev(of_seeds) if len(seeds) > 1 else None, n_seeds=len(seeds))
 
     def _interval(self, estimate: Estimate | None) -> tuple[float, float] | tuple[None, None]:
+        """The confidence interval within the limits of the metric; (None, None) without an estimate."""
         low, high = self.column.limits
         return interval(estimate, (self.column.scale * low, self.column.scale * high))
 
     def _ranks(self, methods: Sequence[str], scores: Mapping[str, Mapping[str, SiteScores]]) -> dict[str, Rank]:
-        """Empty unless each site has values of at least 5 patients common to all methods."""
+        """The rank of each method; {} unless each site has values of at least 5 patients common to all methods."""
         sites = []
         for site in self.sites:
             values = [scores[method][site].values for method in methods]

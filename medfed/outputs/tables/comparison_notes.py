@@ -41,6 +41,7 @@ VERDICT = (
 def head_of(
     data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], scoring: Scoring, role: str
 ) -> tuple[str, ...]:
+    """The lines above a table: data, meaning of the columns, rule of selection, seeds and units."""
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         data_label(data),
@@ -122,6 +123,7 @@ def notes_of(
 
 
 def _missing_notes(missing: Sequence[Key], shown: Collection[str], role: str) -> Iterator[str]:
+    """Yield a sentence for each planned run that is missing; `shown` are the methods with a row."""
     for method in dict.fromkeys(method for method, _, _ in missing):
         if method not in shown:
             yield f"not run: {method}, at no {role} site and with no seed, so it has no row"

@@ -222,6 +222,7 @@ def cost_json(costs: Mapping[str, Cost]) -> str:
 
 
 def _format_value(name: str, value: Any) -> str:
+    """A field of `Cost` as text in its displayed unit; "-" for None."""
     if value is None:
         return "-"
     if name == "sent":

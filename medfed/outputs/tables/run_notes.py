@@ -35,6 +35,7 @@ def run_notes(results: Sequence[dict]) -> list[str]:
 
 
 def _not_federated(results: Sequence[dict]) -> list[str]:
+    """Notes that explain the rows which are not federated."""
     labels = list(dict.fromkeys(result["method"] for result in results if not is_federated(result["method"])))
     kinds = {ComparisonRow(label.partition(", ")[0]).arrangement for label in labels}
     notes = [f"{', '.join(labels)}: no federated methods, so they are neither ranked nor tested"] * bool(labels)

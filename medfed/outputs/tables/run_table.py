@@ -164,6 +164,7 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _head(summary: Mapping[str, Any]) -> list[str]:
+    """The lines above the table: data, method, selected round and remarks."""
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'"
@@ -190,6 +191,7 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any]) -> tuple:
+    """The cells of one site and structure as text."""
     scores = []
     for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)

@@ -88,14 +88,17 @@ def to_csv(table: Table, role: str = "unseen") -> str:
 
 
 def _share_numbers(share: Share | None) -> tuple[float | None, float | None, float | None]:
+    """(share, lower limit, upper limit); None for each without a share."""
     return (share.count / share.n, share.low, share.high) if share else (None,) * 3
 
 
 def _score_fields(cell: Cell | None) -> tuple:
+    """The fields of a score in a CSV file; None for each without a score."""
     return (cell.mean, cell.sd, cell.n_seeds, cell.low, cell.high, cell.n_patients) if cell else (None,) * 6
 
 
 def _difference_fields(difference: Difference | None) -> tuple:
+    """The fields of a difference in a CSV file; None for each without a difference."""
     if difference is None:
         return (None,) * 10
     d = difference
@@ -103,6 +106,7 @@ def _difference_fields(difference: Difference | None) -> tuple:
 
 
 def _line_fields(line: Line) -> tuple:
+    """The fields of a line that are not of one site: failures, worst site and rank."""
     rank = (line.rank.rank, line.rank.low, line.rank.high, line.rank.first_share) if line.rank else (None,) * 4
     return line.n_missed, line.n_cases, line.worst_site, *rank
 

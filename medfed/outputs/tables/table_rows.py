@@ -151,6 +151,7 @@ def _interval(cell: Cell | None, block: Block) -> str:
 
 
 def _worst_text(table: Table, block: Block, line: Line) -> MarkedText:
+    """The score at the worst site, with the site's name."""
     if line.worst_site is None:
         return MarkedText("-")
     cell = line.cells[table.sites.index(line.worst_site)]
@@ -175,7 +176,7 @@ def _difference_text(difference: Difference | None, block: Block) -> MarkedText:
 
 
 def _p(p: float | None) -> str:
-    """ "-" if there is none."""
+    """A p-value as text; "-" for None."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"

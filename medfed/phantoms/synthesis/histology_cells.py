@@ -100,4 +100,5 @@ def _place_stamps(stain_image: ndarray, stamps: ndarray, corners: ndarray) -> No
 
 
 def _column(values: ndarray) -> ndarray:
+    """(N,) as float32 (N, 1, 1), to combine N values with pixels."""
     return values.astype(np.float32)[:, None, None]
