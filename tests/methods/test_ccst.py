@@ -8,14 +8,15 @@ import torch
 from toy_runs import first_round, rounds_of
 
 from medfed.core.batch import Batch
+from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData
-from medfed.federation.message import digest
+from medfed.federation.message import Message, digest
 from medfed.federation.settings import Cache, Training
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
 from medfed.methods.fisc import FISC
-from medfed.networks.adain import StyleCodec, load_codec
+from medfed.networks.adain import StyleCodec, build_codec, load_codec
 from medfed.networks.style_transfer import BLANK_STD
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL
@@ -115,9 +116,10 @@ def test_blank_images_do_not_contribute_to_the_style():
         assert torch.allclose(one, other)
 
 
-def test_a_site_with_only_blank_images_warns_and_shares_nothing():
+@pytest.mark.parametrize("colour", [(0.9, 0.9, 0.9), (0.92, 0.80, 0.90)], ids=["grey", "empty slide"])
+def test_a_site_with_only_blank_images_warns_and_shares_nothing(colour):
     samples = Grey("a", 0.5)
-    samples.images[:] = 0.9
+    samples.images[:] = torch.tensor(colour)[:, None, None]
     with pytest.warns(UserWarning, match="a: all training images are blank"):
         assert shared(MOMENTS, samples) == {}
 
@@ -131,18 +133,12 @@ def test_the_expanded_set_has_k_n_images_in_distinct_styles(k):
     assert torch.equal(larger.batch(range(len(larger))).label, samples.labels.repeat_interleave(k))
 
 
-def test_with_all_styles_each_original_image_occurs_once():
+def test_with_all_styles_each_original_occurs_once_and_a_copy_has_the_mean_of_the_other_site():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
-    originals = [i for i, style in enumerate(larger.choices.flatten().tolist()) if style == ORIGINAL]
-    assert len(originals) == len(samples)
+    styles = larger.choices.flatten().tolist()
+    originals, dark = ([i for i, style in enumerate(styles) if style == wanted] for wanted in (ORIGINAL, 0))  # 0 is b
     assert torch.equal(larger.batch(originals).image, samples.images)
-
-
-def test_a_restyled_image_has_the_mean_of_the_other_site():
-    samples = Grey("a", 0.5)
-    larger = expanded(replace(MOMENTS, k=3), samples)
-    dark = [i for i, style in enumerate(larger.choices.flatten().tolist()) if style == 0]  # style of b
     actual = larger.batch(dark).image.mean(dim=(0, 2, 3))
     assert torch.allclose(actual, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # values below 0 are clamped
 
@@ -160,16 +156,12 @@ def test_every_single_style_of_a_site_is_used():
     assert torch.bincount(distance.argmin(dim=1), minlength=6).min() >= 5  # 13 or so of each
 
 
-def test_a_restyled_image_does_not_depend_on_its_batch():
-    one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
+def test_a_restyled_image_depends_neither_on_its_batch_nor_on_whether_it_is_stored():
+    one, other, unstored = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(3))
     backwards = torch.cat([other.batch([i]).image for i in reversed(range(30))])
     assert torch.equal(one.batch(range(30)).image, backwards.flip(0))
-
-
-def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
-    one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    other.store = ImageStore(Cache(None, max_gb=0))
-    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other.store._records
+    unstored.store = ImageStore(Cache(None, max_gb=0))
+    assert torch.equal(one.batch(range(30)).image, unstored.batch(range(30)).image) and not unstored.store._records
 
 
 def test_with_alpha_zero_the_style_has_no_effect():
@@ -201,8 +193,6 @@ def test_the_weights_do_not_depend_on_where_restyled_images_are_stored(toy, tmp_
 
 
 def test_an_overall_vgg_style_has_4096_bytes():
-    from medfed.networks.adain import build_codec
-
     codec = build_codec({"architecture": "vgg19"})
     assert sum(entry.numel() * 4 for entry in (codec.style(torch.rand(1, 3, 32, 32)))) == 4096
 
@@ -218,8 +208,6 @@ def test_k_above_the_number_of_sites_uses_all_styles_and_warns(toy):
 def test_sites_are_weighted_by_their_own_images_for_any_k(toy):
     """A site that shares no style has one style more to choose from than the other sites."""
     engine = toy.engine(MOMENTS)
-    from medfed.federation.message import Message
-
     site = engine.local_sites[0]
     bank = {f"style/{name}/{key}": torch.tensor([0.5]) for name in ("south", "west") for key in ("mean", "std")}
     update = site.reply(Message("train", toy.start(MOMENTS).weights, bank, {"round": 1}))
@@ -227,16 +215,7 @@ def test_sites_are_weighted_by_their_own_images_for_any_k(toy):
     assert update.facts["examples"] == len(site.training)
 
 
-def test_an_empty_slide_of_any_colour_is_blank():
-    samples = Grey("a", 0.5)
-    samples.images[:] = torch.tensor([0.92, 0.80, 0.90])[:, None, None]
-    with pytest.warns(UserWarning, match="all training images are blank"):
-        assert shared(MOMENTS, samples) == {}
-
-
 def test_images_that_are_too_small_for_the_codec_are_rejected():
-    from medfed.core.errors import UserError
-
     with pytest.raises(UserError, match="data.image_size is 8, but the codec needs at least 9 pixels"):
         CCST().check(8, 3)
     with pytest.raises(UserError, match="method.transfer_size is 4"):

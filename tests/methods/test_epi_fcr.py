@@ -174,20 +174,17 @@ def received_from(n: int, seed: int, asking=()) -> dict[str, int]:
     return {site: int(actual[DOMAIN + "w"]) for site, actual in senders.items() if actual}
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_each_site_receives_one_model_and_never_its_own(n):
-    for seed in range(30):
-        senders = received_from(n, seed)
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_each_site_receives_one_model_and_never_its_own_and_every_other_one_is_equally_likely(n):
+    """With four sites, s0 receives from each other site in a third of 900 draws: 300 +- 4 * 14. A new site can receive
+    from all four: 225 +- 4 * 13."""
+    draws = [received_from(n, seed, ["new"]) for seed in range(900 if n == 4 else 30)]
+    heard, new = (torch.tensor([one[site] for one in draws]).bincount(minlength=n) for site in ("s0", "new"))
+    for senders in draws:
+        del senders["new"]
         assert sorted(senders.values()) == list(range(n))
         assert all(site != f"s{sender}" for site, sender in senders.items())
-
-
-def test_every_other_site_is_an_equally_likely_sender_also_for_a_new_site():
-    """With four sites, s0 receives from each other site in a third of 900 draws: 300 +- 4 * 14."""
-    actual = [received_from(4, seed, ["new"]) for seed in range(900)]
-    heard, new = (torch.tensor([one[site] for one in actual]).bincount(minlength=4) for site in ("s0", "new"))
-    assert heard[0] == 0 and (heard[1:] - 300).abs().max() < 57
-    assert (new - 225).abs().max() < 53
+    assert n != 4 or ((heard[1:] - 300).abs().max() < 57 and (new - 225).abs().max() < 53)
     assert received_from(1, 0, ["new"]) == {"new": 0}, "s0 has no other site to receive from"
 
 

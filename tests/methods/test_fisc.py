@@ -93,39 +93,6 @@ def batch_of(toy, label=None) -> Batch:
     return Batch(batch.image, batch.label if label is None else label, {VIEW: 1 - batch.image})
 
 
-def test_the_loss_equals_the_papers_formula(any_toy):
-    """Two classes of images: the sums of eq. 5-7, from embeddings that are computed separately."""
-    if any_toy.architecture.decoder_levels:
-        pytest.skip("segmentation has its own test")
-    batch, method = batch_of(any_toy), FISC(**FEW)
-    local = local_round(any_toy, method)
-    total, output = method.loss(local, batch)
-    fresh = local_round(any_toy, method)
-    place = "class_layers.flatten"
-    z = fresh.forward(batch, (place,)).features[place]
-    other = fresh.forward(Batch(batch.views[VIEW], batch.label), (place,)).features[place]
-    task = torch.nn.functional.cross_entropy(output.logits, batch.label)
-    size = (z.square() + other.square()).mean()
-    unit, other_unit = z / z.norm(dim=1, keepdim=True), other / other.norm(dim=1, keepdim=True)
-    to_positive = (unit - other_unit).norm(dim=1)
-    to_all = torch.cdist(unit, other_unit)
-    worst, best = [], []
-    for i in range(6):
-        gaps = (to_positive[i] - to_all[i] + 0.3).clamp(min=0)[batch.label != batch.label[i]]
-        worst.append(gaps.max())
-        best.append(gaps.min())
-    low, high = (task + 0.2 * size + 0.75 * torch.stack(gaps).mean() for gaps in (best, worst))
-    assert low - 1e-4 <= total <= high + 1e-4 and high > low, "between the easiest and the hardest negatives"
-
-
-def test_a_batch_of_one_class_has_no_triplet_loss(any_toy):
-    if any_toy.architecture.decoder_levels:
-        pytest.skip("a mask always has a background")
-    batch = batch_of(any_toy, torch.zeros(6, dtype=torch.int64))
-    with_it, without = (m.loss(local_round(any_toy, m), batch)[0] for m in (FISC(), FISC(contrast=0.0)))
-    assert torch.equal(with_it, without)
-
-
 def test_with_equal_views_the_loss_is_the_margin_minus_the_distance_to_the_negative(any_toy):
     """With a = p the loss is max(0, m - |a - n|): the mean of 3 - |a - n| for m = 3 and unit vectors."""
     batch = batch_of(any_toy)
@@ -194,10 +161,14 @@ def hinges(z, second_z, positive, negative, margin, normalise) -> np.ndarray:
 
 
 @pytest.fixture
-def classes_toy(any_toy):
-    if any_toy.architecture.decoder_levels:
-        pytest.skip("for classification")
-    return any_toy
+def classes_toy():
+    return ToyClassification(n_images=6)
+
+
+def test_a_batch_of_one_class_has_no_triplet_loss(classes_toy):
+    batch = batch_of(classes_toy, torch.zeros(6, dtype=torch.int64))
+    with_it, without = (m.loss(local_round(classes_toy, m), batch)[0] for m in (FISC(), FISC(contrast=0.0)))
+    assert torch.equal(with_it, without)
 
 
 def two_classes(toy) -> Batch:
@@ -206,19 +177,19 @@ def two_classes(toy) -> Batch:
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_the_triplet_loss_and_the_live_triplets_equal_a_second_implementation(classes_toy, normalise):
+def test_the_loss_and_the_live_triplets_equal_a_second_implementation(classes_toy, normalise):
     batch = two_classes(classes_toy)
     z, second_z, _ = embeddings(classes_toy, batch)
     draws = torch.rand(6, 6, generator=stream(0, "x"))
     negative = draws.masked_fill(batch.label[:, None] == batch.label[None], -1).argmax(dim=1).numpy()
     gaps = 9 - hinges(z, second_z, np.arange(6), negative, 9.0, normalise)  # below the margin: alive
     margin = float(np.sort(np.abs(gaps))[2:4].mean())
-    method = FISC(regularisation=0.0, contrast=1.0, margin=margin, normalise=normalise)
+    method = FISC(regularisation=0.2, contrast=0.75, margin=margin, normalise=normalise)
     local = local_round(classes_toy, method)
     total, output = method.loss(local, batch)
     task = torch.nn.functional.cross_entropy(output.logits, batch.label)
-    losses = hinges(z, second_z, np.arange(6), negative, margin, normalise)
-    assert float((total - task).detach()) == pytest.approx(losses.mean(), abs=1e-5)
+    losses, size = hinges(z, second_z, np.arange(6), negative, margin, normalise), (z**2 + second_z**2).mean()
+    assert float((total - task).detach()) == pytest.approx(0.75 * losses.mean() + 0.2 * size, abs=1e-5)  # eq. 5-7
     assert (local.facts["triplets"], int(local.facts["live_triplets"])) == (6, (gaps < margin).sum())
     assert 0 < (gaps < margin).sum() < 6
 
@@ -246,18 +217,13 @@ def test_the_counts_are_facts_of_the_updates_and_columns_of_the_history(classes_
     }
 
 
-@pytest.mark.parametrize(("live", "warns"), [(4, True), (5, False), (0, True)])
-def test_a_round_with_fewer_than_five_percent_live_triplets_gives_a_warning(live, warns, recwarn):
-    counts = {"a": live, "b": 0}
-    updates = {site: Message("train", facts={"triplets": 50, "live_triplets": n}) for site, n in counts.items()}
+@pytest.mark.parametrize(("triplets", "live", "warns"), [(50, 4, True), (50, 5, False), (50, 0, True), (0, 0, False)])
+def test_a_round_with_fewer_than_five_percent_live_triplets_gives_a_warning(triplets, live, warns, recwarn):
+    facts = [{"triplets": triplets, "live_triplets": n} if triplets else {"loss": 1.0} for n in (live, 0)]
+    updates = {site: Message("train", facts=one) for site, one in zip("ab", facts, strict=True)}
     memory = {"style/mean": torch.zeros(1)}
     assert FISC().remember(State(3, {}, memory), updates, stream(0)) is memory
-    assert any("hardly trains the network" in str(w.message) for w in recwarn) == warns
-
-
-def test_no_triplets_give_no_warning(recwarn):
-    FISC().remember(State(3, {}), {"a": Message("train", facts={"loss": 1.0})}, stream(0))
-    assert not recwarn.list
+    assert ["hardly trains the network" in str(w.message) for w in recwarn] == [True] * warns
 
 
 def test_v3_adds_the_cross_entropy_of_the_restyled_images(classes_toy):

@@ -76,15 +76,22 @@ def test_slices_of_two_volumes_of_one_patient_are_one_patient():
     assert of_two.n_patients == 2 and of_two.patient.tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_elcfs_and_single_styles_are_of_one_patient():
-    samples = Images([0.2, 0.4, 0.6, 0.8], [0, 1, 2, 3])
-    assert share(ELCFS(alpha=0.2, min_patients=1), samples) == {"windows": 1}
-    assert share(CCST(style="single", **MOMENTS), samples) == {"mean": 1, "std": 1}
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (ELCFS(alpha=0.2, min_patients=1), {"windows": 1}),  # of one image
+        (CCST(style="single", **MOMENTS), {"mean": 1, "std": 1}),
+        (CCST(**MOMENTS), {"mean": 3, "std": 3}),  # of all images
+        (HarmoFL(half_width=1, min_patients=1), {"amplitude": 3}),
+        (SCAFFOLD(), {"examples": 3}),
+    ],
+)
+def test_a_statistic_is_of_the_patients_of_its_images(method, expected):
+    assert share(method, Images([0.2, 0.4, 0.6, 0.8], [0, 0, 1, 2])) == expected
 
 
 def test_an_overall_style_is_of_the_patients_whose_images_are_not_blank():
     samples = Images([0.2, 0.4, 0.6, 0.8], [0, 0, 1, 2])
-    assert share(CCST(**MOMENTS), samples) == {"mean": 3, "std": 3}
     samples.images[2] = 0.5
     assert share(CCST(**MOMENTS), samples) == {"mean": 2, "std": 2}
 
@@ -96,19 +103,13 @@ def test_the_style_of_fisc_is_of_the_patients_of_its_smallest_cluster():
     assert share(FISC(site_clusters="none", **MOMENTS), samples)["style/mean"] == 11
 
 
-def test_a_mean_over_the_site_is_of_all_its_patients():
-    samples = Images([0.2, 0.4, 0.6, 0.8], [0, 0, 1, 2])
-    assert share(HarmoFL(half_width=1, min_patients=1), samples) == {"amplitude": 3}
-    assert share(SCAFFOLD(), samples) == {"examples": 3}
-
-
 def site_of(method, toy) -> Site:
     return toy.engine(method, sites=("north",)).local_sites[0]
 
 
-def trained(method, toy, number: int = 1) -> dict[str, int]:
-    site = site_of(method, toy)
-    reply = site.reply(Message("train", toy.start(method).weights, {}, {"round": number}))
+def trained(method, toy, site: Site | None = None) -> dict[str, int]:
+    site = site or site_of(method, toy)
+    reply = site.reply(Message("train", toy.start(method).weights, {}, {"round": 1}))
     assert set(site.n_patients) == set(reply.tensors)
     return site.n_patients
 
@@ -132,23 +133,23 @@ def test_a_loss_is_of_the_validation_patients():
             assert site.n_patients == {"loss": n}
 
 
-def test_a_prototype_is_of_the_patients_of_its_class():
-    """Images 0 to 9 are of five patients with two images each. Class 1 is in the images 0, 1 and 2."""
-    toy, method = ToyClassification(), FPL(min_images=1, min_patients=1)
-    site = site_of(method, toy)
-    site.training = replace(site.training, labels=(torch.arange(10) < 3).long())
-    site.reply(Message("train", toy.start(method).weights, {}, {"round": 1}))
-    assert site.n_patients == {"prototype/0": 4, "prototype/1": 2}
-
-
-def test_prototypes_of_masks_are_of_the_patients_who_show_the_structure():
-    toy, method = ToySegmentation(), FPL(min_images=1, min_patients=1)
+@pytest.mark.parametrize(
+    ("toy", "first", "expected"),
+    [
+        (ToyClassification(), 3, {"prototype/0": 4, "prototype/1": 2}),
+        (ToySegmentation(), 5, {"prototype/0": 3, "prototype/1": 3}),  # the structure and the ring around it
+    ],
+    ids=["classes", "masks"],
+)
+def test_a_prototype_is_of_the_patients_of_its_class(toy, first, expected):
+    """Images 0 to 9 are of five patients with two images each. Only the first images show class 1 or the structure."""
+    method = FPL(min_images=1, min_patients=1)
     site = site_of(method, toy)
     labels = site.training.labels.clone()
-    labels[5:] = 0
+    labels[:first] = 1 if labels.ndim == 1 else labels[:first]
+    labels[first:] = 0
     site.training = replace(site.training, labels=labels)
-    site.reply(Message("train", toy.start(method).weights, {}, {"round": 1}))
-    assert site.n_patients == {"prototype/0": 3, "prototype/1": 3}, "the structure and the ring around it"
+    assert trained(method, toy, site) == expected
 
 
 def test_the_image_moments_are_of_all_patients_and_weights_are_not_listed():
