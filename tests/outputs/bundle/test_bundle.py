@@ -10,6 +10,7 @@ import pytest
 import torch
 from made_bundles import SIDE, UNET, exported, files_of, inference_of, run_without_medfed, weights_of_evaluator_alone
 from made_dicom import write_nifti, write_series
+from made_runs import mask_rows
 from monai.networks.nets import BasicUNet
 from PIL import Image
 
@@ -24,6 +25,7 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
+from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.program import PROGRAM
 from medfed.outputs.bundle.trained_network import load_trained_network
 from medfed.outputs.bundle.write import PACKAGE, template_folder
@@ -69,9 +71,8 @@ def write_oblique_volume(path, channels=1, seed=0):
 
 def write_image(path, channels):
     x, y = np.meshgrid(np.linspace(-1, 1, 45), np.linspace(-1, 1, 38), indexing="ij")
-    image = 120 * (x**2 / 0.4 + (y - 0.2) ** 2 / 0.2 < 1)[..., None] + np.random.default_rng(0).integers(
-        0, 120, (45, 38, channels)
-    )
+    noise = np.random.default_rng(0).integers(0, 120, (45, 38, channels))
+    image = 120 * (x**2 / 0.4 + (y - 0.2) ** 2 / 0.2 < 1)[..., None] + noise
     Image.fromarray(image.astype(np.uint8).squeeze()).save(path)
 
 
@@ -164,8 +165,11 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     assert np.array_equal(nib.as_closest_canonical(nib.Nifti1Image(read, stack.affine)).dataobj, masks[1].dataobj)
 
 
-def test_an_evaluator_parsed_alone_has_the_trained_weights(organ, tmp_path):
+def test_an_evaluator_parsed_alone_has_the_trained_weights_whose_checksum_is_that_of_the_run_s_model(organ, tmp_path):
     bundle, module, _, images = organ
+    RunFolder(tmp_path).save_model(module.state_dict())
+    content = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert content["medfed_provenance"]["weights_sha256"] == digest((tmp_path / "model.safetensors").read_bytes())
     actual = weights_of_evaluator_alone(bundle, images, tmp_path)
     assert list(actual) == list(module.state_dict())
     assert all(torch.equal(actual[name], entry) for name, entry in module.state_dict().items())
@@ -184,31 +188,22 @@ def test_a_folder_without_images_is_an_error_that_names_it(organ, tmp_path):
 def test_no_file_in_the_bundle_needs_medfed_and_a_network_that_monai_cannot_build_has_no_training_config(organ):
     bundle, module, *_ = organ
     is_monai = isinstance(module, BasicUNet)
-    can_train = ["configs/evaluate.json", "configs/train.json"] if is_monai else []
     check_bundle(bundle)
     monai.bundle.verify_net_in_out("network_def", **files_of(bundle), device="cpu", bundle_root=str(bundle))
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
     card = (bundle / "docs" / "README.md").read_text()
     assert ("images of 32 x 32 pixels" in card) == ("MONAI cannot build this network" in card) == (not is_monai)
-    assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
-        "LICENSE",
-        *can_train[:1],
-        "configs/inference.json",
-        "configs/logging.conf",
-        "configs/metadata.json",
-        *can_train[1:],
-        "docs/README.md",
-        "models/model.pt",
-        *([] if is_monai else [PROGRAM]),
-    ]
+    always = "LICENSE configs/inference.json configs/logging.conf configs/metadata.json docs/README.md models/model.pt"
+    others = ["configs/evaluate.json", "configs/train.json"] if is_monai else [PROGRAM]
+    files = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()}
+    assert files == {*always.split(), *others}
 
 
 def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_site(organ):
     bundle, *_ = organ
     card = (bundle / "docs" / "README.md").read_text()
-    assert card.partition("\n")[0] == (
-        "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
-    )
+    title = "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
+    assert card.partition("\n")[0] == title
     assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | - | 1 |" in card
     assert "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
@@ -217,11 +212,25 @@ def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_si
     assert content["medfed_provenance"]["sites"] == ["a", "b"]
 
 
-def test_the_checksum_in_the_provenance_is_that_of_the_run_s_model(organ, tmp_path):
-    bundle, module, *_ = organ
-    RunFolder(tmp_path).save_model(module.state_dict())
-    content = json.loads((bundle / "configs" / "metadata.json").read_text())
-    assert content["medfed_provenance"]["weights_sha256"] == digest((tmp_path / "model.safetensors").read_bytes())
+def test_the_card_has_calibration_and_failures_of_each_site():
+    summary = MaskScoring().summarise(mask_rows(["A"], "C"))
+    table = scores_table(summary)
+    assert "| C (UNSEEN) | disc | 5.00 [3.3, 7.4] | 1/7 [0, 58] % | 1/7 [0, 58] % |" in table
+    assert scores(summary)["unseen_disc_ece"] == 0.05
+
+
+def test_the_notes_describe_start_weights_selection_and_clients():
+    assert card_notes({"start_weights": None}) == ""
+    summary = {"start_weights": {"file": "resnet18.pth", "sha256": "ab12"}, "selection": "validation_site"}
+    summary |= {"validation_site": "photo", "clients": {"n": 100, "per_round": 20, "partition": "dirichlet 0.5"}}
+    notes = card_notes(summary)
+    assert "the weights in resnet18.pth (SHA-256 ab12)" in notes
+    assert "photo did not train; the round was selected by its scores." in notes
+    assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in notes
+    rough = card_notes({"deterministic": False, "precision": "bf16"})
+    assert "\n\nNOT DETERMINISTIC: the same config and seed give other weights each time.\n\nTrained in bf16." in rough
+    assert card_notes({"deterministic": True, "precision": "float32"}) == ""
+    assert "it was scored only" in card_notes({"validation_site": "photo", "selection": "last"})
 
 
 FUNDUS = Segmentation(("disc", "cup"), 3, 384, (0.0, 255.0), Evaluation(largest_component=True))
@@ -268,7 +277,7 @@ def test_masks_of_a_wide_image_have_its_orientation_and_the_card_describes_2d_im
     assert content["eval_metrics"]["unseen_vertical_cup_to_disc_error"] == 0.1234
 
 
-def test_an_existing_folder_is_rejected_and_a_failure_leaves_no_files(tmp_path, organ):
+def test_an_existing_folder_and_weights_of_another_network_are_rejected_and_a_failure_leaves_no_files(tmp_path, organ):
     _, module, task, _ = organ
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="exists already"):
@@ -276,15 +285,11 @@ def test_an_existing_folder_is_rejected_and_a_failure_leaves_no_files(tmp_path, 
     with pytest.raises(UserError, match="do not fit"):
         write(tmp_path / "new", UNet(features=(4, 4, 4, 8, 8, 8)), module, task)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_weights_of_another_network_are_rejected_with_the_first_five_differences(organ):
-    task = organ[2]
     weights = UNET.build(1, 1).state_dict()
     weights["stranger"] = torch.zeros(1)
     with pytest.raises(UserError, match="'conv_0.conv_0.conv.weight' is .* expected .*; .* and [0-9]+ more") as caught:
         load_trained_network(UNet(features=(6, 4, 4, 8, 8, 4)), weights, task)
-    assert str(caught.value).count("expected (") <= 5
+    assert str(caught.value).count("expected (") <= 5, "the first five differences"
     weights = UNET.build(1, 1).state_dict()
     del weights["final_conv.bias"]
     with pytest.raises(UserError, match="'final_conv.bias' is missing"):
@@ -305,7 +310,7 @@ class Brightness(NetworkSettings):
         return module
 
 
-def test_a_bundle_without_its_program_fails_the_check(organ, tmp_path):
+def test_a_bundle_without_its_program_fails_the_check_and_a_missing_template_is_an_error(organ, monkeypatch, tmp_path):
     bundle, module, *_ = organ
     shutil.copytree(bundle, tmp_path / "b", ignore=shutil.ignore_patterns("model.pt2"))
     if isinstance(module, BasicUNet):
@@ -313,9 +318,6 @@ def test_a_bundle_without_its_program_fails_the_check(organ, tmp_path):
     else:
         with pytest.raises(UserError, match="models/model.pt2 is missing"):
             check_bundle(tmp_path / "b")
-
-
-def test_a_missing_template_is_an_error_of_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("medfed.outputs.bundle.write.PACKAGE", tmp_path / "medfed")
     with pytest.raises(UserError, match="template is neither in"):
         template_folder(VOLUME_TEMPLATE)
@@ -324,11 +326,7 @@ def test_a_missing_template_is_an_error_of_one_sentence(monkeypatch, tmp_path):
 
 WITHOUT_TORCHSCRIPT = """
 import torch, monai.bundle, fire
-
-def refuse(*_, **__):
-    raise RuntimeError("TorchScript is deprecated")
-
-torch.jit.load = torch.jit.script = torch.jit.trace = refuse
+torch.jit.load = torch.jit.script = torch.jit.trace = None  # deprecated
 fire.Fire({'run': monai.bundle.run})
 """
 

@@ -172,7 +172,10 @@ def tables_by_site(text, n=0):
     return {(row[0], row[1]): dict(zip(head, row)) for row in rows}
 
 
-def test_the_page_says_that_a_model_did_not_learn(tmp_path):
+def test_the_page_says_that_a_model_did_not_learn_and_names_its_initial_weights(tmp_path):
+    start = {"file": "imagenet.safetensors", "sha256": "ab" * 32}
+    assert "imagenet.safetensors (SHA-256 abababababab)" in page_of(made_run(tmp_path / "a", start_weights=start))
+    assert "<dd>random</dd>" in page_of(made_run(tmp_path / "b", start_weights=None))
     sentence = "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %"
     assert sentence in page_of(made_run(tmp_path / "bad", learning=NOT_LEARNED))
     assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=NOT_LEARNED | {"learned": True}))
@@ -228,12 +231,14 @@ def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
     assert row[6:] == ["5", "10"]
 
 
-def test_best_is_bold_second_is_underlined_and_the_baseline_comes_first(text):
+def test_best_is_bold_second_is_underlined_the_baseline_comes_first_and_methods_lie_one_over_the_other(text, page):
     """Elcfs has 2 % more Dice in each case that is not missed, so it is best at A and fedavg second."""
     body = re.search(r"Methods at unseen sites: disc: Dice.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
     first, second = body.strip().split("\n")
     assert ">fedavg<" in first and "<u>" in first and "<strong>" not in first
     assert ">elcfs<" in second and second.count("<strong>") == 4
+    names = [attributes["data-method"] for _, attributes in page.elements if "data-method" in attributes]
+    assert names == ["fedavg", "elcfs"] * 3  # the comparison's three sites
 
 
 def test_a_run_shows_its_rule_round_seed_versions_notices_and_config(text, page, folders):
@@ -256,11 +261,6 @@ def test_a_wide_figure_is_made_smaller_and_keeps_its_colours(tmp_path):
         pixels = np.asarray(image).astype(int)
     assert pixels.shape == (200, 1200, 3)
     assert np.abs(pixels[100, 600] - (127, 127, 100)).max() < 6 and np.abs(pixels[100, 1190] - (253, 2, 100)).max() < 9
-
-
-def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
-    names = [attributes["data-method"] for _, attributes in page.elements if "data-method" in attributes]
-    assert names == ["fedavg", "elcfs"] * 3  # the comparison's three sites
 
 
 def test_each_figure_is_in_the_page_once(tmp_path):
@@ -295,12 +295,6 @@ def test_the_boundary_distance_has_a_chart_with_the_sites_that_did_not_train(tmp
     assert "C, did not train" in page_of(run)
 
 
-def test_the_initial_weights_are_named(tmp_path):
-    start = {"file": "imagenet.safetensors", "sha256": "ab" * 32}
-    assert "imagenet.safetensors (SHA-256 abababababab)" in page_of(made_run(tmp_path / "a", start_weights=start))
-    assert "<dd>random</dd>" in page_of(made_run(tmp_path / "b", start_weights=None))
-
-
 def test_a_figure_that_is_no_png_or_too_large_is_left_out_with_a_notice(tmp_path, monkeypatch):
     run = made_run(tmp_path / "run")
     (run / "figures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
@@ -315,14 +309,10 @@ def test_a_figure_that_is_no_png_or_too_large_is_left_out_with_a_notice(tmp_path
     assert "unseen_cases.png: the page has no room for this figure" in text and "<img" not in text
 
 
-def test_two_runs_of_one_method_site_and_seed_show_their_folders(tmp_path):
-    a, b = made_run(tmp_path / "one"), made_run(tmp_path / "two")
-    text = page_of(a, b)
-    assert f"elcfs ({a})" in text and f"elcfs ({b})" in text
-
-
-def test_a_run_without_history_or_unseen_site_has_a_page(tmp_path):
-    run = made_run(tmp_path / "run", unseen="C")
+def test_a_run_without_history_or_unseen_site_has_a_page_and_two_runs_of_one_method_show_their_folders(tmp_path):
+    run, other = made_run(tmp_path / "run"), made_run(tmp_path / "other")
+    text = page_of(run, other)
+    assert f"elcfs ({run})" in text and f"elcfs ({other})" in text
     summary = json.loads((run / "summary.json").read_text()) | {"unseen_site": None}
     (run / "summary.json").write_text(json.dumps(summary))
     (run / "history.csv").unlink()
@@ -357,12 +347,9 @@ def test_every_text_of_a_template_is_escaped_once_and_a_variable_that_is_missing
         rendered(tmp_path, "{{ text }}")
 
 
-def test_no_template_switches_escaping_off():
+def test_no_template_switches_escaping_off_and_our_script_and_style_cannot_end_their_element(tmp_path):
     texts = [path.read_text() for folder in (TEMPLATES, AUDIT_TEMPLATES) for path in folder.iterdir()]
     assert len(texts) > 8 and not any(re.search(r"\|\s*safe|autoescape", text) for text in texts)
-
-
-def test_our_script_and_style_cannot_end_their_element(tmp_path):
     for path, element in ((SCRIPT, "script"), (STYLE, "style")):
         assert trusted_text(path.read_text(), element)
     with pytest.raises(ValueError, match="the style contains '</style' or '<!--'"):
