@@ -54,20 +54,16 @@ def batches(monkeypatch):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_each_image_is_redrawn_in_its_own_style_as_the_formula_says(alpha, channels):
-    images, (mean, std) = random_images(2, channels=channels), styles(2)
-    result = StyleTransfer("codec", "small", alpha, 0).restyle(images, mean, std)
-    wanted = torch.cat([by_hand(*one, alpha) for one in zip(images[:, None], mean, std)])
-    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_one_image_is_redrawn_in_several_styles(alpha, batches):
-    image, (mean, std) = random_images(1), styles(3)
-    result = StyleTransfer("codec", "small", alpha, 0).restyle(image, mean, std)
-    assert batches["encode"].count(1) == 1
-    wanted = torch.cat([by_hand(image, *one, alpha) for one in zip(mean, std)])
-    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=0)
+def test_images_are_redrawn_as_the_formula_says(alpha, channels, batches):
+    """Each of two images in its own style, and one image in three styles."""
+    transfer = StyleTransfer("codec", "small", alpha, 0)
+    for n_images, n_styles in ((2, 2), (1, 3)):
+        images, (mean, std) = random_images(n_images, channels=channels), styles(n_styles)
+        batches["encode"].clear()
+        result = transfer.restyle(images, mean, std)
+        assert batches["encode"] == [n_images], "once, whatever the number of styles"
+        wanted = [by_hand(images[i % n_images][None], mean[i], std[i], alpha) for i in range(n_styles)]
+        torch.testing.assert_close(result, torch.cat(wanted), atol=1e-5, rtol=0)
 
 
 def test_the_test_styles_change_the_images_noticeably():
