@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
+    """Train a run as `args` says, print its scores, and return the exit code."""
     from medfed import api
     from medfed.config.schema import load
     from medfed.experiments.run import default_folder

@@ -162,5 +162,4 @@ def _noise(observation: Observation, seed: int) -> Observation:
 
 
 def _mean_detail(scores: Sequence[dict[str, float]]) -> float:
-    """The mean of the score `detail_correlation`."""
     return sum(each["detail_correlation"] for each in scores) / len(scores)

@@ -76,7 +76,6 @@ def _time_pair(prediction: np.ndarray, reference: np.ndarray, repeats: int) -> d
 
 
 def _monai_hd95(prediction: Tensor, reference: Tensor) -> float:
-    """HD95 in mm, computed by MONAI."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # MONAI warns of an argument that it passes to itself
         distance = compute_hausdorff_distance(

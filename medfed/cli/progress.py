@@ -107,5 +107,4 @@ class RoundProgress(AbstractContextManager):
             self._score = f", validation score {history['validation_score']:.3f}"
 
     def __exit__(self, *exception: object) -> None:
-        """Close the bar."""
         self._bar.close()

@@ -135,5 +135,5 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def _no_label(value: object) -> dict[str, Any]:
-    """No keys: the defaults of settings are no classes that a name chooses."""
+    """Return {}: a default does not need the label that marks the class of a setting with `name`."""
     return {}

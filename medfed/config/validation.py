@@ -129,7 +129,6 @@ def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any
 
 
 def _wrong_keys(block: Iterable[object], known: tuple[str, ...], path: Path) -> list[Mistake]:
-    """One mistake for each unknown key of a block."""
     return [
         Mistake((*path, str(name)), f"unknown key. {suggestion(str(name), known)}")
         for name in block

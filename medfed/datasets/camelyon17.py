@@ -127,7 +127,7 @@ class Camelyon17(Dataset):
         return image
 
     def _is_inside(self, path: Path) -> bool:
-        """As in `Dataset`, but from the listing of the folder: 455,954 separate file queries would be slow."""
+        """As in `Dataset`, but from a listing: a query for each of the 455,954 files would be slow."""
         return self.follow_symlinks or not slides.is_link(path) or super()._is_inside(path)
 
     def _home(self) -> Path:
@@ -143,7 +143,6 @@ class Camelyon17(Dataset):
         return metadata.read(self._own_table(path), with_split=self.splits == "published")
 
     def _case(self, site: str, patches: Path, row: Sequence[int]) -> Case:
-        """The case of one row of the table."""
         patient, node, x, y, tumour, _, split, _ = row
         slide = f"patient_{patient:03d}_node_{node}"
         name = f"patch_{slide}_x_{x}_y_{y}"
@@ -165,7 +164,6 @@ class Camelyon17(Dataset):
 
 
 def _smallest_hashes(cases: list[Case], n: int) -> list[Case]:
-    """The `n` cases whose names have the smallest hashes."""
     return sorted(cases, key=lambda case: hashlib.blake2b(case.name.encode(), digest_size=8).digest())[:n]
 
 

@@ -119,7 +119,7 @@ def _examples(group: Group, root: str, noun: str) -> str:
 
 
 def _left_out(group: Group) -> str:
-    """Return all names that the sentences of a group leave out with `data.ignored_names`."""
+    """The names that a group's advice tells the user to add to `data.ignored_names`, joined by commas."""
     names = list(dict.fromkeys(match[1] for text in group.sentences for match in _LEFT_OUT.finditer(text)))
     return ", ".join(names[:MAX_PATTERNS]) + (", ..." if len(names) > MAX_PATTERNS else "")
 

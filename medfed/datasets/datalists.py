@@ -275,6 +275,7 @@ def _json(path: Path, text: str) -> Any:
     """Return JSON text as values; UserError if an object has the same key twice, of which programs read one."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Build a dictionary; UserError if a key comes twice."""
         if repeated := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
             raise UserError(
                 f"{path}: an object has the key {ascii(repeated[0])} twice; expected each key once; remove one of them"

@@ -27,6 +27,7 @@ def describe_unread(root: Path, read: Iterable[Path], ignored_names: Sequence[st
     known_folders = {folder for path in known for folder in path.parents}
 
     def is_unread(path: Path) -> bool:
+        """Whether a file was not read and is no document."""
         is_document = path.name.lower().endswith(file_names.NON_IMAGE_SUFFIXES)
         return path not in known and (documents or not is_document)
 

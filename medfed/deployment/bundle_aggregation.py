@@ -202,7 +202,6 @@ def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weigh
 
 
 def _bytes(files: BundleFiles, name: str) -> bytes:
-    """The content of one file of a bundle."""
     with files.names[name]() as file:
         return file.read()
 

@@ -170,6 +170,7 @@ class Guard:
                 )
 
     def _check_patients(self, reply: Message, n_patients: Mapping[str, int]) -> None:
+        """Refuse statistics of fewer patients than the hospital allows."""
         least = self.agreement.min_patients
         for name in reply.tensors:
             if (n := n_patients.get(name, 1)) < least:
@@ -199,6 +200,7 @@ class Guard:
         return after
 
     def _check_bytes(self, number: int, size: int) -> None:
+        """Refuse to send more bytes in the round `number` than the hospital agreed to."""
         limit = self.agreement.megabytes_per_round * 1e6
         if self.sent_bytes[str(number)] + size > limit:
             raise Refused(

@@ -229,7 +229,6 @@ class InProcess:
             site.memory = site.memory if site.local_keys else {}
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
-        """All sites, the validation site included, by name."""
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}
         if self.validation_site:
             by_name[self.validation_site.name] = self.validation_site

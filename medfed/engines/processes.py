@@ -37,5 +37,4 @@ class Processes(InProcess):
 
 
 def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
-    """A reply of kind "failed" for each site of a worker that failed."""
     return dict.fromkeys(sites, failed_reply_to_error(error))

@@ -174,6 +174,7 @@ class SiteStore:
             raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
 
     def _path(self, site: str, number: int) -> Path:
+        """The file with a site's memory after the round `number`."""
         return self.folder / site / f"round_{number:05d}.site"
 
 

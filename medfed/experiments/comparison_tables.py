@@ -86,7 +86,6 @@ class _FinishedRun(NamedTuple):
 
 
 def _as_markdown(rows: list[list[str]]) -> str:
-    """Rows with the header first as a Markdown table."""
     head, *lines = rows
     ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
@@ -116,7 +115,6 @@ def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
 
 
 def _read(fold: Fold) -> _FinishedRun:
-    """Read the summary and the scores of a finished run."""
     path, summary = fold.folder.path, fold.folder.read_json("summary.json")
     scoring = scoring_of(summary, path / "summary.json")
     return _FinishedRun(fold, summary, scoring, scoring.read_cases(path / "cases.csv"))

@@ -240,7 +240,6 @@ class Grid:
         return rows
 
     def _settings_of(self, method: MethodChoice) -> set[str]:
-        """The names of the settings that a method has."""
         return set(resolved(self.config_of(method, "", self.base.seed))["method"])
 
 

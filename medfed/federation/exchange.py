@@ -159,7 +159,7 @@ class Exchange:
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
-        """Return `ledger`, `seconds` and `n_clients`, and clear them."""
+        """Return the ledger's rows, the seconds by kind of request and the number of clients, and clear them."""
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records

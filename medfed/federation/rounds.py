@@ -247,7 +247,6 @@ def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
 
 
 def _facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
-    """By site, the fact `name` of the replies that have it."""
     return {site: reply.facts[name] for site, reply in replies.items() if name in reply.facts}
 
 

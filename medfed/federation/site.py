@@ -186,7 +186,6 @@ class Site:
         return Message(Kind.VALIDATE, facts=facts)
 
     def _train(self, request: Message) -> Message:
-        """Train for one round, and return the update."""
         self.load(request.weights)
         self.network.train()
         local = self._local_round(request)

@@ -25,7 +25,6 @@ class StepLosses:
         self._values: list[float] = []
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of the next step, a tensor with one element."""
         self._unread.append(loss.detach().reshape(()))
         if len(self._unread) >= self._n_unread:
             self._read()

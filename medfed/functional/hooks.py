@@ -159,7 +159,6 @@ class _LayerPreHook:
         self.layer = layer
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        """Apply the layer to the input of the module."""
         return (self.layer(inputs[0]),)
 
 
@@ -205,5 +204,4 @@ class _LayerHook:
         self.layer = layer
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        """Apply the layer to the output of the module."""
         return self.layer(output)

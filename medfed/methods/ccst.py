@@ -147,6 +147,7 @@ class CCST(Method):
 
     @property
     def row_tensors(self) -> frozenset[str]:
+        """Means and standard deviations, one row per style, if a site sends several styles."""
         return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -186,6 +186,7 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
+        """Amplitudes are shared once; never without `exchange`."""
         return ONCE if self.exchange else NEVER
 
     @property
@@ -194,7 +195,7 @@ class ELCFS(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """No amplitude exceeds the mean of an image with intensities in [0, 1]."""
+        """Amplitudes are in [0, 1], as none exceeds the mean of an image with intensities in [0, 1]."""
         return {WINDOWS: (0.0, 1.0)}
 
     def effort(self, n_sites: int) -> Effort:
@@ -207,6 +208,7 @@ class ELCFS(Method):
 
     @property
     def row_tensors(self) -> frozenset[str]:
+        """The amplitudes, one row per image."""
         return frozenset({WINDOWS})
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -226,6 +226,7 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
 
 
 def _trained(network: nn.Module) -> list[str]:
+    """Names of the network's trained parameters."""
     return [name for name, entry in network.named_parameters() if entry.requires_grad]
 
 

@@ -219,10 +219,12 @@ class FISC(CommonStyle, Method):
 
     @property
     def fact_names(self) -> frozenset[str]:
+        """The numbers that a site reports about its triplets."""
         return frozenset({TRIPLETS, LIVE_TRIPLETS})
 
     @property
     def shares(self) -> str:
+        """Styles are shared once; never if the positives are augmented copies."""
         return NEVER if self._augments else ONCE
 
     @property

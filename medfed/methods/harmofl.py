@@ -111,6 +111,7 @@ class HarmoFL(Method):
 
     @property
     def shares(self) -> str:
+        """Amplitudes are shared once; never without `normalise`."""
         return ONCE if self.normalise else NEVER
 
     @property
@@ -119,7 +120,7 @@ class HarmoFL(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """No amplitude exceeds the mean of an image with intensities in [0, 1]."""
+        """Amplitudes are in [0, 1], as none exceeds the mean of an image with intensities in [0, 1]."""
         return {WINDOW: (0.0, 1.0)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

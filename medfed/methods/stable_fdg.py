@@ -197,6 +197,7 @@ class StableFDG(Method):
 
     @property
     def shares(self) -> str:
+        """Styles are shared in every round, if other sites' styles are used."""
         return EVERY_ROUND if self.style and self.received else NEVER
 
     @property

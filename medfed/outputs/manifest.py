@@ -142,7 +142,6 @@ class Manifest:
         return f"{self.path.parent / name}: {state}, but {self.path.name} lists {self.files[name]}; {ADVICE}"
 
     def _content(self) -> dict[str, Any]:
-        """The manifest as JSON values."""
         entries = {"files": self.files, "before": self.before}
         listed = {
             key: {name: entry and asdict(entry) for name, entry in by_name.items()} for key, by_name in entries.items()
@@ -151,7 +150,7 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """None if the file does not exist; UserError if it is damaged or the run's folder has another format."""
+    """Read a manifest; None if the file does not exist, UserError if it is damaged or of another format."""
     if not path.is_file():
         return None
     try:

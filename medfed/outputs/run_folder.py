@@ -334,7 +334,6 @@ class RunFolder:
             raise UserErrors(sentences)
 
     def _manifest_of(self, name: str) -> Path:
-        """The path of the manifest that lists a file."""
         return self.path / MANIFESTS[name == "timings.csv"]
 
     def _announce(self, new: Mapping[str, Entry], number: int | None = None) -> None:
@@ -372,6 +371,7 @@ def _round_of(path: Path) -> int:
 
 
 def _is_conclusion(name: str) -> bool:
+    """Whether a file is written only after the last round."""
     return name in (*CONCLUSIONS, "summary.json") or name.startswith(f"{FIGURES}/")
 
 
@@ -380,6 +380,7 @@ def _as_json(content: Any) -> str:
 
 
 def _format_history(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The content of `history.csv`; columns without any value are left out."""
     known = [key for row in rows for key, value in row.items() if value is not None]
     columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
     return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])

@@ -107,7 +107,6 @@ def _entry(key: str, value: Any, reason: str, indent: str) -> list[str]:
 
 
 def _comment(paragraph: str, indent: str = "") -> list[str]:
-    """A paragraph as lines of a YAML comment."""
     if len(indent + paragraph) + 2 <= WIDTH and "\n" not in paragraph:
         return [f"{indent}# {paragraph}".rstrip()]
     more = "  " if paragraph.startswith("- ") else ""

@@ -136,6 +136,7 @@ def _published_costs(part: Part) -> list[str]:
 
 
 def _published(result: Result) -> tuple[PublishedTable, PublishedBlock]:
+    """The paper's table and the block in it that belong to a result."""
     table = load_table(result.table)
     return table, table.block(result.block)
 

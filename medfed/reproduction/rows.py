@@ -119,6 +119,7 @@ def _settings(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _is_averaged(block: PublishedBlock) -> bool:
+    """Whether the paper's rows have an average."""
     return any(row.average is not None for row in block.rows)
 
 

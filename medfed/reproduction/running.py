@@ -92,7 +92,6 @@ def heading(paper: Paper, entry: Entry, small: bool) -> str:
 
 
 def part_heading(command: Command, folder: Path) -> str:
-    """The name and the command of one comparison."""
     lines = [f"{command.part.name}: {command.to_text(folder)}"]
     lines += [f"The images are {command.stand_in}."] if command.stand_in else []
     return "\n".join(lines)

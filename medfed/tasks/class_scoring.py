@@ -58,6 +58,7 @@ class ClassScoring(Scoring):
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
+        """Always "all", because an image has one class and no structures."""
         return ALL
 
     def score_group(self, rows: list[dict]) -> Group:
@@ -90,7 +91,7 @@ class ClassScoring(Scoring):
         return {patient: sum(values) / len(values) for patient, values in correct.items()}
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
-        """Also "classes", the names of the classes."""
+        """As in `Scoring`, and "classes", the names of the classes."""
         return super().summarise(rows) | {"classes": list(classes_of(rows))}
 
     def check(self, rows: Sequence[dict]) -> None:
@@ -145,7 +146,7 @@ class ClassScoring(Scoring):
         return [row | {"correct": int(row["correct"])} for row in rows]
 
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """None also if the code of the metric is not available."""
+        """The score of a column over the rows; None without rows, or if the code of the metric is not available."""
         return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
@@ -173,7 +174,7 @@ class ClassScoring(Scoring):
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """Only the predicted probability of an image's true class, in [0, 1]."""
+        """The only quantity in box plots: the predicted probability of an image's true class, in [0, 1]."""
         title = "predicted probability of the true class"
         return [BoxPlotValue(title, (0.0, 1.0), _true_probability, is_main=True)]
 

@@ -239,7 +239,7 @@ class Classification(Task):
 
     @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read the first 20,000 test images; `evaluate` reports unusual properties."""
+        """Read the first 20,000 test images, so that a damaged file is found before the training."""
         for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long
             dataset.read_image(case, [])
             advance(1)

@@ -125,6 +125,7 @@ class MaskScoring(Scoring):
         return super().summarise(rows) | {"failures": summarise_failures(rows, self.failure_dice)}
 
     def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
+        """As in `Scoring`: the shares of missed structures, false alarms and low Dice."""
         return failure_shares(rows, self.failure_dice)
 
     @property
@@ -282,4 +283,5 @@ class MaskScoring(Scoring):
 
 
 def _value(key: str, row: Mapping) -> float | None:
+    """The cell of a column, with the column first so that `partial` can fix it."""
     return row.get(key)

@@ -30,6 +30,7 @@ class _PreparedDistance(MaskMetric):
     unit, note = UNIT, ""
 
     def value_of_failure(self, masks: MaskPair) -> float:
+        """The diagonal of the prepared image in voxels."""
         return masks.diagonal(in_voxels=True)
 
 

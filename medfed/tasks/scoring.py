@@ -89,7 +89,7 @@ class Scoring(ABC):
         return tuple(by_name[name] for name in dict.fromkeys((*self.views[view], *self.chosen)) if name in by_name)
 
     def columns_in(self, view: str) -> tuple[Column, ...]:
-        """The columns of `metrics_in`."""
+        """The columns (a metric in one unit) that one kind of output shows; `view` as in `metrics_in`."""
         return tuple(column for metric in self.metrics_in(view) for column in metric_columns(metric))
 
     def notes_in(self, view: str) -> tuple[str, ...]:

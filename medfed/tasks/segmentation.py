@@ -381,7 +381,6 @@ def _volumes(
 
 
 def _load(dataset: Dataset, case: Case, notice: Notice) -> Volume:
-    """Load a case and report its notices."""
     volume = dataset.load(case)
     notice(case, volume.notices)
     return volume

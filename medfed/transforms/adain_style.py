@@ -219,6 +219,7 @@ def _styles(bank: Sequence[Style], channels: int | None = None) -> list[tuple[Te
 
 
 def _single_style(mean: NdarrayOrTensor, std: NdarrayOrTensor, channels: int | None = None) -> tuple[Tensor, Tensor]:
+    """The mean and std of one style as tensors (C,); ValueError for several styles or other channels."""
     styles = _styles([(mean, std)], channels)
     if len(styles) != 1:
         raise ValueError(f"mean and std must be of one style, (C,) or (1, C), got {len(styles)} styles")

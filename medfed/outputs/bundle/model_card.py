@@ -147,7 +147,7 @@ def scores_table(summary: Mapping[str, Any]) -> str:
 
 
 def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
-    """The first `n_texts` columns are texts."""
+    """Rows with the header first as a Markdown table; the first `n_texts` columns are texts, the others numbers."""
     head, *others = rows
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)

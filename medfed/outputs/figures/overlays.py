@@ -105,6 +105,7 @@ def _height_per_width(region: Sequence[tuple[float, float]]) -> float:
 
 
 def _draw_slice(axes: Axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
+    """Draw slice `index` with the contours of both masks; `region` is (first, last) of rows and columns."""
     from matplotlib.patheffects import withStroke
 
     show_image(axes, case["image"][..., index], case["aspect"])

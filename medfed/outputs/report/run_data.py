@@ -124,7 +124,7 @@ class Comparison:
 
 
 def read_run(path: Path) -> Run:
-    """UserError if the run is unfinished or a file damaged."""
+    """Read the folder of a finished run; UserError if the run is unfinished or a file damaged."""
     folder = RunFolder(path)
     if not folder.is_finished():
         resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
@@ -222,6 +222,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
 
 
 def _table(runs: list[Run], role: str, baseline: str, planned: Set[Key]) -> Table:
+    """The comparison table of the runs at their unseen or validation sites (`role`)."""
     results = [
         {
             "method": run.row_label,
