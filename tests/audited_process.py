@@ -17,26 +17,17 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Recorded:
-    """What happened in the process.
+    """What happened in the process."""
 
-    Attributes:
-        code: what the work returned; None if it raised an error that is no `UserError`.
-        executed: the programs and the code of the folder that were run.
-        written: the files outside the allowed folder that were opened for writing.
-    """
-
-    code: int | None
-    executed: list[str]
-    written: list[str]
+    code: int | None  # what the work returned; None if it raised an error that is no `UserError`
+    executed: list[str]  # the programs and the code of the folder that were run
+    written: list[str]  # the files outside the allowed folder that were opened for writing
 
 
 def record(folder: Path, allowed: Path, work: Callable[[], int]) -> Recorded:
-    """Do work in a forked process whose current folder is `folder`, and return what it ran and wrote.
+    """Do work, which returns an exit code, in a forked process in a folder; return what the work ran and wrote.
 
-    Args:
-        folder: the folder with hostile files; code from it counts as executed.
-        allowed: the folder into which the work may write.
-        work: function that returns the exit code of a program.
+    Code from `folder` counts as executed; the work may write into the folder `allowed`.
     """
     result = folder / "recorded.json"
     executed: list[str] = []

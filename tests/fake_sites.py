@@ -8,6 +8,7 @@ PROGRAM = """
 import json, os, signal, sys, time
 from multiprocessing.connection import Connection
 
+ERRORS = {"no": {"kind": "user", "text": "training diverged"}, "bug": {"kind": "bug", "text": "KeyError: 'w'"}}
 connection = Connection(int(sys.argv[1]))
 job = json.loads(connection.recv_bytes())
 os.chdir(job["directory"])
@@ -39,11 +40,8 @@ while True:
     while action() == "steps":  # shows progress, and never ends
         connection.send_bytes(b"s" + json.dumps([site, 1, 2]).encode())
         time.sleep(0.01)
-    if action() == "no":
-        connection.send_bytes(b"e" + json.dumps({"kind": "user", "text": "training diverged"}).encode())
-        continue
-    if action() == "bug":
-        connection.send_bytes(b"e" + json.dumps({"kind": "bug", "text": "KeyError: 'w'"}).encode())
+    if action() in ERRORS:
+        connection.send_bytes(b"e" + json.dumps(ERRORS[action()]).encode())
         continue
     for name, index in header["sites"].items():
         connection.send_bytes(b"s" + json.dumps([name, 1, 2]).encode())

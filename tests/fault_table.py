@@ -22,11 +22,8 @@ SUBSETS = [some for n in range(1, 5) for some in combinations(SITES, n)]
 NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
 TWICE, OLD = "replies twice", "replies for an old round"
 FAULTS = (NEVER_STARTS, DIES, LATE, TWICE, OLD)
-START = State(
-    0,
-    {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
-    parameters=frozenset({"w"}),
-)
+WEIGHTS = {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)}
+START = State(0, WEIGHTS, parameters=frozenset({"w"}))
 DEADLINE_S = 20
 
 
@@ -73,10 +70,8 @@ class Sites:
 def finish(engine, **settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return [
-            digest(done.state.to_bytes())
-            for done in federate(FedAvg(), engine, START, Federation(rounds=3, **settings), 0)
-        ]
+        rounds = federate(FedAvg(), engine, START, Federation(rounds=3, **settings), 0)
+        return [digest(done.state.to_bytes()) for done in rounds]
 
 
 def never_asked(faulty):
@@ -93,10 +88,7 @@ def never_asked(faulty):
 def deviation(faulty, fault: str, stops: bool) -> str:
     """Return how a run with a fault at some sites differs from what the round loop promises; "" if it does not.
 
-    Args:
-        faulty: the sites with the fault.
-        fault: one of the five faults.
-        stops: whether a bad reply ends the run (`federation.on_bad_update: stop`).
+    `stops`: whether a bad reply ends the run (`federation.on_bad_update: stop`).
     """
     start, reply = time.monotonic(), "score" if fault == TWICE else "update"
     sentence = ""

@@ -14,14 +14,9 @@ MODULES = ("medfed.core.files", "medfed.outputs.csv_files")  # all files of a ru
 
 
 class FaultyDisk(ExitStack):
-    """Context manager in which the disk fails once.
+    """Context manager in which the disk fails at the k-th operation (from 1; 0: never), and which counts operations.
 
-    Args:
-        k: at which operation the disk fails, from 1; 0 never.
-        fault: the error, such as "ENOSPC"; a "short write" writes half of the data before the disk is full.
-
-    Attributes:
-        n_operations: how many operations were counted.
+    The fault is an error, such as "ENOSPC"; a "short write" writes half of the data before the disk is full.
     """
 
     def __init__(self, k: int = 0, fault: str = "ENOSPC") -> None:

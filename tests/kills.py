@@ -43,6 +43,7 @@ METHODS: dict[str, Method] = {  # one method of each family
 WAYS = ("exception", "SIGTERM", "SIGKILL")
 RESULTS = ("model.safetensors", "history.csv", "ledger.csv", "manifest.json")
 KILLED, TERMINATED, FAILED = 3, 143, 1  # exit codes of a child
+ENDED = (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
 Forget = Callable[[RunFolder, InProcess, State], State]  # removes something after it was restored
 
 
@@ -51,20 +52,12 @@ class Planned(RuntimeError):
 
 
 def work(path: Path, name: str = "ELCFS (amplitudes)", forget: Forget | None = None, stop_after: int = 0) -> None:
-    """Run, or go on with, a run as `medfed.train` does.
+    """Run, or go on with, a run as `medfed.train` does, up to the round `stop_after` (0: to the end).
 
-    Args:
-        path: the folder of the run.
-        name: the name of the method.
-        forget: removes a part of what was restored, as if it was not stored; None removes nothing.
-        stop_after: the round after which `Planned` is raised; 0 raises nothing.
+    `forget` removes a part of what was restored, as if it was not stored.
     """
     method = METHODS[name]
-    toy = (
-        ToyClassification(image_side=16, n_images=4)
-        if name.startswith("FPL")
-        else ToySegmentation(image_side=16, n_images=4)
-    )
+    toy = (ToyClassification if name.startswith("FPL") else ToySegmentation)(image_side=16, n_images=4)
     with RunFolder(path).locked() as folder:
         if folder.rounds():
             folder.check()
@@ -91,11 +84,8 @@ def _raise_planned(number, frame) -> None:
 def in_child(run: Callable[[], object], way: str = "SIGKILL", after_s: float | None = None) -> int:
     """Do work in a forked process that may be ended; return its exit code, or minus the signal that ended it.
 
-    Args:
-        run: the work.
-        way: how the process is ended: "SIGKILL"; "SIGTERM", which a program of medfed turns into an exception that its
-            `with` and `finally` blocks see; or "exception", an error of the code at whatever it does at this moment.
-        after_s: seconds after which the process is ended; None lets it work.
+    The process is ended after `after_s` seconds (None: never) by "SIGKILL"; by "SIGTERM", which a program of medfed
+    turns into an exception that its `with` and `finally` blocks see; or by an "exception" in whatever code runs then.
     """
     child = os.fork()
     if child == 0:
@@ -121,17 +111,11 @@ def results(path: Path) -> dict[str, bytes]:
 
 @dataclass
 class Kills:
-    """What happened to the runs of one method.
-
-    Attributes:
-        n_kills: how often a run was ended, in whatever way.
-        n_runs: how many runs were finished after it.
-        different: for each run with another result or a failure, what was wrong.
-    """
+    """What happened to the runs of one method."""
 
     n_kills: int = 0
-    n_runs: int = 0
-    different: list[str] = field(default_factory=list)
+    n_runs: int = 0  # finished after the kills
+    different: list[str] = field(default_factory=list)  # what was wrong with each run with another result or a failure
 
 
 def kill_runs(name: str, ways: tuple[str, ...], n_kills: int, rng: random.Random) -> Kills:
@@ -145,11 +129,7 @@ def kill_runs(name: str, ways: tuple[str, ...], n_kills: int, rng: random.Random
         while kills.n_kills < n_kills:
             path = Path(folder) / "killed"
             way, code = "", None
-            while (
-                code is None
-                or kills.n_kills <= n_kills
-                and code in (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
-            ):
+            while code is None or kills.n_kills <= n_kills and code in ENDED:
                 kills.n_kills += code is not None
                 way = rng.choice(ways)
                 after_s = rng.uniform(0.05, whole_s) if kills.n_kills < n_kills else None

@@ -108,11 +108,11 @@ def missing(of, replies):
 
 
 def weights(change, name=None):
-    def changed(message):
-        first = name or next(iter(learned(message.weights)))
-        return replace(message, weights={**message.weights, first: change(message.weights[first])})
+    def changed(all_weights):
+        first = name or next(iter(learned(all_weights)))
+        return {first: change(all_weights[first])}
 
-    return changed
+    return entries(changed)
 
 
 def in_a_buffer(value):
@@ -131,15 +131,22 @@ def without_first(message):
     return replace(message, weights=dict(list(message.weights.items())[1:]))
 
 
+def tensors(**changes):
+    return lambda message: replace(message, tensors={**message.tensors, **changes})
+
+
 def facts(**changes):
     return lambda message: replace(message, facts={**message.facts, **changes})
 
 
+def entries(changed):
+    """Replace entries of the weights by those that `changed(weights)` returns."""
+    return lambda message: replace(message, weights={**message.weights, **changed(message.weights)})
+
+
 def everything(change):
     """Change every floating-point entry."""
-    return lambda message: replace(
-        message, weights={n: change(w) if w.is_floating_point() else w for n, w in message.weights.items()}
-    )
+    return entries(lambda weights: {n: change(w) for n, w in weights.items() if w.is_floating_point()})
 
 
 INVALID = {
@@ -150,10 +157,7 @@ INVALID = {
     "one inf in a buffer": (in_a_buffer(INF), "is not finite"),
     "1e30": (everything(lambda w: w + 1e30), r"contains the number 1e\+30 in 'features"),
     "a missing entry": (without_first, r"does not fit the network: .* lacks expected entries \(1\), such as 'features"),
-    "an extra entry": (
-        lambda m: replace(m, weights={**m.weights, "backdoor": torch.ones(2)}),
-        r"does not fit the network: .* unknown entries \(1\), such as 'backdoor'",
-    ),
+    "an extra entry": (entries(lambda _: {"backdoor": torch.ones(2)}), r"does .* unknown entries \(1\), .* 'backdoor'"),
     "another shape": (weights(lambda w: w.flatten()), r"does not fit the network: 'features.* is \(588,\)"),
     "a shape that broadcasts": (weights(lambda w: w[:1]), r"does not fit the network: 'features.* is \(1, 3, 7, 7\)"),
     "a single number": (weights(lambda w: w.sum()), r"does not fit the network: 'features.* is \(\) torch.float32"),
@@ -175,12 +179,9 @@ INVALID = {
     "too many bytes": (lambda m: replace(m, tensors={"x": torch.zeros(1).expand(2**40)}), "has 4,398,.* bytes"),
     "too many facts": (facts(note="a" * 10**5), r"has values that are not tensors \(facts\) of 100,.* characters"),
     "a method's number in words": (facts(triplets="many"), "reports 'many' for 'triplets', but a finite number"),
-    "a tensor that is NaN": (
-        lambda m: replace(m, tensors={**m.tensors, "loss": torch.tensor([NAN])}),
-        "is not finite .first in 'loss'",
-    ),
+    "a tensor that is NaN": (tensors(loss=torch.tensor([NAN])), "is not finite .first in 'loss'"),
     "a control of another shape": (
-        lambda m: replace(m, tensors={"change/features.conv0.weight": torch.zeros(1, 3, 7, 7)}),
+        tensors(**{"change/features.conv0.weight": torch.zeros(1, 3, 7, 7)}),
         r"holds 'change/features.conv0.weight' as \(1, 3, 7, 7\) float32, but the network's entry is \(4, 3,",
     ),
 }
@@ -188,13 +189,7 @@ INVALID = {
 
 def reversed_change(start):
     """Reverse the change and make it a hundred times as long."""
-    return lambda message: replace(
-        message,
-        weights={
-            **message.weights,
-            **{n: start[n] - 100 * (w - start[n]) for n, w in learned(message.weights).items()},
-        },
-    )
+    return entries(lambda weights: {n: start[n] - 100 * (w - start[n]) for n, w in learned(weights).items()})
 
 
 FINITE = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
@@ -21,9 +22,8 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     signed = builder.not_valid_after(now + datetime.timedelta(1)).sign(key, hashes.SHA256())
     paths = folder / "certificate.pem", folder / "key.pem"
     paths[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    as_text = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    paths[1].write_bytes(key.private_bytes(*as_text))
     return paths
 
 
@@ -38,19 +38,12 @@ class Channel:
         self.to_server, self.to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.sender = client.wrap_bio(self.to_client, self.to_server)
         self.receiver = server.wrap_bio(self.to_server, self.to_client, server_side=True)
-        for _ in range(4):
-            for end in (self.sender, self.receiver):
-                try:
-                    end.do_handshake()
-                except ssl.SSLWantReadError:
-                    continue
+        for end in 4 * (self.sender, self.receiver):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
 
     def send(self, data: bytes, change=lambda encrypted: encrypted) -> bytes:
-        """Send data and return what is received.
-
-        Raises:
-            ssl.SSLError: if the encrypted bytes, which `change` may change, are damaged.
-        """
+        """Send data and return what is received; damaged encrypted bytes, as by `change`, raise `ssl.SSLError`."""
         self.sender.write(data)
         encrypted = change(self.to_server.read())
         self.to_server.write(encrypted)

@@ -33,10 +33,9 @@ REPLY_TIMEOUT_S, ROUNDS = 60, 3
 
 
 def program(log: Path, module: str, *arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     with open(log, "ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)], stdout=file, stderr=file, stdin=subprocess.DEVNULL
-        )
+        return subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
 
 
 def free_port() -> int:
@@ -66,12 +65,8 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "tiny.yaml"
     text = tiny_yaml(tiny_phantom).replace("validation_ratio: 0.2", "validation_ratio: 0.25, min_patients: 1")
-    config.write_text(
-        text.replace(
-            "unseen_site: UCL, rounds: 2",
-            f"rounds: {ROUNDS}, quorum: 2, on_bad_update: drop, reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare",
-        )
-    )
+    settings = f"rounds: {ROUNDS}, quorum: 2, on_bad_update: drop, reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare"
+    config.write_text(text.replace("unseen_site: UCL, rounds: 2", settings))
     out = tmp_path / "federation"
     log = tmp_path / "prepare.log"
     assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0
@@ -133,11 +128,8 @@ def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:
         rows = list(csv.DictReader(file))
     asked = iter([[site for site in SITES if row[f"train_loss/{site}"]] for row in rows])
     plan = load(federation / "plan.yaml")
-    plan = replace(
-        plan,
-        data=replace(plan.data, root=str(tiny_phantom), sites=SITES),
-        federation=replace(plan.federation, engine="in_process"),
-    )
+    data = replace(plan.data, root=str(tiny_phantom), sites=SITES)
+    plan = replace(plan, data=data, federation=replace(plan.federation, engine="in_process"))
     simulation = build_experiment(plan, tmp_path / "reference", quiet=True)
     engine = InProcess(simulation.engine.local_sites, tmp_path / "reference")
     monkeypatch.setattr(rounds, "choose_sites", lambda *_: next(asked))

@@ -55,13 +55,8 @@ def test_the_documented_client_and_job_train_a_bundle_and_medfed_starts_from_the
         input_is_2d=False,
     )
     paths = [str(tmp_path / name) for name in ("bundle", "images", "workspace")]
-    done = subprocess.run(
-        [sys.executable, "job.py", *paths, "site-1", "site-2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    command = [sys.executable, "job.py", *paths, "site-1", "site-2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     job_folder = tmp_path / "workspace" / "fedavg"
     result = torch.load(job_folder / "server/simulate_job/app_server/FL_global_model.pt", weights_only=True)["model"]

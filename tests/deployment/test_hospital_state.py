@@ -96,14 +96,11 @@ def test_a_folder_that_came_with_files_is_refused(tmp_path, name):
         begin_folder(tmp_path / "sent")
 
 
-def test_a_damaged_secret_is_told(tmp_path):
+def test_a_secret_that_is_damaged_or_cannot_be_written_is_told(tmp_path, monkeypatch):
     hospital_secret()
     secret_path().write_bytes(b"short")
     with pytest.raises(UserError, match="noise.key: is damaged: it has 5 bytes, but 32 are expected"):
         hospital_secret()
-
-
-def test_a_secret_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot be used for this hospital's secret .* set the environment variable"):

@@ -64,17 +64,13 @@ def replies(monkeypatch):
 
 def test_facts_count_like_tensors_with_their_names(tmp_path, replies):
     """Three facts: 8 + 5 + 4 letters, and the JSON texts 10, 3 and 0.5."""
-    replies(Message("train", facts=FACTS))
+    replies(*2 * [Message("train", facts=FACTS)])
+    with pytest.raises(Refused, match="MB was refused in round 1: .* increase agrees.megabytes_per_round"):
+        guarded(tmp_path, megabytes_per_round=22e-6).reply(request())
     site = guarded(tmp_path)
     site.reply(request())
     assert site.guard.sent_bytes == {"1": 17 + 2 + 1 + 3}
     assert json.loads((tmp_path / COUNTS).read_text())["sent_bytes"] == {"1": 23}
-
-
-def test_facts_beyond_the_agreed_bytes_are_refused(tmp_path, replies):
-    replies(Message("train", facts=FACTS))
-    with pytest.raises(Refused, match="MB was refused in round 1: .* increase agrees.megabytes_per_round"):
-        guarded(tmp_path, megabytes_per_round=22e-6).reply(request())
 
 
 @pytest.mark.parametrize(
@@ -114,9 +110,7 @@ def test_the_facts_of_real_replies_are_those_that_are_allowed():
 # Patients behind a statistic
 
 
-@pytest.mark.parametrize(
-    ("method", "allowed"), [(ELCFS(alpha=0.1), 1), (STYLES, 5)], ids=["one row per image", "mean over the site"]
-)
+@pytest.mark.parametrize(("method", "allowed"), [(ELCFS(alpha=0.1), 1), (STYLES, 5)], ids=["images", "site"])
 def test_a_statistic_of_fewer_patients_than_agreed_is_refused(tmp_path, method, allowed):
     """The site has ten images of five patients."""
     assert guarded(tmp_path, method, min_patients=allowed).reply(request("share", method)).tensors
@@ -130,11 +124,9 @@ def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
     method = ELCFS(alpha=0.1)
     with pytest.raises(Refused) as error:
         guarded(tmp_path, method, min_patients=5).reply(request("share", method))
-    assert str(error.value) == (
-        "the statistic 'windows' has numbers that are computed from 1 patient, but agrees.min_patients is 5; ask the "
-        "coordinator to set method.exchange to false, or choose a method that shares means over the site, such as "
-        "harmofl, or decrease agrees.min_patients in the site file if you agree"
-    )
+    for words in ("'windows' has numbers that are computed from 1 patient", "set method.exchange to false", "harmofl"):
+        assert words in str(error.value)
+    assert str(error.value).endswith("decrease agrees.min_patients in the site file if you agree")
     assert "1" not in error.value.sent and "5" not in error.value.sent and "'windows'" in error.value.sent
 
 
@@ -247,19 +239,13 @@ def test_validation_scores_cost_no_epsilon(tmp_path):
     assert guarded(tmp_path, max_epsilon=0.1).reply(request("validate")).facts.keys() <= {"score"}
 
 
-PLANNED = [
-    (FedAvg(), Releases(7, 0)),
-    (ELCFS(alpha=0.1), Releases(7, 1)),
-    (FedDGGA(), Releases(7, 14)),
-    (STYLES, Releases(7, 7)),
-    (SCAFFOLD(), Releases(7, 8)),
-]
+PLANNED = [(FedAvg(), 0), (ELCFS(alpha=0.1), 1), (FedDGGA(), 14), (STYLES, 7), (SCAFFOLD(), 8)]
 
 
-@pytest.mark.parametrize(("method", "expected"), PLANNED, ids=lambda value: type(value).__name__)
-def test_the_releases_of_a_plan_follow_from_its_first_round(method, expected):
+@pytest.mark.parametrize(("method", "n_statistics"), PLANNED, ids=lambda value: type(value).__name__)
+def test_the_releases_of_a_plan_follow_from_its_first_round(method, n_statistics):
     site = site_of(method, rounds=7)
-    assert planned_releases(dry_run(site, ToySegmentation().start(method), 0), site) == expected
+    assert planned_releases(dry_run(site, ToySegmentation().start(method), 0), site) == Releases(7, n_statistics)
 
 
 def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
@@ -294,10 +280,13 @@ def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, r
     assert len(describe_participation(tmp_path, Agreement(), NOISE).splitlines()) == 1
 
 
-@pytest.mark.parametrize("values", [{"min_patients": 0}, {"max_epsilon": 0.0}, {"delta": 0.0}, {"delta": 1.0}])
-def test_limits_out_of_range_are_refused(values):
-    with pytest.raises(ValueError, match=next(iter(values))):
-        Agreement(**values)
+ZERO = ["rounds", "megabytes_per_round", "replies_per_round", "min_patients", "max_epsilon", "delta"]
+
+
+@pytest.mark.parametrize(("limit", "value"), [*((limit, 0) for limit in ZERO), ("delta", 1)])
+def test_limits_out_of_range_are_refused(limit, value):
+    with pytest.raises(ValueError, match=f"{limit}.* must "):
+        Agreement(**{limit: value})
 
 
 def test_an_agreement_without_the_new_keys_allows_what_it_allowed_before():

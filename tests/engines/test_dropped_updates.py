@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -65,10 +66,8 @@ def never_asked(monkeypatch):
 
     def ask(*without: int) -> None:
         rounds = iter(range(1, 5))
-        monkeypatch.setattr(
-            "medfed.federation.rounds.choose_sites",
-            lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) in without else sites,
-        )
+        choose = lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) in without else sites  # noqa: E731
+        monkeypatch.setattr("medfed.federation.rounds.choose_sites", choose)
 
     return ask
 
@@ -82,16 +81,11 @@ def test_a_lost_update_is_as_one_that_was_not_requested(fedavg, tmp_path, never_
     assert obtained == states(toy, fedavg)
 
 
-def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, monkeypatch):
+def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, never_asked):
     """Control of the test above."""
-    monkeypatch.setattr(SiteStore, "_memory_after", lambda self, name, last: {})
-    obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
-    monkeypatch.undo()
-    rounds = iter(range(1, 5))
-    monkeypatch.setattr(
-        "medfed.federation.rounds.choose_sites",
-        lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites,
-    )
+    with patch.object(SiteStore, "_memory_after", lambda self, name, last: {}):
+        obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
+    never_asked(2)
     assert obtained != states(toy, fedavg)
 
 
@@ -158,9 +152,8 @@ def test_validating_with_the_entries_of_a_lost_round_gives_another_score(local_t
     """Control of the two tests above."""
     lost = {(2, "south")}
     obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
-    monkeypatch.setattr(
-        "medfed.federation.rounds.requests_with_last_round", without_last_in_validate(requests_with_last_round)
-    )
+    patched = "medfed.federation.rounds.requests_with_last_round"
+    monkeypatch.setattr(patched, without_last_in_validate(requests_with_last_round))
     wrong = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "wrong", lost=lost))
     differ = {key for key in obtained[1].history if obtained[1].history[key] != wrong[1].history[key]}
     assert "validation_score/south" in differ and "validation_score/north" not in differ

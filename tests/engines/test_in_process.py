@@ -63,10 +63,9 @@ def stop_after(engine, n_replies: int):
 @pytest.mark.parametrize("n_replies", [1, 2, 3, 4, 5, 8])
 def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, whole, tmp_path, n_replies):
     state = toy.start(fedavg)
+    stopped = stop_after(toy.engine(fedavg, folder=tmp_path), n_replies)
     with pytest.raises(Killed):
-        for done in federate(
-            fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_replies), state, Federation(rounds=3), 0
-        ):
+        for done in federate(fedavg, stopped, state, Federation(rounds=3), 0):
             state = done.state
     engine = toy.engine(fedavg, folder=tmp_path)
     engine.restore(state.took_part)
@@ -91,23 +90,15 @@ def test_a_stored_reply_to_another_request_is_not_used(toy, fedavg, whole, tmp_p
     assert finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg, seed=0), fedavg) == whole
 
 
-def test_only_the_files_of_two_rounds_are_kept(toy, fedavg, tmp_path):
+def test_a_damaged_and_a_missing_file_are_refused_with_their_names(toy, fedavg, tmp_path):
     finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
-    assert sorted(p.name for p in (tmp_path / "north").iterdir()) == ["round_00002.site", "round_00003.site"]
-
-
-def test_a_damaged_file_is_refused_with_its_name(toy, fedavg, tmp_path):
-    finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
+    assert files(tmp_path / "north") == ["round_00002.site", "round_00003.site"], "only those of two rounds are kept"
     path = tmp_path / "south" / "round_00003.site"
     data = bytearray(path.read_bytes())
     data[1000] ^= 4
     path.write_bytes(data)
     with pytest.raises(UserError, match="round_00003.site: the file is damaged"):
         toy.engine(fedavg, folder=tmp_path).restore(dict.fromkeys(("north", "south", "west"), 3))
-
-
-def test_a_missing_file_is_an_error_and_not_a_new_start(toy, fedavg, tmp_path):
-    finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
     (tmp_path / "west" / "round_00003.site").unlink()
     with pytest.raises(UserError, match="west.round_00003.site: is missing; it holds the state of west"):
         toy.engine(fedavg, folder=tmp_path).restore({"west": 3})
@@ -152,16 +143,12 @@ MANY = [f"client_{n:02d}" for n in range(1, 13)]
 WITHOUT_MEMORY = Training(batch_size=4, optimizer_state="reset")
 
 
-def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settings):
+def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None):
     engine = engine or toy.engine(method, MANY, folder=folder)
     start = state or toy.start(method)
     engine.restore(start.took_part) if folder else None
-    yield from (
-        (engine, done)
-        for done in federate(
-            method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, validate_every=2, **settings), 0
-        )
-    )
+    settings = Federation(rounds=n_rounds, clients_per_round=3, validate_every=2)
+    yield from ((engine, done) for done in federate(method, engine, start, settings, 0))
 
 
 @pytest.fixture(scope="module")

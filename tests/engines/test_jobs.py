@@ -135,9 +135,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(phanto
     config = config_of(phantom, "method.name=fedavg")
     simulation = build_experiment(config, tmp_path, quiet=True, jobs=2)
     engine = simulation.engine
-    engine.on_step = lambda site, step, n_steps: os.kill(
-        next(iter(engine._workers.processes.values()))._process.pid, signal.SIGKILL
-    )
+    first = lambda: next(iter(engine._workers.processes.values()))._process.pid  # noqa: E731
+    engine.on_step = lambda site, step, n_steps: os.kill(first(), signal.SIGKILL)
     sentence = "the worker process of .* failed: its process was killed, as the operating system does when memory runs"
     with pytest.raises(UserError, match=sentence):
         list(federate(config.method, engine, simulation.start, config.federation, config.seed))
@@ -146,10 +145,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(phanto
 
 @pytest.mark.parametrize("on_bad_update", ["stop", "drop"])
 def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad_update, phantom, tmp_path):
-    config = config_of(
-        phantom, "method.name=fedavg", "training.learning_rate=1e30", f"federation.on_bad_update={on_bad_update}"
-    )
-    sentences = []
+    changes = ["method.name=fedavg", "training.learning_rate=1e30", f"federation.on_bad_update={on_bad_update}"]
+    config, sentences = config_of(phantom, *changes), []
     for jobs in (1, 2):
         with pytest.raises(UserError) as raised:
             rounds(config, tmp_path / str(jobs), jobs)
@@ -162,25 +159,22 @@ def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad
         assert sentences[0] == sentences[1] and sentences[0].startswith("round 1: 0 of 3 sites")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "sentence"),
-    [
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/x/y"),
-            1,
-            "t: /x/y: No space left on device; free some space and continue with --resume",
-        ),
-        (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
-        (ValueError("boom"), 1, "ValueError: boom"),
-        (KeyError("boom"), 1, "KeyError: 'boom'"),
-        (UserError("BMC: boom"), 2, "t: BMC: boom"),
-    ],
-    ids=["full disk", "memory", "ValueError", "KeyError", "UserError"],
-)
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "/x/y")
+ERRORS = {  # the error of a site: (the error, the exit code, a line on stderr)
+    "full disk": (FULL_DISK, 1, "t: /x/y: No space left on device; free some space and continue with --resume"),
+    "memory": (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
+    "ValueError": (ValueError("boom"), 1, "ValueError: boom"),
+    "KeyError": (KeyError("boom"), 1, "KeyError: 'boom'"),
+    "UserError": (UserError("BMC: boom"), 2, "t: BMC: boom"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
 def test_an_error_at_a_site_ends_the_program_alike_with_any_number_of_jobs(
-    error, code, sentence, tiny_phantom, tmp_path, monkeypatch, capfd
+    case, tiny_phantom, tmp_path, monkeypatch, capfd
 ):
     """A bug keeps its traceback, which the worker prints."""
+    error, code, sentence = ERRORS[case]
 
     def fail(site, request):
         raise error
@@ -212,9 +206,8 @@ def test_notices_do_not_depend_on_the_number_of_jobs(tiny_phantom, tmp_path, mon
         return reply(site, request)
 
     monkeypatch.setattr(Site, "reply", slow)
-    config = config_of(
-        tiny_phantom, "method.name=ccst", "method.transfer=moments", "method.k=9", "method.min_patients=1"
-    )
+    changes = ["method.name=ccst", "method.transfer=moments", "method.k=9", "method.min_patients=1"]
+    config = config_of(tiny_phantom, *changes)
     notices = {}
     for jobs in (1, 2):
         run = RunFolder(tmp_path / str(jobs))

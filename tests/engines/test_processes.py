@@ -176,18 +176,3 @@ def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, 
     completed = [*seen, last]
     assert [digest(one.state.to_bytes()) for one in completed] == [digest(one.state.to_bytes()) for one in expected]
     assert last.history == expected[2].history
-
-
-@pytest.mark.slow
-def test_a_user_error_of_a_site_becomes_its_failed_reply(tiny_phantom, tmp_path):
-    """The training diverges in a process that is started as a program."""
-    config = load_text(
-        tiny_yaml(tiny_phantom),
-        "tiny.yaml",
-        ["method.name=fedavg", "training.learning_rate=1e30", "federation.engine=processes"],
-    )
-    simulation = build_experiment(config, tmp_path / "sites", quiet=True)
-    request = Message("train", simulation.start.weights, {}, {"round": 1, "last": 0})
-    reply = simulation.engine.exchange("train", {"HK": request})["HK"]
-    simulation.engine.close()
-    assert reply.kind == "failed" and reply.facts["why"].startswith("HK: training diverged in round 1, step ")

@@ -107,9 +107,13 @@ def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folde
     assert ask(site, b"request", timeout_s=10) == b"request"
 
 
-def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, monkeypatch):
-    monkeypatch.setattr(worker_process, "TRANSFER_TIMEOUT_S", 1)
-    monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)
+@pytest.fixture
+def short_timeouts(monkeypatch):
+    for name, seconds in (("TRANSFER_TIMEOUT_S", 1), ("EXIT_TIMEOUT_S", 0.2), ("LOAD_TIMEOUT_S", 1.0)):
+        monkeypatch.setattr(worker_process, name, seconds)
+
+
+def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, short_timeouts):
     assert ask(site, b"request") == b"request"
     os.kill(suspended := process_id(folder, "north"), signal.SIGSTOP)
     with pytest.raises(WorkerFailed, match="^its process no longer reads requests or finishes .*ended$"):
@@ -117,20 +121,11 @@ def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, mon
     assert not is_alive(suspended)
 
 
-@pytest.mark.parametrize(
-    ("what", "sentence"),
-    [
-        ("half", "its process no longer reads requests or finishes its reply, and was ended"),
-        ("not ready", "did not finish in time and was stopped"),
-        ("suspend", "did not finish in time and was stopped"),
-        ("steps", "did not finish in time and was stopped"),
-    ],
-)
-def test_a_process_that_stalls_anywhere_is_ended(folder, site, monkeypatch, what, sentence):
-    monkeypatch.setattr(worker_process, "TRANSFER_TIMEOUT_S", 1)
-    monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(worker_process, "LOAD_TIMEOUT_S", 1.0)
+@pytest.mark.parametrize("what", ["half", "not ready", "suspend", "steps"])
+def test_a_process_that_stalls_anywhere_is_ended(folder, site, short_timeouts, what):
     does(folder, what)
+    late = "did not finish in time and was stopped"
+    sentence = "its process no longer reads requests or finishes its reply, and was ended" if what == "half" else late
     with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
         ask(site, b"request", timeout_s=0.5)
     assert not is_alive(process_id(folder, "north"))

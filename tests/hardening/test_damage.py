@@ -23,7 +23,7 @@ from medfed.datasets.reading import read_image
 from medfed.datasets.splits import split
 from medfed.experiments.resume import check_data
 from medfed.federation.encoding import InvalidMessage
-from medfed.federation.message import Message
+from medfed.federation.message import Message, State
 from medfed.outputs.run_folder import RunFolder
 from medfed.testing.toy import ToySegmentation
 
@@ -42,6 +42,12 @@ def n_found(path: Path, read: Callable[[], object], n: int, rng: random.Random, 
             found += 1
     path.write_bytes(data)
     return found
+
+
+def n_found_without_checks(kind: type[Message] | type[State], data: bytes, path: Path, n: int, rng) -> int:
+    """A control: the format's own checks, without a checksum or TLS."""
+    path.write_bytes(data)
+    return n_found(path, lambda: kind.from_bytes(path.read_bytes()), n, rng, (InvalidMessage,))
 
 
 def spread(n: int, paths: list[Path]) -> list[tuple[Path, int]]:
@@ -134,11 +140,8 @@ def test_r10_checkpoints(measurement, tmp_path):
     n, rng = measurement.count(200, 20), measurement.rng("checkpoints")
     found = n_found(state_path, lambda: folder.load_state(kills.SETTINGS.rounds), n, rng)
     found += n_found(site_path, lambda: engine.restore({"north": kills.SETTINGS.rounds}), n, rng)
-    state = folder.load_state(kills.SETTINGS.rounds)
-    (tmp_path / "plain").write_bytes(state.to_bytes())
-    control = n_found(
-        tmp_path / "plain", lambda: type(state).from_bytes((tmp_path / "plain").read_bytes()), n, rng, (InvalidMessage,)
-    )
+    plain = folder.load_state(kills.SETTINGS.rounds).to_bytes()
+    control = n_found_without_checks(State, plain, tmp_path / "plain", n, rng)
     measurement.report(
         "one flipped bit in a checkpoint of the coordinator or of a site",
         (f"{2 * n} of {2 * n} found", f"{found} of {2 * n}", found == 2 * n),
@@ -155,10 +158,7 @@ def test_r10_messages(measurement, tmp_path):
             Channel(paths).send(message, lambda encrypted: flipped(encrypted, rng))
         except ssl.SSLError:
             found += 1
-    (tmp_path / "message").write_bytes(message)
-    control = n_found(
-        tmp_path / "message", lambda: Message.from_bytes((tmp_path / "message").read_bytes()), n, rng, (InvalidMessage,)
-    )
+    control = n_found_without_checks(Message, message, tmp_path / "message", n, rng)
     measurement.report(
         "one flipped bit in a message on its way between hospitals (TLS)",
         (f"{n} of {n} found", f"{found} of {n}", found == n),

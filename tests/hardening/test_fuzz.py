@@ -15,6 +15,7 @@ from pathlib import Path
 
 import kills
 import pytest
+import yaml
 from conftest import tiny_yaml
 from hostile_bundles import small_bundle, zipped
 from mutated_messages import MESSAGES, ODD, STATE, mutated, refused_or_stable, replace_one
@@ -109,6 +110,14 @@ def test_r11_messages(measurement, tmp_path):
     report(measurement, tmp_path, "messages and checkpoints", measurement.count(200_000, 2000), one, unchecked)
 
 
+def refuses(read: Callable[[], object]) -> bool:
+    try:
+        read()
+        return False
+    except UserError:
+        return True
+
+
 def mutated_text(text: str, rng: random.Random) -> str:
     """Return YAML text with another value, a missing, repeated or moved line, or other characters."""
     lines, kind = text.splitlines(), rng.randrange(4)
@@ -131,15 +140,9 @@ def test_r11_configs(measurement, small_phantom, tmp_path):
     text = tiny_yaml(small_phantom)
 
     def one(rng: random.Random) -> bool:
-        try:
-            load_text(mutated_text(text, rng), "config.yaml")
-            return False
-        except UserError:
-            return True
+        return refuses(lambda: load_text(mutated_text(text, rng), "config.yaml"))
 
     def unchecked(rng: random.Random) -> bool:
-        import yaml
-
         return yaml.safe_load(mutated_text(text, rng))["training"]["learning_rate"] > 1
 
     report(measurement, tmp_path, "a config", measurement.count(10_000, 200), one, unchecked)
@@ -156,15 +159,9 @@ def test_r11_files_of_a_hospital(measurement, small_phantom, tmp_path):
         for name, text in texts.items():
             text = mutated_text(text, rng) if name == changed else text
             (folder / name).write_text(text, encoding="utf-8", errors="surrogatepass")
-        try:
-            read_site_file(folder / "HK.yaml")
-            return False
-        except UserError:
-            return True
+        return refuses(lambda: read_site_file(folder / "HK.yaml"))
 
     def unchecked(rng: random.Random) -> bool:
-        import yaml
-
         return yaml.safe_load(mutated_text(own, rng))["agrees"]["rounds"] > 9
 
     report(measurement, tmp_path, "a hospital's file or plan", measurement.count(4000, 100), one, unchecked)
@@ -191,10 +188,7 @@ def test_r11_bundles(measurement, tmp_path):
             replace_one(changed, rng)
             (copy / name).write_text(json.dumps(changed))
         try:
-            check_bundle(path)
-            return False
-        except UserError:
-            return True
+            return refuses(lambda: check_bundle(path))
         finally:
             for name in names:
                 (copy / name).write_text(json.dumps(contents[name]))

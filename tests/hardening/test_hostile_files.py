@@ -94,17 +94,9 @@ def checked_images(place: Path, name: str, make: Callable[[Path], object]) -> in
 
 def nrrd(*fields_and_path) -> None:
     *fields, path = fields_and_path
-    head = [
-        "NRRD0004",
-        "type: short",
-        "dimension: 3",
-        "sizes: 6 5 4",
-        "space: left-posterior-superior",
-        "space directions: (1,0,0) (0,1,0) (0,0,3)",
-        "space origin: (0,0,0)",
-        "endian: little",
-    ]
-    path.write_bytes("\n".join([*head, *fields, "", ""]).encode())
+    head = "NRRD0004\ntype: short\ndimension: 3\nsizes: 6 5 4\nspace: left-posterior-superior\n"
+    head += "space directions: (1,0,0) (0,1,0) (0,0,3)\nspace origin: (0,0,0)\nendian: little\n"
+    path.write_text(head + "\n".join([*fields, "", ""]))
 
 
 def mhd(path: Path) -> None:
@@ -128,28 +120,20 @@ def linked(bundle: Path) -> zipfile.ZipInfo:
 def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
     """Return the hostile samples: functions that write one into a folder and let medfed read it."""
     evil, network = pickle.dumps(Evil()), SMALL_UNET.removesuffix("}")
-    weights = {name: f"{network}, weights: {name}}}" for name in ("a.pt", "a.pth", "a.safetensors")}
+    of_run = partial(run_with, name="model.safetensors", content=evil, read=lambda path: RunFolder(path).load_model())
+    checkpoint = partial(run_with, name="states/round_00001.state", content=sha256_digest(evil) + evil)
     found: dict[str, Callable[[Path], int]] = {
-        f"a pickle as weights {name}": partial(
-            config_of, root=root, old=SMALL_UNET, new=new, **{name.replace(".", "__"): evil}
-        )
-        for name, new in weights.items()
-    } | {
         "a pickle as a message": lambda place: Message.from_bytes(evil) and 0,
         "a pickle as a checkpoint in a message's place": lambda place: State.from_bytes(evil) and 0,
-        "a pickle as a checkpoint": partial(
-            run_with,
-            name="states/round_00001.state",
-            content=sha256_digest(evil) + evil,
-            read=lambda path: RunFolder(path).load_state(1),
-        ),
-        "a pickle as the model of a run": partial(
-            run_with, name="model.safetensors", content=evil, read=lambda path: RunFolder(path).load_model()
-        ),
+        "a pickle as a checkpoint": partial(checkpoint, read=lambda path: RunFolder(path).load_state(1)),
+        "a pickle as the model of a run": of_run,
         "a pickle as a codec": lambda place: (
             (place / "c.safetensors").write_bytes(evil) and load_codec(place / "c.safetensors") and 0
         ),
     }
+    for name in ("a.pt", "a.pth", "a.safetensors"):
+        file, new = {name.replace(".", "__"): evil}, f"{network}, weights: {name}}}"
+        found[f"a pickle as weights {name}"] = partial(config_of, root=root, old=SMALL_UNET, new=new, **file)
     method, data_block = "{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: prostate, "
     for words, old, new in [
         ("a YAML tag that calls", "seed: 3", "seed: !!python/object/apply:os.system ['touch EXECUTED']"),
@@ -221,12 +205,11 @@ def controls(place: Path) -> dict[str, Callable[[], object]]:
     """What happens to such files elsewhere: four readers that trust what they read."""
     (place / "a.pt").write_bytes(pickle.dumps(Evil()))
     (place / "evil.py").write_text(CODE)
+    parsed = lambda content: ConfigParser({"a": content}).get_parsed_content("a")  # noqa: E731
     return {
         "pickle": lambda: torch.load(place / "a.pt", weights_only=False),
-        "_target_ in MONAI": lambda: ConfigParser(
-            {"a": {"_target_": "os.system", "command": "touch EXECUTED"}}
-        ).get_parsed_content("a"),
-        "$ in MONAI": lambda: ConfigParser({"a": "$__import__('os').system('touch EXECUTED')"}).get_parsed_content("a"),
+        "_target_ in MONAI": lambda: parsed({"_target_": "os.system", "command": "touch EXECUTED"}),
+        "$ in MONAI": lambda: parsed("$__import__('os').system('touch EXECUTED')"),
         "../ in a zip": lambda: (place / ".." / "escaped").write_bytes(b"x"),
     }
 

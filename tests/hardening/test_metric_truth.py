@@ -60,15 +60,9 @@ def test_r17_distances_against_brute_force(measurement):
 
 def means(cases: list) -> dict[str, float]:
     """Return the means over the patients of one site, by metric."""
+    common = {"site": "A", "role": "seen", "structure": "organ"}
     rows = [
-        {
-            "site": "A",
-            "role": "seen",
-            "patient": f"p{number}",
-            "image": f"p{number}",
-            "structure": "organ",
-            **compute_mask_metrics(MASK_METRICS, *case),
-        }
+        {**common, "patient": f"p{number}", "image": f"p{number}", **compute_mask_metrics(MASK_METRICS, *case)}
         for number, case in enumerate(cases)
     ]
     result = MaskScoring().summarise(rows)["seen"]["sites"]["A"]["organ"]

@@ -18,10 +18,8 @@ def test_r2_resuming_is_bit_identical(measurement, tmp_path, name):
     counts = kills.kill_runs(name, kills.WAYS, n_kills, measurement.rng(name))
     expected = finished(tmp_path, name)
     stops = (1, 2, 3)
-    n_equal = sum(
-        kills.is_forgotten_silently(tmp_path / str(stop), name, kills.FORGET["optimisers of the sites"], stop, expected)
-        for stop in stops
-    )
+    forget = kills.FORGET["optimisers of the sites"]
+    n_equal = sum(kills.is_forgotten_silently(tmp_path / str(stop), name, forget, stop, expected) for stop in stops)
     n_different = len(counts.different)
     measurement.report(
         f"{name}: runs of {kills.SETTINGS.rounds} rounds ended at random moments by {', '.join(kills.WAYS)}",

@@ -39,7 +39,7 @@ def all_saved_in_place():
         yield
 
 
-def n_unreadable(folder: Path, save: Callable[[int], object], load: Callable[[], object], n: int, rng) -> int:
+def n_unreadable(save: Callable[[int], object], load: Callable[[], object], n: int, rng) -> int:
     """Kill a process that saves in a loop, n times; return after how many kills something cannot be loaded."""
     n_bad = 0
     for _ in range(n):
@@ -75,17 +75,12 @@ def test_r1_killed_while_saving(measurement, tmp_path):
     for state in states:
         folder.save_state(state)
     n, rng = measurement.count(200, 10), measurement.rng("R1")
-    n_bad = n_unreadable(tmp_path, lambda number: folder.save_state(states[number % 2]), load_all, n, rng)
-    with patch("medfed.outputs.run_folder.write_atomically", save_in_place):
-        n_control = n_unreadable(tmp_path, lambda number: folder.save_state(states[number % 2]), load_all, n, rng)
-    torch_path = tmp_path / "in_place.pt"
-    n_torch = n_unreadable(
-        tmp_path,
-        lambda number: torch.save({"w": weights}, torch_path),
-        lambda: torch.load(torch_path, weights_only=True),
-        n,
-        rng,
-    )
+    save, torch_path = lambda number: folder.save_state(states[number % 2]), tmp_path / "in_place.pt"
+    n_bad = n_unreadable(save, load_all, n, rng)
+    with all_saved_in_place():
+        n_control = n_unreadable(save, load_all, n, rng)
+    save_by_torch = lambda number: torch.save({"w": weights}, torch_path)  # noqa: E731
+    n_torch = n_unreadable(save_by_torch, lambda: torch.load(torch_path, weights_only=True), n, rng)
     measurement.report(
         f"SIGKILL after 20 to 150 ms of saving checkpoints of {4 * N_WEIGHTS >> 20} MB in a loop",
         (f"0 of {n} with an unreadable checkpoint", f"{n_bad} of {n}", n_bad == 0),

@@ -9,16 +9,6 @@ def with_requests(*sites: str) -> LateReplies:
     return late
 
 
-def test_the_first_reply_in_time_causes_no_warning_and_further_ones_cause_one():
-    late = with_requests("HK")
-    late.record_reply("key of HK", "HK")
-    assert late.take_warnings() == []
-    late.record_reply("key of HK", "HK")
-    late.record_reply("key of HK", "HK")
-    assert late.take_warnings() == ["HK: its reply 'train' of round 3 was received twice; it is not used"]
-    assert late.take_warnings() == []
-
-
 def test_the_warning_of_a_late_reply_has_the_delay_and_the_sites_reason(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(late_replies.time, "monotonic", lambda: now[0])

@@ -1,4 +1,4 @@
-"""What `medfed site` says if a path in the hospital's file, or the path of the file itself, is wrong."""
+"""Paths in the file of a hospital, and in the plan next to it."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from medfed.core.errors import UserError
+from medfed.deployment.join import read_site_file
 from medfed.deployment.take_part import run_site
 
 PLAN = """
-data: {name: folder, root: data}
-network: {name: unet, features: [4, 4, 4, 8, 8, 4]}
-method: {name: fedavg}
-federation: {rounds: 1}
+data: {{name: folder, root: data{}}}
+network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+method: {{name: fedavg}}
+federation: {{rounds: 1}}
 """
 
 
@@ -27,7 +28,7 @@ def test_a_missing_folder_of_images_is_named_with_the_path_that_starts_at_the_fo
 ):
     (tmp_path / "clinic").mkdir()
     (tmp_path / "own").mkdir()  # in the current folder, where no path of the file starts
-    (tmp_path / "clinic" / "plan.yaml").write_text(PLAN)
+    (tmp_path / "clinic" / "plan.yaml").write_text(PLAN.format(""))
     (tmp_path / "clinic" / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\ndata: {root: own}\n")
     monkeypatch.chdir(tmp_path)
     found = f"the folder 'clinic/own' does not exist (medfed looked for {tmp_path}/clinic/own)"
@@ -41,3 +42,16 @@ def test_a_hospital_in_a_folder_without_yaml_files_learns_which_folder_was_searc
         "the file, or write the path of the file"
     )
     assert f"The folder {tmp_path}/none does not exist" in refusal("none/BMC.yaml")
+
+
+def test_a_plan_may_not_name_the_file_of_the_secret_and_the_hospital_may(tmp_path):
+    """The secret hides the names of DICOM patients."""
+    site_file = tmp_path / "HK.yaml"
+    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
+    (tmp_path / "plan.yaml").write_text(PLAN.format(", dicom_salt: /etc/services"))
+    with pytest.raises(UserError, match="plan.yaml: data.dicom_salt: .* the coordinator could then know"):
+        read_site_file(site_file)
+    for plan in ("", ", dicom_salt: /etc/services"):
+        (tmp_path / "plan.yaml").write_text(PLAN.format(plan))
+        site_file.write_text("site: HK\nagrees: {rounds: 1}\ndata: {dicom_salt: salt}\n")
+        assert read_site_file(site_file)[1].data.dicom_salt == str(tmp_path / "salt")
