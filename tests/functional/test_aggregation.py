@@ -45,42 +45,25 @@ def test_one_of_three_opposite_signs_masks_two_thirds_of_the_change():
     assert half["w"].tolist() == pytest.approx([3, 1 / 3, 0, 0])
 
 
-def test_two_sites_with_opposite_signs_and_equal_votes_change_nothing():
-    start = {"w": torch.tensor([1.0])}
-    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    result = gradient_masked_average(
-        start, [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}], half, torch.ones(2), PARAMETERS, 0.4
-    )
-    assert torch.equal(result["w"], start["w"])
-
-
 def test_agreement_equal_to_the_threshold_is_not_masked():
     """A third against a third; and none against none, so that a threshold of 0 is the average there too."""
     assert gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 1 / 3)["w"][1].item() == pytest.approx(2)
-    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    start, half = {"w": torch.tensor([1.0])}, torch.tensor([0.5, 0.5], dtype=torch.float64)
     opposite = [{"w": torch.tensor([4.0])}, {"w": torch.tensor([0.5])}]
-    result = gradient_masked_average({"w": torch.tensor([1.0])}, opposite, half, torch.ones(2), PARAMETERS, 0.0)
-    assert result["w"] == 2.25
+    for threshold, expected in ((0.0, 2.25), (0.4, 1.0)):  # the average, or no change at all
+        result = gradient_masked_average(start, opposite, half, torch.ones(2), PARAMETERS, threshold)
+        assert result["w"] == expected
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4])
 def test_full_agreement_or_threshold_zero_gives_exactly_the_average(threshold):
     rng = torch.Generator().manual_seed(0)
-    start = {"w": torch.randn(1000, generator=rng)}
-    same = torch.randn(1000, generator=rng).sign()
-    moved = [
-        {
-            "w": start["w"]
-            + (same if threshold else 1)
-            * torch.rand(1000, generator=rng)
-            * (1 if threshold else torch.randn(1000, generator=rng).sign())
-        }
-        for _ in range(3)
-    ]
+    start, same = torch.randn(1000, generator=rng), torch.randn(1000, generator=rng).sign()
+    signs = [same if threshold else torch.randn(1000, generator=rng).sign() for _ in range(3)]
+    moved = [{"w": start + sign * torch.rand(1000, generator=rng)} for sign in signs]
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    assert torch.equal(
-        gradient_masked_average(start, moved, shares, UNIFORM, PARAMETERS, threshold)["w"], average(moved, shares)["w"]
-    )
+    actual = gradient_masked_average({"w": start}, moved, shares, UNIFORM, PARAMETERS, threshold)["w"]
+    assert torch.equal(actual, average(moved, shares)["w"])
 
 
 @pytest.mark.parametrize(

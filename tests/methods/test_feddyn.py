@@ -67,24 +67,14 @@ NORTH, SOUTH = Quadratic(2.0, 1.0), Quadratic(6.0, 5.0)  # the mean loss has its
 def quadratic_sites(method, n_steps: int = 30) -> InProcess:
     """Sites that minimise exactly: each step of SGD leaves 1/3 of the distance (alpha = 2: 1 - 4/6, 1 - 8/6)."""
     settings = Training("sgd", learning_rate=1 / 6, batch_size=1, augment=False, optimizer_state="reset")
-    return InProcess(
-        [
-            Site(
-                name,
-                problem,
-                None,
-                problem,
-                method,
-                Scalar(),
-                ToySegmentation.architecture,
-                settings,
-                frozenset(),
-                n_steps,
-                seed=0,
-            )
-            for name, problem in (("north", NORTH), ("south", SOUTH))
-        ]
-    )
+    architecture = ToySegmentation.architecture
+
+    def site(name: str, problem: Quadratic) -> Site:
+        return Site(
+            name, problem, None, problem, method, Scalar(), architecture, settings, frozenset(), n_steps, seed=0
+        )
+
+    return InProcess([site("north", NORTH), site("south", SOUTH)])
 
 
 def test_three_rounds_with_south_absent_in_the_second_equal_those_computed_by_hand():

@@ -30,30 +30,20 @@ def started(toy, method: Method) -> LocalRound:
     return local_round(toy, method, network=network, start_weights=copy.deepcopy(network.state_dict()))
 
 
-def test_at_the_start_weights_the_term_and_its_gradient_are_zero(any_toy):
-    method = FedProx(mu=3.0)
-    local = started(any_toy, method)
-    batch = batch_of(any_toy, 2)
-    output = local.forward(replace(batch, image=batch.image.double()))
-    term = method.regulariser(local, output)
-    gradients = torch.autograd.grad(term, list(trainable_parameters(local.network).values()))
-    assert term == 0 and all(not gradient.any() for gradient in gradients)
-
-
-def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy):
-    """Every weight has changed by 0.5: the term is mu / 2 * 0.25 per weight, its gradient mu * 0.5."""
+@pytest.mark.parametrize("change", [0.0, 0.5])
+def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy, change):
+    """If every weight has changed by 0.5, the term is mu / 2 * 0.25 per weight, and its gradient mu * 0.5."""
     method = FedProx(mu=3.0)
     local = started(any_toy, method)
     weights = list(trainable_parameters(local.network).values())
     with torch.no_grad():
         for entry in weights:
-            entry += 0.5
+            entry += change
     batch = batch_of(any_toy, 2)
-    output = local.forward(replace(batch, image=batch.image.double()))
-    term = method.regulariser(local, output)
-    assert float(term.detach()) == pytest.approx(1.5 * 0.25 * sum(entry.numel() for entry in weights))
+    term = method.regulariser(local, local.forward(replace(batch, image=batch.image.double())))
+    assert float(term.detach()) == pytest.approx(1.5 * change**2 * sum(entry.numel() for entry in weights), abs=0)
     for gradient in torch.autograd.grad(term, weights):
-        assert torch.allclose(gradient, torch.full_like(gradient, 1.5))
+        assert torch.allclose(gradient, torch.full_like(gradient, 3 * change), atol=1e-8 * (change > 0))
 
 
 def test_a_large_mu_keeps_the_weights_close_to_the_start(toy):
