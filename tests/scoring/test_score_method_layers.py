@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -124,16 +125,12 @@ def changed(export, tmp_path, name, change):
     return bundle
 
 
-def recorded(**values):
-    return lambda facts: facts.update(values)
+def recorded(block="", **values):
+    """The change of values in a block of the facts, or of the facts."""
+    return lambda facts: (facts[block] if block else facts).update(values)
 
 
-def settings(**values):
-    return lambda facts: facts["method_settings"].update(values)
-
-
-def network(**values):
-    return lambda facts: facts["network"].update(values)
+settings, network = partial(recorded, "method_settings"), partial(recorded, "network")
 
 
 def second_name(facts):

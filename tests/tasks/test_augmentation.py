@@ -9,14 +9,11 @@ def theta(n: int, seed: int = 0, **settings) -> torch.Tensor:
     return draw_affine(n, torch.Generator().manual_seed(seed), **settings)
 
 
-def test_without_rotation_scaling_and_flip_nothing_changes():
+def test_without_rotation_scaling_and_flip_nothing_changes_and_a_flip_mirrors_the_first_axis():
     image = torch.randn(3, 2, 8, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     label = (image > 0).to(torch.uint8)
     identity = theta(3, max_rotation_deg=0, max_scaling=0, flip=False)
     assert torch.allclose(warp(image, identity), image) and torch.equal(warp(label, identity, mode="nearest"), label)
-
-
-def test_a_flip_mirrors_the_first_axis():
     image = torch.arange(32, dtype=torch.float64).reshape(1, 1, 4, 8).expand(8, -1, -1, -1)
     moved = warp(image, theta(8, max_rotation_deg=0, max_scaling=0))
     flipped = [torch.allclose(m, i.flip(-2)) for m, i in zip(moved, image, strict=True)]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,14 +46,11 @@ def test_scale_does_not_matter_and_levels_are_concatenated():
     assert boundary_distance([7 * level for level in levels], square()).tolist() == pytest.approx([0.5])
 
 
-def test_images_without_an_outline_are_left_out():
+def test_images_without_an_outline_are_left_out_and_coarse_levels_are_interpolated_to_the_mask():
     mask = square(3)
     mask[1] = 0
     mask[2] = 1  # no background
     assert len(boundary_distance([features(1.0).expand(3, -1, -1, -1)], mask)) == 1
-
-
-def test_coarse_levels_are_interpolated_to_the_mask():
     assert boundary_distance([torch.rand(1, 4, 8, 8)], square()).shape == (1,)
 
 
@@ -77,24 +75,15 @@ def test_sites_send_it_with_their_validation_score_and_the_ledger_shows_it(measu
     ]
 
 
-def test_a_site_sends_it_only_if_the_config_asks_for_it(measuring, toy, fedavg):
+def test_it_is_measured_only_if_the_config_asks_for_it_and_not_with_empty_masks(measuring, toy, fedavg):
     """Measuring it changes no weight and no score."""
     measured, plain = last(measuring, fedavg), last(toy, fedavg)
     assert not [name for name in plain.history if "boundary" in name]
     assert {row["name"] for row in plain.ledger if row["kind"] == "validate" and row["direction"] == "up"} == {"score"}
     assert measured.state.to_bytes() == plain.state.to_bytes()
     assert measured.history["validation_score"] == plain.history["validation_score"]
-
-
-def test_a_site_with_empty_masks_sends_none(measuring, fedavg):
     site = measuring.engine(fedavg).local_sites[0]
     site.validation = replace(site.validation, labels=torch.zeros_like(site.validation.labels))
     reply = site.reply(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
     assert reply.facts.keys() == {"score"}
-
-
-def test_the_evaluator_measures_nothing_unless_the_config_asks_for_it(toy):
-    class Unread:
-        task, sites, validation_site = toy.task, [], None
-
-    assert boundary_distances(Unread(), {}) == {}
+    assert boundary_distances(SimpleNamespace(task=toy.task, sites=[], validation_site=None), {}) == {}

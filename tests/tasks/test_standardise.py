@@ -48,12 +48,9 @@ def test_numbers_by_hand(word):
     assert torch.allclose(seen(segmentation(word), VOLUME).reshape(2, 2), torch.tensor(BY_HAND[word]), atol=1e-6)
 
 
-def test_the_volume_of_a_classified_image_is_the_image():
+def test_a_constant_channel_becomes_0_volume_needs_moments_and_the_volume_of_a_classified_image_is_the_image():
     task = Classification(("a", "b"), 1, 2, standardised="volume")
     assert torch.allclose(seen(task, VOLUME).reshape(2, 2), torch.tensor([[-1.0, 1], [-1, 1]]), atol=1e-6)
-
-
-def test_a_constant_channel_becomes_0_and_volume_needs_moments():
     for word in ("slice", "volume"):
         assert torch.equal(seen(segmentation(word), torch.full((2, 1, 4, 4), 0.5)), torch.zeros(2, 1, 4, 4))
     with pytest.raises(ValueError, match="needs the moments of the images' volumes"):

@@ -182,7 +182,11 @@ def test_pickles_which_torch_export_would_load_are_refused_without_loading_them(
     assert (tmp_path / "ran").exists(), "this is why the check exists"
 
 
-def test_unknown_repeated_damaged_and_compressed_parts_are_refused_before_they_are_unpacked(parts):
+def test_missing_unknown_repeated_damaged_and_compressed_parts_are_refused_before_they_are_unpacked(parts):
+    for name in ("archive_version", "models/model.json", "data/weights/model_weights_config.json"):
+        less = {part: content for part, content in parts.items() if part != f"model/{name}"}
+        with pytest.raises(UserError, match=f"the part {name} is missing"):
+            check_program(packed(less), "model.pt2")  # PyTorch would read it in its old format, which is unpickled
     library = packed(parts, [("model/data/aotinductor/model/x.so", b"")])
     with pytest.raises(UserError, match="has the part 'data/aotinductor/model/x.so'"):
         check_program(library, "model.pt2")
@@ -199,14 +203,6 @@ def test_unknown_repeated_damaged_and_compressed_parts_are_refused_before_they_a
     check_program(packed(spaces), "model.pt2")
     with pytest.raises(UserError, match="is compressed"):
         check_program(packed(spaces, compression=zipfile.ZIP_DEFLATED), "model.pt2")
-
-
-@pytest.mark.parametrize("name", ["archive_version", "models/model.json", "data/weights/model_weights_config.json"])
-def test_a_program_without_a_part_is_refused(parts, name):
-    """PyTorch would read a file without programs as one of its old format, which is unpickled."""
-    less = {part: content for part, content in parts.items() if part != f"model/{name}"}
-    with pytest.raises(UserError, match=f"the part {name} is missing"):
-        check_program(packed(less), "model.pt2")
 
 
 def test_a_file_in_which_python_and_pytorch_find_other_parts_is_refused(parts):
@@ -230,15 +226,12 @@ def test_a_file_in_which_python_and_pytorch_find_other_parts_is_refused(parts):
         check_program(io.BytesIO(data), "model.pt2")
 
 
-@pytest.mark.parametrize(
-    "definition",
-    [
+def test_a_config_may_load_only_the_checked_program():
+    check_inference({"network_def": PROGRAM_DEF}, "inference.json")
+    for definition in (
         {"_target_": LOAD, "f": "/tmp/model.pt2"},
         {"_target_": LOAD, "f": "$@bundle_root + '/models/model.pt2'", "extra_files": {}},
         {"_target_": UNFLATTEN, "module": "@network"},
-    ],
-)
-def test_a_config_may_load_only_the_checked_program(definition):
-    check_inference({"network_def": PROGRAM_DEF}, "inference.json")
-    with pytest.raises(UserError, match="may load models/model.pt2 only"):
-        check_inference({"network_def": definition}, "inference.json")
+    ):
+        with pytest.raises(UserError, match="may load models/model.pt2 only"):
+            check_inference({"network_def": definition}, "inference.json")

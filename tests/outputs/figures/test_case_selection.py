@@ -16,7 +16,7 @@ def image_rows(n=40):
     return [{"site": "A", "role": "unseen", "image": f"i{k}", "label": label} for k, label in enumerate(labels)]
 
 
-def test_the_same_cases_are_chosen_whatever_the_scores_and_the_order():
+def test_the_same_unseen_cases_are_chosen_whatever_the_scores_and_the_order_and_few_are_all():
     chosen = [row["image"] for row in case_selection.select_common_cases(mask_rows(), 3)]
     assert len(set(chosen)) == 3
     other_scores = [row | {"dice": 0.8 - row["dice"]} for row in mask_rows()]
@@ -24,9 +24,6 @@ def test_the_same_cases_are_chosen_whatever_the_scores_and_the_order():
     without = [name for name in "abcdefgh" if name not in chosen][0]
     others = case_selection.select_common_cases(mask_rows("abcdefgh".replace(without, "")), 3)
     assert [row["image"] for row in others] == chosen
-
-
-def test_seen_cases_are_not_chosen_and_few_are_all():
     seen = [row | {"role": "seen", "image": "z"} for row in mask_rows()]
     assert {row["image"] for row in case_selection.select_common_cases(seen + mask_rows("ab"), 3)} == {"a", "b"}
     assert case_selection.select_common_cases(seen, 3) == []

@@ -23,15 +23,12 @@ def sites(exchanged=True):
     }
 
 
-def test_a_style_does_not_depend_on_position():
+def test_a_style_does_not_depend_on_position_but_on_brightness_contrast_and_sharpness():
     """Moving an image around its borders changes no amplitude, mean or percentile."""
     image = np.random.default_rng(0).random((2, 3, 16, 20))
     moved = np.roll(image, (5, 3), axis=(2, 3))
     assert describe_style(moved) == pytest.approx(describe_style(image))
     assert not np.allclose(describe_style(image**2), describe_style(image))
-
-
-def test_brightness_contrast_and_sharpness_each_change_the_description():
     image = np.random.default_rng(0).random((1, 1, 32, 32))
     smooth = (image + np.roll(image, 1, axis=2) + np.roll(image, 1, axis=3)) / 3
     for other in (image + 0.1, 0.5 + 0.5 * (image - 0.5), smooth):
@@ -97,13 +94,10 @@ def test_the_map_of_interpolation_has_a_panel_for_each_ratio_with_the_same_origi
     assert [text.get_text() for text in legend.get_texts()] == ["images of a", "as at b", "as at c"]
 
 
-def test_the_same_bytes_each_time(tmp_path):
+def test_the_figure_has_the_same_bytes_each_time_and_importing_the_module_does_not_import_scikit_learn(tmp_path):
     pytest.importorskip("sklearn")
     for name in ("a.png", "b.png"):
         style_map.save_style_map(sites(), tmp_path / name, "real data")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
-def test_importing_the_module_does_not_import_scikit_learn():
     code = "import sys, medfed.outputs.figures.style_map; print('sklearn' in sys.modules)"
     assert run_without(("medfed", "sklearn"), code) == "False\n"

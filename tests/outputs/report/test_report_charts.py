@@ -42,16 +42,13 @@ def rounds(figure):
     ]
 
 
-def test_a_box_shows_the_quartiles_the_median_and_every_value():
-    """0, 1, ..., 4: quartiles 1 and 3, median 2, whiskers to 0 and 4."""
+def test_a_box_shows_the_quartiles_the_median_and_every_value_and_a_failure_is_a_cross():
+    """0, 1, ..., 4: quartiles 1 and 3, median 2, whiskers to 0 and 4. A group without values is only a name."""
     axes = box_axes(group([0, 1, 2, 3, 4]), limits=(0, 4))
     (box,) = axes.patches
     assert sorted({float(x) for x in box.get_path().vertices[:4, 0]}) == [1, 3]
     assert {tuple(sorted(line.get_xdata())) for line in axes.lines[:3]} == {(0, 1), (3, 4), (2, 2)}
     assert markers(axes, "o") == [0, 1, 2, 3, 4]
-
-
-def test_a_failure_is_a_cross_and_a_group_without_values_is_only_a_name():
     axes = box_axes(group([0.0, 0.5, 1.0], [True, False, False]), group([], name="b"), limits=(0, 1))
     assert markers(axes, "x") == [0.0] and markers(axes, "o") == [0.5, 1.0]
     assert [text.get_text() for text in axes.texts] == ["a, n=3", "b, n=0"] and len(axes.patches) == 1

@@ -41,15 +41,14 @@ def test_mean_change_interval_share_and_worst_loss_are_those_worked_out_by_hand(
     assert (actual.worst_patient, actual.worst_without, actual.worst_adapted) == ("A/p1", 0.70, 0.69)
 
 
-def test_without_a_loss_there_is_no_worst_patient_and_the_share_may_still_be_large():
-    """None of 5 became worse: the upper end is 1 - 0.025^(1/5) = 52 %. Equal changes have no interval."""
+def test_without_a_loss_there_is_no_worst_patient_and_a_patient_counts_once_with_the_mean_over_the_runs():
+    """None of 5 became worse: the upper end is 1 - 0.025^(1/5) = 52 %. Equal changes have no interval.
+
+    Two seeds: the changes -10 and +12 points of p0 are +1 on average, so p0 did not become worse.
+    """
     actual = effect(masks([0.5] * 5), masks([0.5] * 5))
     assert (actual.n_worse, actual.worst_patient, actual.low) == (0, None, None)
     assert (actual.worse_low, actual.worse_high) == pytest.approx((0, 1 - 0.025**0.2))
-
-
-def test_a_patient_counts_once_with_the_mean_over_the_runs():
-    """Two seeds: the changes -10 and +12 points of p0 are +1 on average, so p0 did not become worse."""
     actual = effect(masks([0.5, 0.5]) * 2, masks([0.4, 0.5]) + masks([0.62, 0.48]))
     assert (actual.n_patients, actual.n_worse, actual.worst_patient) == (2, 1, "A/p1")
     assert actual.adapted - actual.without == pytest.approx((0.01 - 0.01) / 2)
@@ -127,21 +126,15 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [
-        (UNADAPTED, "", None),
-        (UNADAPTED, "site,", "site"),
-        ("summary.json", '"n_worse"', '"n_wors"'),
-        ("summary.json", '"by": "tent"', '"by": "tints"'),
-    ],
+    [(UNADAPTED, "site,", "site"), ("summary.json", "n_worse", "n_wors"), ("summary.json", '"tent"', '"tints"')],
 )
 def test_a_damaged_adaptation_is_named_in_one_sentence(tmp_path, capsys, unpainted_figures, name, old, new):
     rows = mask_rows(["A", "B"], "C")
     path = made_run(tmp_path / "run", rows=rows)
     adapted_run(path, rows, [row for row in rows if row["role"] == "unseen"])
-    if new is None:
-        (path / name).unlink()
-    else:
-        (path / name).write_text((path / name).read_text().replace(old, new))
-    assert main([str(path), "--quiet"]) == 2
-    error = capsys.readouterr().err
-    assert f"{name}: " in error and error.count("\n") == 1
+    (path / name).write_text((path / name).read_text().replace(old, new))
+    for _ in range(2 if name == UNADAPTED else 1):
+        assert main([str(path), "--quiet"]) == 2
+        error = capsys.readouterr().err
+        assert f"{name}: " in error and error.count("\n") == 1
+        (path / name).unlink(missing_ok=True)  # the second time, it is missing

@@ -5,15 +5,8 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row
 
 METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:codec=a_b ccst:codec=../x".split()
-VALUES = (
-    "federation.participating=2",
-    "network.weights=/a/b.pth",
-    "network.weights=/a_b.pth",
-    "data.root=Ä",
-    "training.betas=[0.9, 0.99]",
-    "x=" + "y" * 300,
-    "x=" + "y" * 299,
-)
+VALUES = "federation.participating=2 network.weights=/a/b.pth network.weights=/a_b.pth data.root=Ä".split()
+VALUES += ["training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299]
 ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
 ROWS += [ComparisonRow("local", (), "BMC"), ComparisonRow("pooled")]
 
@@ -28,14 +21,11 @@ def test_folder_names_are_valid_and_unique():
     assert ComparisonRow("elcfs", ("federation.participating=2",)).folder == "elcfs--federation.participating=2"
 
 
-def test_a_row_is_read_from_the_folder_of_a_run(tmp_path):
+def test_a_row_is_read_from_the_folder_of_a_run_and_a_run_without_a_row_uses_its_method(tmp_path):
+    assert read_row(tmp_path, "elcfs").label == "elcfs"
     for row in ROWS:
         row.write(RunFolder(tmp_path))
         assert read_row(tmp_path, "other") == row
-
-
-def test_a_run_without_a_row_uses_its_method(tmp_path):
-    assert read_row(tmp_path, "elcfs").label == "elcfs"
 
 
 def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_settings():

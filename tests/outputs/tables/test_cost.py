@@ -51,8 +51,10 @@ def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     assert cost_rows({"m": actual}, cost.PARTS) == [head, numbers]
 
 
-def test_a_run_without_timings_has_bytes_only(tmp_path):
-    folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}], [])
+def test_timings_of_uncommitted_rounds_are_removed_and_a_run_without_timings_has_bytes_only(tmp_path):
+    folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}] * 3, [])
+    folder.truncate(2)
+    assert [row["round"] for row in folder.timings()] == [1, 2]
     (tmp_path / "timings.csv").unlink()
     actual = read_cost(folder)
     assert (actual.train_s, actual.aggregate_s, actual.up) == (None, None, 1e6)
@@ -112,12 +114,6 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
     assert effort_notes(costs, dict.fromkeys(costs, "ccst"))[0] == (
         "LESS EFFORT than ccst (0.50 times the steps and 0.50 times the images): fedavg"
     )
-
-
-def test_timings_of_uncommitted_rounds_are_removed(tmp_path):
-    folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}] * 3, [])
-    folder.truncate(2)
-    assert [row["round"] for row in folder.timings()] == [1, 2]
 
 
 def test_a_row_with_as_many_steps_and_images_as_its_baseline_is_named_first():
