@@ -21,8 +21,6 @@ AXES = (-2, -1)
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 3) -> dict[str, float | int]:
     """Time three implementations of ELCFS's amplitude exchange on one batch of random RGB images.
 
-    As in training, a restyled batch is discarded when the next one is computed, which needs little memory allocation.
-
     Returns:
         The arguments, `threads`, the median times in ms for all restyled images and their ratios, and
         `max_relative_difference`, the largest difference from another implementation relative to the brightest pixel.

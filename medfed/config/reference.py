@@ -111,7 +111,7 @@ def named_blocks() -> dict[str, type]:
 
 
 def _group(cls: type, block: str, name: str, settings: Mapping[str, Setting]) -> Group:
-    """Return a group with the title and the source that the docstrings have."""
+    """Build a group of settings; its title and source come from the docstrings of the class and its module."""
     module = sys.modules[cls.__module__]
     paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
     title = BLOCK_TITLES.get(block, inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0])

@@ -247,6 +247,7 @@ def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
 
 
 def _facts_of(replies: Mapping[str, Message], name: str) -> dict[str, float]:
+    """The fact `name` of each site whose reply has it."""
     return {site: reply.facts[name] for site, reply in replies.items() if name in reply.facts}
 
 

@@ -110,6 +110,7 @@ class Stack(Method):
 
     @property
     def fact_names(self) -> frozenset[str]:
+        """The names of all methods."""
         return frozenset().union(*(method.fact_names for method in self.methods))
 
     @property
@@ -122,6 +123,7 @@ class Stack(Method):
         return tuple(sorted({name for method in self.methods for name in method.files}))
 
     def with_files(self, names: Mapping[str, str]) -> Stack:
+        """A stack whose methods read the same files from other paths."""
         return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:

@@ -337,7 +337,7 @@ class RunFolder:
         return self.path / MANIFESTS[name == "timings.csv"]
 
     def _announce(self, new: Mapping[str, Entry], number: int | None = None) -> None:
-        """List the content that files are about to get in the manifests, if there are any."""
+        """Write the sizes and checksums that files are about to get into the manifests, before the files change."""
         for path in map(self.path.joinpath, MANIFESTS):
             own = {name: entry for name, entry in new.items() if self._manifest_of(name) == path}
             if own and (manifest := read_manifest(path)):

@@ -121,7 +121,6 @@ def _comment(paragraph: str, indent: str = "") -> list[str]:
 
 
 def _place(key: str) -> int:
-    """Position of a block in the config."""
     return _BLOCKS.index(key) if key in _BLOCKS else len(_BLOCKS)
 
 
