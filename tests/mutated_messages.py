@@ -10,12 +10,13 @@ import torch
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.message import Message, State, failed_reply
 
-ODD = [
-    *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1.5, 1e308, float("nan"), float("inf")),
-    *("", "a", "weights/z", "\n", "\ud800", "\u202e", "a" * 2000),
-    *([], {}, [[]], [None], ["a"], [0, 2**62], [2**40, 2**40], {"a": 1}, {"why": 3}),
-    *("C64", "F4", "BOOL", "U16", "F8_E4M3", "I64", [[[[[[[[[[[[0]]]]]]]]]]]]),
-]
+ODD = json.loads(r"""[
+    null, true, false, 0, -1, 1, 2147483648, 9223372036854775808, 1000000000000000000000000000000, 1.5, 1e308,
+    NaN, Infinity, "", "a", "weights/z", "\n", "\ud800", "\u202e", [], {}, [[]], [null], ["a"],
+    [0, 4611686018427387904], [1099511627776, 1099511627776], {"a": 1}, {"why": 3},
+    "C64", "F4", "BOOL", "U16", "F8_E4M3", "I64", [[[[[[[[[[[[0]]]]]]]]]]]]
+]""")
+ODD.insert(ODD.index("\u202e") + 1, "a" * 2000)
 MESSAGES = [
     Message(
         "train",

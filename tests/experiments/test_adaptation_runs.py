@@ -4,7 +4,6 @@ import csv
 
 from conftest import small_yaml
 
-from medfed import train
 from medfed.config.schema import load_text
 from medfed.experiments.evaluation import evaluate
 from medfed.experiments.run import start_or_resume
@@ -50,11 +49,3 @@ def test_with_tent_the_scores_without_it_are_those_of_the_same_weights(small_pha
     expected, actual = (evaluate(experiment, plain.start.weights, True) for experiment in (plain, tent))
     before, after = ([row for row in result.rows if row["role"] == "unseen"] for result in (expected, actual))
     assert actual.unadapted == before != after and not expected.unadapted
-
-
-def test_a_method_that_shares_no_window_is_refused_before_training(small_config, tmp_path, capsys):
-    settings = ["--set", "method.name=fedavg", "--set", "evaluation.match=window"]
-    assert train.main([str(small_config), "--out", str(tmp_path / "run"), *settings]) == 2
-    error = capsys.readouterr().err
-    assert "'window' needs a method whose sites share low-frequency windows" in error and error.count("\n") == 1
-    assert not (tmp_path / "run" / "config.yaml").exists()

@@ -169,18 +169,20 @@ def test_the_closing_table_describes_the_clients_in_one_line_and_who_is_scored_w
     assert "hospital_3 (VALIDATION)" in output and "client_" not in output
 
 
+DIRICHLET = ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        (["federation.participating=3"], ("federation.participating", "at most 2")),
+        (["federation.participating=0"], ("federation.participating: must be at least 1", "got 0")),
         (["federation.clients=99"], ("federation.clients: 99 clients share", "expected at most")),
         (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
         (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),
         (["data.sites=[]", "federation.validation_site=hospital_9"], ("no site 'hospital_9'", "hospital_1")),
         (["federation.validation_site="], ("federation.selection: 'validation_site' needs federation.validation",)),
-        (
-            ["federation.partition=dirichlet", "federation.mixing=0.1", "federation.min_images=50"],
-            ("no sample of Dirichlet(0.5)", "at least 50"),
-        ),
+        (DIRICHLET, ("no sample of Dirichlet(0.5)", "at least 50")),
     ],
 )
 def test_mistakes_are_one_line_before_anything_is_written(config, tmp_path, capsys, settings, words):

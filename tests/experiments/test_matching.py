@@ -105,10 +105,7 @@ def test_without_shared_statistics_nothing_is_matched_and_a_warning_says_so():
     "overrides, sentence",
     [
         (["method.name=fedavg", "evaluation.match=window"], "fedavg does not; set evaluation.match to none, or choose"),
-        (
-            ["evaluation.match=style"],
-            "elcfs does not; set evaluation.match to window or none, or choose another method",
-        ),
+        (["evaluation.match=style"], "elcfs does not; set evaluation.match to window or none, or choose"),
         (["method.exchange=false", "evaluation.match=window"], "with these settings elcfs does not"),
         (["federation.unseen_site=", "evaluation.match=window"], "federation.unseen_site is empty"),
     ],

@@ -4,24 +4,9 @@ import shutil
 
 import pytest
 
-from medfed import train
 from medfed.config.schema import load
 from medfed.experiments.setup import build_experiment
 from medfed.federation.settings import Federation
-
-
-def refused(capsys, code: int, *words: str) -> None:
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert code == 2 and len(lines) == 1 and all(word in lines[0] for word in words), lines
-
-
-def test_more_participating_sites_than_exist_are_refused(tiny_config, tmp_path, capsys):
-    arguments = [str(tiny_config), "--out", str(tmp_path / "run"), "--quiet", "--set"]
-    code = train.main([*arguments, "federation.participating=3"])
-    refused(capsys, code, "tiny.yaml", "federation.participating", "at most 2")
-    code = train.main([*arguments, "federation.participating=0"])
-    refused(capsys, code, "federation.participating: must be at least 1", "got 0")
-    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_null_means_all_sites(tiny_config):

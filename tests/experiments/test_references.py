@@ -268,6 +268,7 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
         rows = ("--methods", "fedavg", "local", "pooled", "--resume")
         assert compare(comparison / "small.yaml", out, *rows) == 1
     text = capsys.readouterr().out
+    assert "1 of 4 runs are locked by another process" in text
     assert "\n  local " not in text and "pooled - fedavg" in text and "fedavg - local" not in text
     assert compare(comparison / "small.yaml", out, *rows) == 0
     again = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}

@@ -79,11 +79,32 @@ def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
 
 
-def test_a_site_with_more_steps_and_images_may_change_the_weights_more():
-    assert size_outliers(with_bad(update(1.2, steps=20, examples=20)), TRAIN) == {}
-    assert size_outliers(with_bad(update(1.2, steps=20)), TRAIN).keys() == {"bad"}, "its images explain no more steps"
-    assert size_outliers(with_bad(update(1.2, examples=20)), TRAIN).keys() == {"bad"}
-    assert size_outliers(with_bad(update(1.2, steps=5)), TRAIN).keys() == {"bad"}
+LIMITS = [
+    # a site with more steps and images may change the weights more, if its images explain its steps
+    ({"w": 1.2, "steps": 20, "examples": 20}, {}, False),
+    ({"w": 1.2, "steps": 20}, {}, True),
+    ({"w": 1.2, "examples": 20}, {}, True),
+    ({"w": 1.2, "steps": 5}, {}, True),
+    # received statistics widen the limit at most three times; the site's share is 1/4, so the products are 3.5 and 4.5
+    ({"w": 14 * 0.11}, {"received": {"bad": 300.0}}, False),
+    ({"w": 18 * 0.11}, {"received": {"bad": 300.0}}, True),
+    # with 100 times the steps and images, its share is 0.97; share times change may be 4 * 15 times the median
+    ({"w": 6.5, "steps": 1000, "examples": 1000}, {}, False),
+    ({"w": 7.0, "steps": 1000, "examples": 1000}, {}, True),
+    ({"w": 8.0, "steps": 1000, "examples": 1000}, {"momentum": 0.9}, False),
+    ({"w": 12.0, "steps": 1000, "examples": 1000}, {"momentum": 0.9}, True),
+    # with nearly all images but few steps, its change may be 4 / 0.97 = 4.1 times the median
+    ({"w": 0.44, "examples": 1000}, {}, False),
+    ({"w": 0.5, "examples": 1000}, {}, True),
+]
+
+
+@pytest.mark.parametrize(("bad", "changes", "is_outlier"), LIMITS)
+def test_the_limit_of_a_change_depends_on_steps_images_and_what_was_received(bad, changes, is_outlier):
+    outliers = size_outliers(with_bad(update(**bad)), replace(TRAIN, **changes))
+    assert outliers.keys() == ({"bad"} if is_outlier else set())
+    if bad["w"] == 7.0:
+        assert "the weights by 28 (L2 norm) with 97% of the images" in outliers["bad"]
 
 
 def test_frozen_statistics_may_not_change_at_all():
@@ -108,13 +129,6 @@ def test_large_statistics_widen_the_limits_of_their_receivers_only():
     assert size_outliers(replies, expected) == {} and size_outliers(replies, TRAIN).keys() == {"a", "b"}
 
 
-def test_received_statistics_widen_the_limit_of_the_weights_at_most_three_times():
-    """The share of the site is 1/4: a change of 14 times the median gives a product of 3.5, of 18 times 4.5."""
-    expected = replace(TRAIN, received={"bad": 300.0})
-    assert size_outliers(with_bad(update(14 * 0.11)), expected) == {}
-    assert size_outliers(with_bad(update(18 * 0.11)), expected).keys() == {"bad"}
-
-
 def test_what_a_site_received_is_compared_with_what_the_median_site_received():
     requests = {
         site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size])})
@@ -122,22 +136,6 @@ def test_what_a_site_received_is_compared_with_what_the_median_site_received():
     }
     assert received_ratios(requests, TRAIN) == {"a": 1.0, "b": 60.0, "c": 2.0, "d": 1.0}
     assert received_ratios({"a": requests["a"], "b": requests["b"]}, TRAIN) == {"a": 1.0, "b": 60.0}
-
-
-def test_a_site_with_nearly_all_images_has_a_limit_for_its_share_times_its_change():
-    """With 100 times the steps and images, its share is 0.97; share times change may be 4 * 15 times the median."""
-    assert size_outliers(with_bad(update(6.5, steps=1000, examples=1000)), TRAIN) == {}
-    outliers = size_outliers(with_bad(update(7.0, steps=1000, examples=1000)), TRAIN)
-    assert outliers.keys() == {"bad"} and "the weights by 28 (L2 norm) with 97% of the images" in outliers["bad"]
-    momentum = replace(TRAIN, momentum=0.9)
-    assert size_outliers(with_bad(update(8.0, steps=1000, examples=1000)), momentum) == {}
-    assert size_outliers(with_bad(update(12.0, steps=1000, examples=1000)), momentum).keys() == {"bad"}
-
-
-def test_a_site_with_nearly_all_images_but_few_steps_has_the_limit_of_few_steps():
-    """Its share is 0.97, so that its change may be 4 / 0.97 = 4.1 times the median."""
-    assert size_outliers(with_bad(update(0.44, examples=1000)), TRAIN) == {}
-    assert size_outliers(with_bad(update(0.5, examples=1000)), TRAIN).keys() == {"bad"}
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_score_that_is_not_a_finite_number_is_dropped(score):
         one_round(FedAvg(), poison, Federation(rounds=1))
 
 
-def test_facts_of_a_site_replace_no_column_of_the_history():
+def test_facts_of_a_site_replace_no_column_of_the_history_also_not_one_of_another_site():
     """With 1.0 as the round, `--resume` would look for the checkpoint of a round that does not exist."""
     honest, _ = one_round(FedAvg())
     names = {"round": 1, "train_loss": 9.0, "validation_score": 9.0}
@@ -152,9 +152,6 @@ def test_facts_of_a_site_replace_no_column_of_the_history():
         done, warned = one_round(FedAvg(), poisoned(facts(**names), kind))
         assert not warned and type(done.history["round"]) is int
         assert {name: done.history[name] for name in names} == {name: honest.history[name] for name in names}
-
-
-def test_a_fact_may_not_have_the_name_of_a_column_of_another_site():
     done, warned = one_round(FedAvg(), poisoned(facts(**{"validation_score/north": 9.0}), "validate"))
     assert "validation_score/south" not in done.history and done.history["validation_score/north"] != 9.0
     assert "reports a number with the name 'validation_score/north'" in warned[0]
@@ -168,8 +165,7 @@ def test_the_reason_of_a_failed_reply_stays_on_its_line():
 
 def test_a_reply_that_lacks_what_the_method_needs_is_dropped():
     """FedDG-GA needs a tensor with the loss; other methods may do without it, so that no check rejects the reply."""
-    poison = poisoned(lambda m: replace(m, tensors={}))
-    done, warned = one_round(FedDGGA(), poison)
+    done, warned = one_round(FedDGGA(), poisoned(lambda m: replace(m, tensors={})))
     assert digest(done.state.to_bytes()) == digest_without_bad_site(FedDGGA())
     why = "cannot be used by the method (KeyError: \"'loss'\")"
     assert f"south: its update of round 1 {why}; the run continues without it" in warned

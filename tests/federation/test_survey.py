@@ -184,10 +184,7 @@ METRES, CENTIMETRES = (6e-4, 6e-4, 3.6e-3), (0.06, 0.06, 0.36)
         (described(spacing=(0.6, 0.6, 1.25)), "C: spacing: the median voxel has 0.6 x 0.6 x 1.25 mm, .* check whether"),
         (described(high=1e6), "C: intensities: typical .* 0 to 1e.06, but 0 to 1100 is usual; 909 times larger"),
         (described(low=-1024.0, high=100.0), "C: intensities: typical .* -1024 to 100, .* an offset of -1024"),
-        (
-            described(position=0.62),
-            "C: orientation: .* 'gland' is at 0.62 .* 0.40 is usual; front and back may be exch",
-        ),
+        (described(position=0.62), "C: orientation: .* 'gland' is at 0.62 .* 0.40 is usual; front and back may be"),
         (described(code="PSR"), "C: stacking: most volumes have sagittal slices, but axial slices are usual"),
         (described(size=(96, 96)), "C: size: the median image has 96 x 96 pixels, but 384 x 384 is usual"),
         (described(shown=0), "C: labels: no mask shows the structure 'gland', but masks of A, B show it"),

@@ -15,7 +15,7 @@ import torch
 from conftest import SMALL_UNET, UNET, small_yaml
 
 import medfed
-from medfed import api, load_config, train
+from medfed import api, leave_two_sites_out, load_config, train
 from medfed.config import strict_yaml
 from medfed.config.schema import load, load_text, to_yaml
 from medfed.experiments.grid import Grid
@@ -193,15 +193,9 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
     "call, sentence",
     [
         (lambda config: load_config(5), "config: expected a path, the name of a config, a dictionary or a Config"),
-        (
-            lambda config: load_config("prostat"),
-            "no file 'prostat' and no config of this name. Did you mean 'prostate'",
-        ),
+        (lambda config: load_config("prostat"), "no file 'prostat' and no config .* Did you mean 'prostate'"),
         (lambda config: load_config(config, {"federation.round": 2}), ".*unknown key.*Did you mean 'rounds'"),
-        (
-            lambda config: load_config(config, {"federation.rounds": "two"}),
-            ".* federation.rounds: expected a whole num",
-        ),
+        (lambda config: load_config(config, {"federation.rounds": "two"}), ".* federation.rounds: expected a whole"),
         (lambda config: load_config(config, {"data.root": object()}), ".*data.root: a config holds .*, got object"),
         (lambda config: load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
         (lambda config: load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
@@ -215,10 +209,7 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
         (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
         (lambda config: replace(config, seed=-1), "seed must be at least 0, got -1"),
         (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an object of the class Fe"),
-        (
-            lambda config: medfed.leave_two_sites_out(config, ["fedavg"], pairs=["UCL/HK"]),
-            "pairs.0.: expected .* got the text 'UCL/HK'",
-        ),
+        (lambda config: leave_two_sites_out(config, ["fedavg"], pairs=["UCL/HK"]), "pairs.0.: expected .* 'UCL/HK'"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence_that_names_it(config, call, sentence):
@@ -282,7 +273,7 @@ def test_a_damaged_run_is_a_user_error_with_the_file(run, tmp_path, name, conten
 
 def test_two_sites_are_left_out_by_pairs(config, tmp_path):
     config = load_config(config, {"federation.rounds": 1})
-    comparison = medfed.leave_two_sites_out(config, ["fedavg"], pairs=[("UCL", "HK")], out=tmp_path / "two")
+    comparison = leave_two_sites_out(config, ["fedavg"], pairs=[("UCL", "HK")], out=tmp_path / "two")
     (run,) = comparison.runs
     assert (run.config.federation.unseen_site, run.config.federation.validation_site) == ("UCL", "HK")
     assert "VALIDATION SITES" in str(comparison)

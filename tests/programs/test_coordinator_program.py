@@ -140,11 +140,7 @@ ONLOOKER = {"validation_site": "UCL"}
         ({"clients": "4"}, SITES, "federation.clients: 4 is for simulations"),
         ({"participating": "2"}, SITES, "federation.participating: 2 is for simulations"),
         ({"batch_norm": "local"}, SITES, "keeps entries of the network at each site"),  # no model to hand out
-        (
-            {"selection": "validation_site"},
-            SITES,
-            "federation.selection: 'validation_site' needs federation.validation",
-        ),
+        ({"selection": "validation_site"}, SITES, "'validation_site' needs federation.validation_site"),
         (ONLOOKER, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
         (ONLOOKER, ["BMC", "UCL"], "two hospitals that train, got BMC, UCL, of which UCL only validates"),
         ({}, ["HK"], "a federation needs at least two hospitals that train, got HK"),

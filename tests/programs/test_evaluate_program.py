@@ -29,13 +29,6 @@ def compared(small_phantom, tmp_path_factory):
     return place / "comparison", output.getvalue()
 
 
-def copy_runs(compared, out, *sites: str) -> None:
-    """Copy the runs of FedAvg with the first seed, one for each of the unseen sites."""
-    for site in sites:
-        run = f"fedavg/unseen_{site}/seed_3"
-        shutil.copytree(compared[0] / run, out / run)
-
-
 def test_every_site_is_left_out_once_for_every_method(compared):
     out, output = compared
     assert all(word in output for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
@@ -62,25 +55,13 @@ def test_all_selects_the_methods_that_work_on_the_task_and_explains_the_others(s
     assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
-def test_resuming_runs_only_missing_folds_and_gives_the_same_table(compared, small_config, tmp_path, capsys):
-    out = tmp_path / "comparison"
-    copy_runs(compared, out, "UCL")
-    first = RunFolder(out / "fedavg" / "unseen_UCL" / "seed_3")
-    before = (first.path / "summary.json").stat().st_mtime_ns
-    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
-    assert (first.path / "summary.json").stat().st_mtime_ns == before
-    table = (out / "table.json").read_bytes()
-    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
-    assert (out / "table.json").read_bytes() == table
-    capsys.readouterr()
-
-
 def test_a_run_of_an_earlier_command_is_in_none_of_the_six_outputs_and_all_say_so(
     compared, small_config, tmp_path, capsys
 ):
     """The first command leaves out UCL and HK, the second one only UCL: every average is the score at UCL."""
     out = tmp_path / "comparison"
-    copy_runs(compared, out, "UCL", "HK")
+    for run in ("fedavg/unseen_UCL/seed_3", "fedavg/unseen_HK/seed_3"):
+        shutil.copytree(compared[0] / run, out / run)
     assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
     capsys.readouterr()
     assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "--resume") == 0
@@ -165,15 +146,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
     assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
 
 
-def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_path, capsys):
-    out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
-    busy, other = (RunFolder(out / f"fedavg--federation.participating={n}" / "unseen_UCL" / "seed_3") for n in (1, 2))
-    with busy.locked():
-        assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 1
-    assert "1 of 2 runs are locked by another process" in capsys.readouterr().out
-    assert not busy.is_finished() and other.is_finished()
-    assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 0
-    assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
+HARMOFL = ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"]
 
 
 @pytest.mark.parametrize(
@@ -188,10 +161,7 @@ def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_pat
         (["--pairs", "UCL/HK"], ["use --pairs only if two sites"]),
         (["--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]"], ["at least three", "BMC, UCL"]),
         (["--methods", "fedavg", "--vary", "data.image_size=32,34"], ["fedavg, data.image_size=34", "data.image_size"]),
-        (
-            ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"],
-            ["harmofl", "data.standardise", "method.normalise", "Nothing was trained"],
-        ),
+        (HARMOFL, ["harmofl", "data.standardise", "method.normalise", "Nothing was trained"]),
     ],
 )
 def test_a_mistake_is_one_line_before_the_first_run(small_config, tmp_path, capsys, flags, words):

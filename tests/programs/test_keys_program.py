@@ -34,12 +34,9 @@ def test_a_method_is_printed_with_types_ranges_defaults_presets_and_source(capsy
     assert "Preset paper: 0.01. Preset released: 0.0." in " ".join(text.split())
 
 
-def test_a_key_is_printed_alone(capsys):
+def test_a_key_is_printed_alone_and_a_metric_with_the_key_that_names_it(capsys):
     assert keys.main(["federation.rounds"]) == 0
     assert "  rounds  whole number in [1, 1000000]  default 100\n" in capsys.readouterr().out
-
-
-def test_a_metric_is_printed_with_the_key_that_names_it(capsys):
     assert keys.main(["dice"]) == 0
     text = "evaluation.metrics: dice  (medfed/metrics/dice.py)\n  Dice coefficient of two masks.\n"
     assert capsys.readouterr().out == text

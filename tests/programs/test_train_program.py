@@ -94,10 +94,7 @@ def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_not
     ("settings", "message"),
     [
         ("federation.unseen_site=", "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
-        (
-            "federation.batch_norm=local network.norm=batch federation.rounds=3",
-            "entries of the network stay at the sites",
-        ),
+        ("federation.batch_norm=local network.norm=batch federation.rounds=3", "entries of the network stay at the"),
         ("", "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
     ],
     ids=["no unseen site", "local entries", "too few rounds"],
@@ -286,6 +283,7 @@ def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkey
     ("change", "words"),
     [
         ("federation.unseen_site=UCLA", ("UCLA", "UCL")),
+        ("evaluation.match=style", ("evaluation.match: 'style' needs a method whose sites share styles",)),
         ("data.image_size=34", ("data.image_size is 34", "multiple of 4")),
         ("data.root=nowhere", ("data.root", "nowhere", "python -m medfed.data card prostate")),
         ("data.sites=[UCL]", ("UCL", "no other site is left to train on")),
