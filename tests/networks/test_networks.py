@@ -60,7 +60,7 @@ def test_statistics_and_counters_are_buffers():
     ],
 )
 def test_named_submodules_have_their_sizes_and_the_head_turns_the_last_of_them_into_logits(settings, stages, levels):
-    network, image = settings.build(3, 5).eval(), torch.rand(2, 3, 64, 64)
+    network, image = settings.build(3, 5).eval(), torch.rand(2, 3, 96, 64)
     names = {*settings.encoder_stages, *settings.decoder_levels, settings.last_features, settings.embedding} - {""}
     with capture_features(network, tuple(names)) as seen:
         logits = network(image)
@@ -69,8 +69,9 @@ def test_named_submodules_have_their_sizes_and_the_head_turns_the_last_of_them_i
     features, head = seen[settings.last_features], network.get_submodule(settings.head)
     if levels:
         assert settings.last_features == settings.decoder_levels[0] and settings.embedding == ""
-        assert logits.shape == (2, 5, 64, 64) and torch.equal(head(features), logits)
+        assert logits.shape == (2, 5, 96, 64) and torch.equal(head(features), logits)
         return
+    assert features.min() >= 0 or not isinstance(settings, DenseNetwork), "after the ReLU"
     embedding = seen[settings.embedding].flatten(1)
     assert logits.shape == (2, 5) and torch.equal(head(embedding), logits)
     pooled = features.mean((2, 3))
