@@ -72,15 +72,12 @@ RESULTS = ("model.safetensors", "cases.csv", "ledger.csv", "history.csv")
 CONTINUE = ("--resume", "--accept-config-change")
 
 
-def test_clients_train_and_sites_are_scored(finished):
+def test_clients_train_and_sites_are_scored_and_the_summary_describes_the_clients(finished):
     trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
     assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
     assert roles(rows(finished / "cases.csv")) == "1 seen, 2 seen, 3 validation, 5 unseen"
     scored = [row["site"] for row in rows(finished / "cases.csv")]
     assert scored.count("hospital_3") == scored.count("hospital_5") == 15
-
-
-def test_the_summary_describes_the_clients(finished):
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["clients"]["n"] == 12 and summary["clients"]["per_round"] == 4
     assert summary["clients"]["partition"] == "heterogeneous 0"

@@ -159,10 +159,7 @@ def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_compariso
     rows, plan = planned(config, tmp_path, "fedavg", method, vary=["federation.local_epochs=2,1"])
     assert [label for label in rows if "@" in label] == [f"fedavg@steps={method}, federation.local_epochs=2"]
     assert list(plan.incompatible) == [f"fedavg@steps={method}, federation.local_epochs=1"]
-
-
-def test_a_validation_site_does_not_train_so_that_it_does_not_count(config, tmp_path):
-    """Of three sites, one trains: CCST has no other style."""
+    # a validation site does not train: of three sites, one trains, so that CCST has no other style
     assert set(planned(config, tmp_path, "fedavg", "ccst", leave_two_out=True)[0]) == {"fedavg", "ccst"}
     assert len(planned(config, tmp_path, "fedavg", "ccst")[0]) == 3
 

@@ -102,14 +102,10 @@ def test_only_sites_that_ask_are_sent_the_weights_again_and_both_requests_are_re
         ("up", {"b": False}),
     ]
     assert set(engine.sent) == {"b"}
-
-
-def test_equal_requests_stay_one_object_so_that_they_become_bytes_once():
-    engine, request = Echo(), replace(named(), weights_digest="")
-    sender = WeightsSender(engine)
+    sender = WeightsSender(engine := Echo())
     for _ in range(2):
         sender.exchange("train", {"a": request, "b": request})
-        assert engine.sent["a"] is engine.sent["b"]
+        assert engine.sent["a"] is engine.sent["b"], "equal requests stay one object, so that they become bytes once"
 
 
 def test_a_completed_request_has_the_same_bytes_however_its_weights_came():
@@ -155,14 +151,11 @@ def test_a_repeated_request_without_weights_finds_the_stored_reply(toy, fedavg, 
     engine, start = toy.engine(fedavg, ("north",), folder=tmp_path), toy.start(fedavg).weights
     full = Message("train", start, {}, {"round": 1, "last": 0}, weights_digest(start))
     first = engine.exchange("train", {"north": full})["north"]
+    short = replace(full, weights={}, facts={"round": 2, "last": 1})
+    assert engine.local_sites[0].reply(short) == Message(WEIGHTS_NEEDED), "the engine keeps them, and not the site"
     monkeypatch.setattr(type(engine.local_sites[0]), "reply", None)  # it must not train again
     for request in (replace(full, weights={}), replace(full, weights_digest="")):
         assert engine.exchange("train", {"north": request})["north"].to_bytes() == first.to_bytes()
-
-
-def test_a_site_without_an_engine_that_keeps_weights_asks_for_them(toy, fedavg):
-    site = toy.engine(fedavg).local_sites[0]
-    assert site.reply(replace(named(), weights={})) == Message(WEIGHTS_NEEDED)
 
 
 def guarded(folder) -> GuardedSite:

@@ -120,6 +120,10 @@ def test_variances_near_zero_in_one_layer_are_outliers():
     assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
     few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 0.03)})
     assert variance_outliers(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
+    sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}  # of another model
+    own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
+    outliers = variance_outliers(own, TRAIN)
+    assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
 
 
 def test_large_statistics_widen_the_limits_of_their_receivers_only():
@@ -260,13 +264,6 @@ def test_usual_numbers_are_accepted():
         check_reply("a", scored(score), VALIDATE)
     check_reply("a", with_loss(-0.9), TRAIN)
     check_reply("a", update(tensors={**variance(1.0, "domain/"), "change/w": torch.zeros(4, 4)}), TRAIN)
-
-
-def test_variances_near_zero_in_another_model_are_outliers_too():
-    sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}
-    own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
-    outliers = variance_outliers(own, TRAIN)
-    assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
 
 
 def test_the_number_of_steps_follows_from_the_plan():

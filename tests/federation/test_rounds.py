@@ -1,4 +1,6 @@
+import gc
 import math
+import weakref
 from dataclasses import dataclass, replace
 
 import pytest
@@ -87,18 +89,26 @@ def test_client_sampling_takes_the_set_number_and_varies_over_rounds(toy, fedavg
     assert all(len(t) == 2 for t in takers) and len(set(takers)) > 1
 
 
-def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
-    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
+@pytest.fixture
+def batch_norm_toy() -> ToySegmentation:
+    return ToySegmentation(SmallUNet(norm="batch"), image_side=16)
+
+
+def test_batch_norm_averages_floats_and_keeps_counters_integer(batch_norm_toy, fedavg):
+    toy = batch_norm_toy
     weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
     counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
     assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
     assert any((w != 0).any() for name, w in weights.items() if name.endswith("running_mean"))
 
 
-def test_local_batch_norm_never_leaves_its_site(fedavg):
-    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
-    engine = toy.engine(fedavg, local_batch_norm=True)
-    last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
+def test_local_batch_norm_never_leaves_its_site_and_then_the_validation_site_is_not_asked(
+    batch_norm_toy, fedavg, two_rounds
+):
+    engine = with_validation_site(batch_norm_toy, fedavg, local_batch_norm=True)
+    settings = replace(two_rounds, validation_site="east")
+    last = finish(engine, batch_norm_toy.start(fedavg), fedavg, settings)
+    assert "validation_site_score" not in last.history
     sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
     local = engine.local_sites[0].local_keys
     assert local and not sent & local
@@ -163,18 +173,8 @@ def test_a_validation_site_neither_trains_nor_shares_and_changes_neither_weights
     assert 0 <= obtained.history.pop("validation_site_score") <= 1 and obtained.history == reference.history
 
 
-def test_with_local_entries_the_validation_site_is_not_asked(fedavg, two_rounds):
-    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
-    settings = replace(two_rounds, validation_site="east")
-    engine = with_validation_site(toy, fedavg, local_batch_norm=True)
-    assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history
-
-
 def test_the_weights_of_two_rounds_are_never_in_memory_at_the_same_time(toy, fedavg, monkeypatch):
     """With a hundred clients in a round they would fill the memory."""
-    import gc
-    import weakref
-
     engine, held = toy.engine(fedavg), []
     exchange = engine.exchange
 

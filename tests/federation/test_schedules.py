@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
@@ -20,18 +19,6 @@ def test_a_step_schedule_decays_after_the_given_number_of_rounds():
     assert digits == pytest.approx([0.02] * 20 + [0.002] * 20 + [0.0002] * 10, rel=1e-12)
     assert rates(Training(learning_rate=8.0, schedule="step", decay_rounds=1, decay_factor=0.5), 4) == [8, 4, 2, 1]
     assert rates(Training(learning_rate=8.0, schedule="step", decay_rounds=4, decay_factor=0.5), 4) == [8, 8, 8, 8]
-
-
-def test_the_step_schedule_is_that_of_pytorch():
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
-    expected = []
-    for _ in range(10):
-        expected.append(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-    settings = Training(learning_rate=0.3, schedule="step", decay_rounds=3, decay_factor=0.7)
-    assert rates(settings, 10) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_constant_schedule_is_constant_and_a_cosine_ends_near_zero():

@@ -3,15 +3,9 @@ from medfed.federation.selection import best_source_round, best_validation_site_
 HISTORY = [{"round": n, "validation_score": dice} for n, dice in ((1, 0.5), (2, 0.8), (3, None), (4, 0.8), (5, 0.7))]
 
 
-def test_the_last_round_is_the_one_with_the_highest_number():
+def test_the_earliest_of_equally_good_rounds_is_selected_and_without_a_score_the_last_one():
     assert last_round(HISTORY) == 5
-
-
-def test_the_earliest_of_equally_good_rounds_is_selected():
     assert best_source_round(HISTORY) == 2
-
-
-def test_without_any_validation_score_the_last_round_is_selected():
     assert best_source_round([{"round": 1, "validation_score": None}, {"round": 2, "validation_score": None}]) == 2
 
 

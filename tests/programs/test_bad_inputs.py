@@ -53,14 +53,11 @@ def test_a_config_that_is_not_a_text_file(user):
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "data has no YAML file; go to")
 
 
-def test_results_among_the_images(eyes):
+def test_results_or_restyled_images_among_the_images_or_in_the_folder_of_the_run(eyes):
     folder = eyes.place / "data" / "north" / "out"
     for program in (eyes.train, eyes.evaluate):
         eyes.refused(program("--out", str(folder)), f"{folder}: lies in ", "data.root", "choose a folder outside")
         assert not folder.exists()
-
-
-def test_restyled_images_among_the_images_or_in_the_folder_of_the_run(eyes):
     for folder, words in ((eyes.place / "data" / "cache", "data.root"), (eyes.out / "images", "must not hold images")):
         eyes.refused(eyes.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", words)
         assert not folder.exists()
@@ -201,16 +198,13 @@ def test_without_a_spacing_distances_are_in_percent_of_the_diagonal_and_labelled
     assert " % of diagonal" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
 
 
-def test_a_grey_level_without_a_class(eyes):
+def test_a_grey_level_without_a_class_and_labels_stored_as_colours(eyes):
     path = eyes.place / "data" / "south" / "masks" / "a.png"
     Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
     eyes.refused_before_training("a.png: the mask has the labels 7; expected 0 (disc and cup)", "data.mask_values")
-
-
-def test_labels_stored_as_colours(eyes):
     colours = np.zeros((40, 40, 3), np.uint8)
     colours[:20], colours[20:30] = (255, 0, 0), (0, 255, 0)
-    Image.fromarray(colours).save(eyes.place / "data" / "south" / "masks" / "a.png")
+    Image.fromarray(colours).save(path)
     eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours; expected one number", "write")
 
 

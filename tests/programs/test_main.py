@@ -53,7 +53,9 @@ def test_the_list_survives_a_closed_pipe():
     assert subprocess.run(command, shell=True, capture_output=True, timeout=60).stderr == b""
 
 
-def test_version_and_help(capsys):
+def test_version_help_and_an_unknown_program_that_suggests_another(capsys):
+    assert __main__.main(["trian"]) == 2
+    assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: init, train")
     assert __main__.main(["--version"]) == 0 and capsys.readouterr().out == f"medfed {__version__}\n"
     assert __main__.main(["-h"]) == 0 and "programs" in capsys.readouterr().out
 
@@ -76,11 +78,6 @@ print(codes, [name for name in ('torch', 'monai', 'nvflare', 'matplotlib', 'scip
     done, n = run_python(code), len(program.programs())
     assert done.stdout.splitlines()[-1] == f"{{'--help': {[0] * n}, '--no-such-flag': {[2] * n}}} []"
     assert done.stdout.count("usage: ") == done.stderr.count("usage: ") == n
-
-
-def test_an_unknown_program_suggests(capsys):
-    assert __main__.main(["trian"]) == 2
-    assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: init, train")
 
 
 def test_the_command_passes_the_other_arguments_to_the_program(monkeypatch):
@@ -217,16 +214,13 @@ def rooms(tmp_path, monkeypatch):
     return write
 
 
-def test_a_file_counts_when_it_holds_a_class_of_the_kind(rooms):
+def test_a_file_counts_when_it_holds_a_class_of_the_kind_and_an_engine_has_an_exchange_method(rooms):
     rooms("datasets/base.py", '"""Base."""\nclass Dataset: pass\n')
     rooms("datasets/folder.py", '"""Folders."""\nclass Folder(base.Dataset): pass\nraise SystemExit\n')
     rooms("datasets/child.py", '"""Inherits from another file.\n\nMore."""\nclass Child(Folder): pass\n')
     rooms("datasets/splits.py", '"""Helper."""\nclass Split: pass\n')
     rooms("datasets/hidden.py", '"""Private."""\nclass _Half(Dataset): pass\n')
     assert registry.known_names("datasets") == {"child": "Inherits from another file.", "folder": "Folders."}
-
-
-def test_an_engine_is_a_class_with_an_exchange_method(rooms):
     rooms("engines/post.py", '"""By post."""\nclass Post:\n    def exchange(self, kind, messages): ...\n')
     rooms("engines/envelope.py", '"""Helper."""\nclass Envelope: pass\n')
     assert registry.known_names("engines") == {"post": "By post."}

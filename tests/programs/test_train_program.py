@@ -69,42 +69,21 @@ def measured(finished, tmp_path_factory):
     return out
 
 
-def test_the_boundary_distance_is_measured_at_the_unseen_site_only_at_the_end(finished, measured):
+def test_the_unseen_site_is_measured_after_training_and_chooses_nothing(finished, measured):
+    """The last round's boundary distance is that of the summary; the scores of the run stay as they are."""
     history = rows(measured / "history.csv")
     assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
     assert "UCL" not in "".join(history[0])
     result = json.loads((measured / "summary.json").read_text())["boundary_distance"]
     assert result.keys() == {"UCL"} and 0 < result["UCL"] < 2
-    assert (measured / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
-
-
-def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_nothing(finished, measured):
-    """The last round's boundary distance is that of the summary; the scores of the run stay as they are."""
     content = json.loads((measured / "unseen_rounds.json").read_text())
     assert "must not choose" in content["note"]
     assert [(row["round"], row["site"]) for row in content["rounds"]] == [(1, "UCL"), (2, "UCL")]
-    result = json.loads((measured / "summary.json").read_text())
-    assert content["rounds"][1]["boundary_distance"] == result["boundary_distance"]["UCL"]
-    assert content["rounds"][0]["boundary_distance"] != result["boundary_distance"]["UCL"]
+    first, last = (row["boundary_distance"] for row in content["rounds"])
+    assert last == result["UCL"] != first
     assert all(0 <= row["score"] <= 1 for row in content["rounds"])
-    assert (measured / "cases.csv").read_bytes() == (finished[1] / "cases.csv").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("federation.unseen_site=", "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
-        ("federation.batch_norm=local network.norm=batch federation.rounds=3", "entries of the network stay at the"),
-        ("", "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
-    ],
-    ids=["no unseen site", "local entries", "too few rounds"],
-)
-def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_training(
-    finished, tmp_path, capsys, settings, message
-):
-    flags = [part for setting in ("evaluation.unseen_every=3", *settings.split()) for part in ("--set", setting)]
-    assert run(finished[0], tmp_path / "run", *flags) == 2
-    assert message in capsys.readouterr().err and not (tmp_path / "run" / "history.csv").exists()
+    for name in ("model.safetensors", "cases.csv"):
+        assert (measured / name).read_bytes() == (finished[1] / name).read_bytes()
 
 
 def test_the_summary_records_what_the_scores_depend_on(finished):
@@ -125,7 +104,7 @@ def test_the_unseen_site_and_the_test_patients_of_the_others_are_scored_but_the_
     assert {r["name"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"windows"}
 
 
-def test_the_summary_has_the_sums_of_the_ledger(finished):
+def test_the_summary_has_the_sums_of_the_ledger_and_the_model_is_that_of_the_selected_round(finished):
     """Weights and facts go both ways in each of the two rounds; windows go up once, and down in every round."""
     ledger = rows(finished[1] / "ledger.csv")
     sent = json.loads((finished[1] / "summary.json").read_text())["sent_bytes"]
@@ -137,10 +116,6 @@ def test_the_summary_has_the_sums_of_the_ledger(finished):
     assert names == {"windows", "bank/BMC", "bank/HK"}
     weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
     assert {r["name"] for r in ledger if r["content"] == "weight"} == set(weights)
-
-
-def test_the_model_is_the_state_dict_of_the_selected_round(finished):
-    weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
     state = RunFolder(finished[1]).load_state(2)
     assert weights.keys() == state.weights.keys()
     assert all(torch.equal(weights[name], entry) for name, entry in state.weights.items())
@@ -152,14 +127,6 @@ def other_seed(finished, tmp_path_factory):
     out = tmp_path_factory.mktemp("other_seed") / "run"
     assert run(finished[0], out, "--seed", "4") == 0
     return out
-
-
-def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(finished, other_seed, tmp_path):
-    path, out = finished
-    assert run(path, tmp_path / "again") == 0
-    for name in ("model.safetensors", "cases.csv"):
-        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
-        assert (other_seed / name).read_bytes() != (out / name).read_bytes()
 
 
 def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
@@ -179,8 +146,9 @@ def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, mon
         assert (tmp_path / "run" / name).read_bytes() == (out / name).read_bytes(), name
 
 
-def test_resuming_a_finished_run_only_prints_its_table(finished, capsys):
+def test_a_finished_run_is_not_overwritten_and_resuming_it_only_prints_its_table(finished, capsys):
     path, out = finished
+    refused(capsys, run(path, out), "holds a finished run", "--resume", "--out")
     before = (out / "model.safetensors").stat().st_mtime_ns
     assert run(path, out, "--resume") == 0
     assert "UCL" in (output := capsys.readouterr().out) and "PHANTOM" in output.upper()
@@ -191,11 +159,6 @@ def refused(capsys, code: int, *words: str) -> None:
     output = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and len(output) == 1 and output[0].startswith("medfed.train: ")
     assert all(word in output[0] for word in words), output
-
-
-def test_a_folder_with_a_run_is_not_overwritten(finished, capsys):
-    path, out = finished
-    refused(capsys, run(path, out), "holds a finished run", "--resume", "--out")
 
 
 CHANGES = "federation.unseen_site=HK seed=9 method.alpha=0.2 data.test_ratio=0.3 network.features=[8,8,8]".split()
@@ -236,6 +199,8 @@ def test_a_run_whose_files_changed_or_that_began_on_a_phantom_does_not_continue(
 def test_files_of_another_run_or_site_are_refused(finished, other_seed, tmp_path, capsys):
     """All files of this run that have another content at another seed, and the file of another site."""
     path, folder = finished
+    for name in ("model.safetensors", "cases.csv"):
+        assert (other_seed / name).read_bytes() != (folder / name).read_bytes()
     out = tmp_path / "run"
     shutil.copytree(folder, out)
     (out / "summary.json").unlink()
@@ -282,6 +247,15 @@ def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkey
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (
+            "evaluation.unseen_every=3",
+            ("evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be",),
+        ),
+        ("evaluation.unseen_every=3 federation.unseen_site=", ("federation.unseen_site is empty; name a site",)),
+        (
+            "evaluation.unseen_every=3 federation.batch_norm=local network.norm=batch federation.rounds=3",
+            ("evaluation.unseen_every: is 3, but entries of the network stay at the sites",),
+        ),
         ("federation.unseen_site=UCLA", ("UCLA", "UCL")),
         ("evaluation.match=style", ("evaluation.match: 'style' needs a method whose sites share styles",)),
         ("data.image_size=34", ("data.image_size is 34", "multiple of 4")),
@@ -290,7 +264,8 @@ def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkey
     ],
 )
 def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, change, words):
-    refused(capsys, run(finished[0], tmp_path / "run", "--set", change), *words)
+    flags = [word for setting in change.split() for word in ("--set", setting)]
+    refused(capsys, run(finished[0], tmp_path / "run", *flags), *words)
     assert not list(tmp_path.glob("run/states/*"))
 
 
