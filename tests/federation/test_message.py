@@ -63,15 +63,10 @@ def test_bytes_that_are_not_a_message_are_refused(data):
         Message.from_bytes(data)
 
 
-def test_a_message_of_another_format_version_is_refused():
+def test_a_message_or_a_checkpoint_of_another_format_version_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
-    with pytest.raises(
-        ValueError, match="the data have format version 9, but the installed medfed reads format version 1"
-    ):
+    with pytest.raises(ValueError, match="the data have format version 9, but .* reads format version 1"):
         unpack(data, ("weights",))
-
-
-def test_a_checkpoint_of_another_format_version_is_refused():
     data = pack({"weights": {"w": torch.zeros(1)}}, {"checkpoint": 1, "round": 3, "took_part": {}, "parameters": []})
     with pytest.raises(ValueError, match="the data have checkpoint version 1, but .* reads checkpoint version 2"):
         State.from_bytes(data)

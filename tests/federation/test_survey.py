@@ -71,15 +71,12 @@ def test_numbers_of_too_few_patients_stay_at_the_site():
     assert "1.images" not in facts and "0.images" not in facts and facts["2.images"] == 0
 
 
-def test_a_single_small_group_hides_the_smallest_large_group():
+def test_small_groups_hide_the_smallest_large_ones_until_they_have_enough_patients_together():
     patients = {"many": "abcdefgh", "some": "abcd", "few": "ab", "none": ""}
     assert large_groups(patients, 3) == ["many", "none"]
     assert large_groups({**patients, "fewer": "x"}, 3) == ["many", "some", "none"]  # a, b and x are three
     assert large_groups(patients, 2) == ["many", "some", "few", "none"]
-
-
-def test_small_groups_hide_large_ones_until_they_have_enough_patients_together():
-    """Of 22 images, 20 of one class would reveal that the other two classes have two images, of two patients."""
+    # of 22 images, 20 of one class would reveal that the other two classes have two images, of two patients
     groups = {"a": ["1"], "b": ["2"], "c": [f"{number}" for number in range(3, 23)]}
     assert large_groups(groups, 5) == [] and large_groups({**groups, "d": "vwxyz"}, 5) == ["c"]
     assert large_groups({"few": "ab", "fewer": "a", "some": "abc", "many": "abcdefgh"}, 3) == ["many"]

@@ -27,13 +27,10 @@ def root(tmp_path) -> Path:
     return tmp_path / "sites"
 
 
-def test_without_arguments_every_dataset_has_a_line(capsys):
+def test_without_arguments_every_dataset_has_a_line_and_a_card_has_licence_layout_and_citation(capsys):
     assert main([]) == 0
     output = capsys.readouterr().out
     assert all(f"{name}: " in output for name in ("folder", "phantom", "prostate")) and "licence:" in output
-
-
-def test_a_card_has_licence_layout_and_citation(capsys):
     assert main(["card", "prostate"]) == 0
     output = capsys.readouterr().out
     assert all(f"{part}:" in output for part in ("what", "licence", "how to get", "layout", "cite"))
@@ -64,11 +61,14 @@ def test_progress_goes_to_stderr(root, capsys, monkeypatch):
     assert "0/4" in captured.err and "0/4" not in captured.out
 
 
-def test_a_config_is_checked_by_its_data_block(root, tmp_path, capsys):
+def test_a_config_is_checked_by_its_data_block_and_duplicates_can_be_allowed(root, tmp_path, capsys):
     text = "data: {name: folder, root: %s, image_channels: 1}\nmethod: {name: fedavg}\nnetwork: {name: unet}\n"
     (tmp_path / "c.yaml").write_text(text % root)
     assert main(["check", str(tmp_path / "c.yaml"), "--quiet"]) == 2
     assert "set data.image_channels: 3" in capsys.readouterr().out
+    (root / "south" / "images" / "a.png").write_bytes((root / "north" / "images" / "a.png").read_bytes())
+    assert main(["check", str(root), "--quiet"]) == 2
+    assert main(["check", str(root), "--quiet", "--allow-duplicates"]) == 0
 
 
 def test_a_setting_is_tried_without_a_config(root, capsys):
@@ -158,18 +158,9 @@ def test_a_setting_of_a_folder_with_classes(tmp_path, capsys):
     assert "name: folder_classes" in output and "site   cat  dog\nnorth  1    1\nsouth  1    1\n" in output
 
 
-def test_duplicates_can_be_allowed(root):
-    (root / "south" / "images" / "a.png").write_bytes((root / "north" / "images" / "a.png").read_bytes())
-    assert main(["check", str(root), "--quiet"]) == 2
-    assert main(["check", str(root), "--quiet", "--allow-duplicates"]) == 0
-
-
-def test_a_dataset_without_a_download_is_explained(capsys):
+def test_fetching_a_phantom_creates_it_and_for_another_dataset_says_where_it_is(tmp_path, monkeypatch, capsys):
     assert main(["fetch", "prostate"]) == 0
     assert "liuquande.github.io/SAML" in capsys.readouterr().out.replace("\n", "")
-
-
-def test_fetching_a_phantom_creates_it(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(ProstatePhantom, "write_collection", lambda *arguments: made.append(arguments))
     assert main(["fetch", "prostate_phantom", "--to", str(tmp_path / "p"), "--quiet"]) == 0
