@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -37,6 +38,12 @@ def make(root: Path, patterns: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(CONTENT.get(path.suffix, b"not opened"))
     return root
+
+
+def save_pixels(path: Path, pixels: np.ndarray) -> None:
+    """Save whole numbers from 0 to 255 as an image file, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels).astype(np.uint8)).save(path)
 
 
 class Layout(NamedTuple):

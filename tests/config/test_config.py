@@ -80,19 +80,15 @@ def test_defaults_fill_what_a_config_leaves_out():
     assert read("training:\n") == config, "an empty block is its defaults"
 
 
-def test_lists_become_tuples_and_whole_numbers_numbers():
-    config = read("training: {betas: [0, 0.5], learning_rate: 1}")
-    assert config.training.betas == (0.0, 0.5)
-    assert isinstance(config.training.learning_rate, float)
-
-
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", ".001", "+1e-3", "0.001"])
 def test_a_number_is_read_however_it_is_written(text):
     """PyYAML alone takes 1e-3 for text."""
     assert read(f"training: {{learning_rate: {text}}}").training.learning_rate == 1e-3
 
 
-def test_optional_values_tables_and_choices_have_the_types_of_their_fields():
+def test_values_have_the_types_of_their_fields():
+    config = read("training: {betas: [0, 0.5], learning_rate: 1}")
+    assert config.training.betas == (0.0, 0.5) and isinstance(config.training.learning_rate, float)
     config = read("", "data.grey_range=[0, 255]", "data.scanners={Skyra: 3, Avanto: 1}")
     assert config.data.grey_range == (0.0, 255.0) and config.data.scanners == {"Skyra": 3, "Avanto": 1}
     config = read("", "data.plane=coronal", "data.bits=16", "data.margin=2")
@@ -104,21 +100,13 @@ def test_optional_values_tables_and_choices_have_the_types_of_their_fields():
 @pytest.mark.parametrize(
     "override, wrong",
     [
-        ("data.plane=coronnal", "must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
         ("data.plane=Axial", "must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
         ("data.plane=oblique", "must be one of axial, coronal, got 'oblique'"),
         ("data.plane=8", "must be one of axial, coronal, got 8"),
         ("data.bits=12", "must be one of 8, 16, or null, got 12"),
-        ("data.bits=8.0", "must be one of 8, 16, or null, got 8.0"),
         ("data.margin=wide", "expected a number, got the text 'wide'"),
         ("method.ratio=1.5", "must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
-        ("method.alpha=0.5", "must lie in [0, 0.5) or be one of auto, got 0.5"),
-        ("method.alpha=-0.01", "must lie in [0, 0.5) or be one of auto, got -0.01"),
-        ("method.gamma=-1", "must be at least 0, got -1"),
-        (
-            "method.denominator=negative",
-            "must be one of positive_and_negatives, negatives, got 'negative'. Did you mean",
-        ),
+        ("method.denominator=negative", "must be one of positive_and_negatives, negatives, got 'negative'. Did"),
     ],
 )
 def test_a_value_that_is_no_choice_or_out_of_range_is_refused(override, wrong):
@@ -131,11 +119,8 @@ KNOWN_TRAINING = (
     "augment, optimizer_state, threads, precision"
 )
 BAD_VALUES = {  # the beginning of the sentence, after the file
-    "training: {learnig_rate: 0.1}": "training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: ",
     "trainings: {}": "trainings: unknown key. Did you mean 'training'? Known: data, network, method, seed, device, ",
     "evaluation: {treshold: 0.5}": "evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, ",
-    'federation: {rounds: "3"}': "federation.rounds: expected a whole number, got the text '3'; remove the quotes",
-    "federation: {rounds: 3.5}": "federation.rounds: expected a whole number, got 3.5",
     "seed: yes": "seed: expected a whole number, got true",
     "training: {augment: 1}": "training.augment: expected true or false, got 1",
     "federation: {unseen_site: no}": "federation.unseen_site: expected text, got false; YAML reads yes, no, on and off",
@@ -144,21 +129,17 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "device:": "device: must be one of auto, cpu, cuda, got nothing",
     "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
     "seed: 1:30": "seed: expected a whole number, got the text '1:30'",
-    "training: {learning_rate: .nan}": "training.learning_rate: expected a finite number, got nan",
     "training: {betas: [0.9, -.inf]}": "training.betas[1]: expected a finite number, got -inf",
     "training: {momentum: 1e999}": "training.momentum: expected a finite number, got inf",
     "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of 2 numbers, got 3: [0.9, 0.99, 0.999]",
     "training: {betas: 0.9}": "training.betas: expected a list of 2 numbers, got 0.9",
     "training: fast": "training: expected a block of keys and values, got the text 'fast'",
-    "training: {learning_rate: -1}": "training.learning_rate: must be above 0, got -1",
     "evaluation: {threshold: 1}": "evaluation.threshold: must lie in (0, 1), got 1",
     "training: {batch_size: 0}": "training.batch_size: must lie in [1, 1000000], got 0",
     "seed: -1": "seed: must be at least 0, got -1",
     "device: gpu": "device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
-    "training: {precision: fp16}": "training.precision: must be one of float32, bf16, got 'fp16'. Did you mean 'bf16'?",
     "device: cpu\ndeterministic: false": "deterministic: false is for GPUs, but this run uses the CPU, whose results",
     "federation: {engine: in_proces}": "federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known:",
-    "seed: 1\nseed: 2": "line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
     "training:\n  momentum: 0.1\n  momentum: 0.1": "line 11, column 3: the key 'momentum' already stands in line 10;",
     "training: [1": "line 9, column 13: expected ',' or ']', but got '<stream end>'",
     "training:\n\tmomentum: 1": "line 10, column 1: found character '\\t' that cannot start any token",
@@ -222,13 +203,9 @@ def test_settings_made_in_python_are_checked_too():
 
 
 BAD_SITES = {
-    "data.sites=[UCL, ucl]": "data.sites: the site names 'UCL' and 'ucl' differ only in upper and lower case or in",
-    "data.sites=[Li\u00e9ge, Lie\u0301ge]": r"data.sites: the site names 'Li\xe9ge' and 'Lie\u0301ge' differ only in",
     "federation.unseen_site=ucl": "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL,",
     "federation.unseen_site=../x": "federation.unseen_site: a site cannot be called '../x': it must not contain / \\ :",
-    r'data.sites=["a\nb"]': r"data.sites: a site cannot be called 'a\nb': it must not contain / \ : * ? ",
     "data.sites=[..]": "data.sites: a site cannot be called '..': it must not begin or end with a space or a dot",
-    f"data.sites=[{'x' * 300}]": f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1",
 }
 
 
@@ -238,9 +215,6 @@ def test_site_names_are_different_and_safe_as_folders(override):
 
 
 def test_the_unseen_and_the_validation_site_are_sites_and_leave_one_to_train_on():
-    assert complaint("", "data.sites=[UCL]", "federation.unseen_site=UCL").endswith(
-        "data.sites: 'UCL' is the unseen site, and no other site is left to train on; add one"
-    )
     sites = ("data.sites=[UCL, BMC]", "federation.unseen_site=UCL")
     assert complaint("", *sites, "federation.validation_site=BM").endswith(
         "federation.validation_site: 'BM' is not in data.sites. Did you mean 'BMC'? Known: UCL, BMC"
@@ -267,32 +241,15 @@ def test_a_missing_key_or_block_says_what_belongs_there():
     assert raised.value.sentences == tuple(sentence.format(block) for block in ("data", "network", "method"))
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("", "is empty; expected the blocks data, network and method"),
-        ("# nothing\n", "is empty; expected the blocks data, network and method"),
-        ("- a\n", "expected a block of keys and values, got ['a']"),
-        ("hello", "expected a block of keys and values, got the text 'hello'"),
-    ],
-)
-def test_a_text_that_is_no_config_is_one_line(text, expected):
-    with pytest.raises(UserError) as raised:
-        load_text(text, "a.yaml")
-    assert str(raised.value) == f"a.yaml: {expected}"
-
-
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
-    path = tmp_path / "prostate.yaml"
-    path.write_bytes(b"seed: \xff\n")
-    for name, expected in {
-        "prostat.yaml": f"/prostat.yaml: no such file; expected a YAML file. Did you mean '{path}'? Known: {path}",
-        ".": f": is a folder; expected a YAML file, such as {tmp_path}/config.yaml",
-        "prostate.yaml": "/prostate.yaml: not UTF-8 text (byte 0xff at position 6); save it as UTF-8",
+def test_a_text_that_is_no_config_is_one_line():
+    for text, expected in {
+        "# nothing\n": "is empty; expected the blocks data, network and method",
+        "- a\n": "expected a block of keys and values, got ['a']",
+        "hello": "expected a block of keys and values, got the text 'hello'",
     }.items():
         with pytest.raises(UserError) as raised:
-            load(tmp_path / name)
-        assert str(raised.value) == f"{tmp_path}{expected}"
+            load_text(text, "a.yaml")
+        assert str(raised.value) == f"a.yaml: {expected}"
 
 
 def test_a_shipped_config_in_another_folder_is_answered_with_its_name_and_its_name_with_its_path(tmp_path, monkeypatch):
@@ -326,18 +283,10 @@ class Asserts(Method):
 @pytest.mark.parametrize(
     "code, name, sentence",
     [
-        (
-            OUTSIDE,
-            "BadAnnotation",
-            ": outside.BadAnnotation raised NameError: name 'Undefined' is not defined; correct the",
-        ),
+        (OUTSIDE, "BadAnnotation", ": outside.BadAnnotation raised NameError: name 'Undefined' is not defined; "),
         (OUTSIDE, "ListField", ": outside.ListField raised TypeError: .*ListField.a is a list; declare it as tuple"),
         (OUTSIDE, "Asserts", ": outside.Asserts raised AssertionError: mu is negative.*; correct the class or its"),
-        (
-            "1 / 0",
-            "A",
-            ".name: 'outside.A' cannot be imported: ZeroDivisionError: division by zero .FILE.; correct the file",
-        ),
+        ("1 / 0", "A", ".name: 'outside.A' cannot be imported: ZeroDivisionError: division by zero .FILE.; "),
         ("def", "A", ".name: 'outside.A' cannot be imported: SyntaxError: invalid syntax .FILE.; correct the file"),
     ],
 )
@@ -479,7 +428,6 @@ def test_clients_and_a_validation_site_read_back():
     ("typed", "value"),
     [
         ("data.mask_name='*-labelled'", "*-labelled"),
-        ("data.ignored_names=['*.mrml']", ["*.mrml"]),
         ("\"data.mask_name='*-labelled'\"", "*-labelled"),
         ("\"data.ignored_names=['*.a b', '*_x.*']\"", ["*.a b", "*_x.*"]),
         ("data.ignored_names=['*_a.*','*_b.*']", ["*_a.*", "*_b.*"]),

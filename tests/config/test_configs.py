@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from medfed import api, evaluate, train
+from medfed.config.overrides import Override
 from medfed.config.schema import load, load_text, resolved, to_yaml
 from medfed.experiments.grid import Grid
 
@@ -31,65 +32,55 @@ def test_a_shipped_config_comes_back_from_its_own_text_and_exchanges_a_window_of
         assert config.method._spectrum(image).half_width == 3
 
 
-def n_parameters(network: torch.nn.Module) -> int:
-    return sum(p.numel() for p in network.parameters())
+N_WEIGHTS = {  # channels of the image, classes or structures, and the number of weights of the network
+    "prostate_paper": (1, 1, 3_179_569),
+    "fundus_paper": (3, 2, 3_179_890),
+    "camelyon17_paper": (3, 2, 6_955_906),
+    "pacs_stablefdg": (3, 7, 11_180_103 + 30_780 + 7 * 512),
+    "pacs_fisc": (3, 7, 27_718_727),
+}
 
 
-def test_the_configs_of_elcfs_and_ccst_have_the_settings_of_their_papers():
-    config = load(CONFIGS / "prostate_paper.yaml")
-    assert n_parameters(config.network.build(1, 1)) == 3_179_569
-    assert (config.data.image_size, config.federation.rounds, config.training.batch_size) == (384, 100, 5)
-    assert (config.method.gamma, config.method.alpha, config.method.temperature) == (0.5, 0.01, 0.05)
-    assert (config.method.balance, config.method.denominator) == ("none", "positive_and_negatives")
-    assert config.training.betas == (0.9, 0.99) and config.method.views == 0
-    config = load(CONFIGS / "fundus_paper.yaml")
-    assert n_parameters(config.network.build(3, 2)) == 3_179_890
-    assert (config.data.image_size, config.federation.rounds, config.method.gamma) == (384, 100, 0.1)
-    config = load(CONFIGS / "camelyon17_paper.yaml")
-    assert n_parameters(config.network.build(3, 2)) == 6_955_906
-    assert (config.method.k, config.method.transfer_size, config.federation.rounds) == (4, 512, 100)
-    assert (config.training.optimizer, config.training.learning_rate) == ("sgd", 1e-3)
-    assert (config.data.validation_ratio, config.federation.unseen_ratio) == (0.2, 0.2)
+@pytest.mark.parametrize(("name", "sizes"), N_WEIGHTS.items())
+def test_the_network_of_a_paper_has_the_papers_number_of_weights(name, sizes):
+    config = load(CONFIGS / f"{name}.yaml")
+    network = config.method.wrap_network(config.network.build(*sizes[:2]), config.network)
+    assert sum(weights.numel() for weights in network.parameters()) == sizes[2]
+
+
+CCST = """method.k=3 method.style=overall data.test_ratio=0.0 federation.rounds=500 training.augment=false
+    federation.selection=source_validation training.optimizer=sgd training.learning_rate=1e-3 training.momentum=0.0 """
+PAPERS = {
+    "prostate_paper": """data.image_size=384 federation.rounds=100 training.batch_size=5 training.betas=[0.9,0.99]
+        method.gamma=0.5 method.alpha=0.01 method.temperature=0.05 method.balance=none method.views=0
+        method.denominator=positive_and_negatives""",
+    "fundus_paper": "data.image_size=384 federation.rounds=100 method.gamma=0.1",
+    "camelyon17_paper": """method.k=4 method.transfer_size=512 federation.rounds=100 training.optimizer=sgd
+        training.learning_rate=1e-3 data.validation_ratio=0.2 federation.unseen_ratio=0.2""",
+    "pacs_stablefdg": """federation.rounds=50 federation.local_epochs=5 federation.clients=30 federation.min_images=70
+        federation.clients_per_round=10 federation.partition=dirichlet federation.concentration=0.5
+        training.learning_rate=1e-3 training.momentum=0.9 training.weight_decay=5e-4 training.schedule=cosine
+        method.level=3.0 method.probability=0.5 method.dimension=30""",
+    "pacs_fisc": """federation.rounds=50 federation.mixing=0.1 federation.clients=100 federation.clients_per_round=20
+        federation.selection=last federation.validation_site= method.contrast=0.75 method.regularisation=0.2
+        method.margin=0.3 method.alpha=1.0 method.normalise=false training.optimizer=adam training.learning_rate=3e-5
+        data.validation_ratio=0.1 data.test_ratio=0.1""",
+    "pacs_ccst": CCST + "network.depth=50 data.validation_ratio=0.1 federation.unseen_ratio=1.0",
+    "officehome_ccst": CCST + "network.depth=18 data.validation_ratio=0.2 federation.unseen_ratio=0.2",
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_config_has_the_settings_of_its_paper(name):
+    document = resolved(load(CONFIGS / f"{name}.yaml"))
+    for override in map(Override.parse, PAPERS[name].split()):
+        block, key = override.key.split(".")
+        assert document[block][key] == override.value, override.key
 
 
 def test_the_small_config_says_what_happens_without_the_real_data():
     text = (CONFIGS / "prostate.yaml").read_text()
     assert yaml.safe_load(text)["data"]["if_missing"] == "phantom" and "synthetic phantom" in text
-
-
-def test_the_stablefdg_config_is_the_papers_setting():
-    config = load(CONFIGS / "pacs_stablefdg.yaml")
-    network = config.method.wrap_network(config.network.build(3, 7), config.network)
-    assert n_parameters(network) == 11_180_103 + 30_780 + 7 * 512
-    federation, training = config.federation, config.training
-    assert (federation.rounds, federation.local_epochs) == (50, 5)
-    assert (federation.clients, federation.clients_per_round) == (30, 10)
-    assert (federation.partition, federation.concentration, federation.min_images) == ("dirichlet", 0.5, 70)
-    assert (training.learning_rate, training.momentum) == (1e-3, 0.9)
-    assert (training.weight_decay, training.schedule) == (5e-4, "cosine")
-    assert (config.method.level, config.method.probability, config.method.dimension) == (3.0, 0.5, 30)
-
-
-def test_the_fisc_config_is_the_papers_setting():
-    config = load(CONFIGS / "pacs_fisc.yaml")
-    assert n_parameters(config.network.build(3, 7)) == 27_718_727
-    federation, method = config.federation, config.method
-    assert (federation.rounds, federation.mixing) == (50, 0.1)
-    assert (federation.clients, federation.clients_per_round) == (100, 20)
-    assert (method.contrast, method.regularisation, method.margin, method.alpha) == (0.75, 0.2, 0.3, 1.0)
-    assert (config.training.optimizer, config.training.learning_rate) == ("adam", 3e-5)
-    assert (config.data.validation_ratio, config.data.test_ratio, federation.selection) == (0.1, 0.1, "last")
-    assert not federation.validation_site and not method.normalise
-
-
-def test_the_ccst_configs_have_the_papers_settings_for_pacs_and_office_home():
-    pacs, office = (load(CONFIGS / f"{name}_ccst.yaml") for name in ("pacs", "officehome"))
-    for config, depth, ratio, tested in ((pacs, 50, 0.1, 1.0), (office, 18, 0.2, 0.2)):
-        assert (config.network.depth, config.method.k, config.method.style) == (depth, 3, "overall")
-        assert (config.data.validation_ratio, config.data.test_ratio) == (ratio, 0.0)
-        assert (config.federation.rounds, config.federation.unseen_ratio) == (500, tested)
-        assert config.federation.selection == "source_validation" and not config.training.augment
-        assert (config.training.optimizer, config.training.learning_rate, config.training.momentum) == ("sgd", 1e-3, 0)
 
 
 HEADER = {

@@ -86,7 +86,7 @@ def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeyp
     (tmp_path / "outside_for_test.py").write_text(
         '"""Ours (2026): a method."""\nfrom dataclasses import dataclass\nfrom medfed.federation.method import Method\n'
         '@dataclass(frozen=True)\nclass Ours(Method):\n    """Ours.\n\n    Args:\n        mu: a weight.\n    """\n'
-        "    mu: float = 0.5\n@dataclass(frozen=True)\nclass Bad(Method):\n    a: 'Undefined' = 1\n"
+        "    mu: float = 0.5\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with registry.code_allowed():
@@ -98,7 +98,6 @@ def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeyp
         "outside_for_test.Ours.nu": "no setting 'nu' in outside_for_test.Ours. Known: name, preset, mu",
         "outside_for_test.Other": "'outside_for_test.Other' cannot be imported: ",
         "outside_for_test.dataclass": "'outside_for_test.dataclass' is no dataset, network or method",
-        "outside_for_test.Bad": "outside_for_test.Bad raised NameError: name 'Undefined' is not defined; correct the",
     }.items():
         with pytest.raises(UserError) as raised:
             search.find(word)
@@ -136,13 +135,7 @@ def test_a_class_that_the_schema_lacks_is_imported(monkeypatch):
 
 @pytest.mark.parametrize(
     "word, place",
-    [
-        ("dice", "evaluation.metrics"),
-        ("ece", "evaluation.metrics"),
-        ("in_process", "federation.engine"),
-        ("method.elcfs", "method"),
-        ("network.unet", "network"),
-    ],
+    [("in_process", "federation.engine"), ("method.elcfs", "method")],
 )
 def test_a_metric_an_engine_and_a_name_after_its_block_are_known(word, place):
     (group,) = search.find(word)
@@ -152,7 +145,6 @@ def test_a_metric_an_engine_and_a_name_after_its_block_are_known(word, place):
 @pytest.mark.parametrize(
     "word, sentence",
     [
-        ("trainig", "no block, name or setting 'trainig'. Did you mean 'training'? Known: data, "),
         ("elcsf", "no block, name or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
         ("learning_rte", "no block, name or setting 'learning_rte'. Did you mean 'learning_rate'?"),
         ("elcfs.alpa", "no setting 'alpa' in elcfs. Did you mean 'alpha'? Known: name, preset, alpha, "),

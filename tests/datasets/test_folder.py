@@ -4,6 +4,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -12,13 +13,11 @@ from medfed.datasets.recognition import recognise
 
 
 def write_image(path: Path, seed: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(path)
+    save_pixels(path, np.random.default_rng(seed).integers(0, 256, (6, 8, 3)))
 
 
 def mask(path: Path, values=(0, 255)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.resize(np.uint8(values), (6, 8))).save(path)
+    save_pixels(path, np.resize(values, (6, 8)))
 
 
 def volume(path: Path, values=None) -> None:
@@ -156,7 +155,7 @@ def test_cup_within_disc_on_white(root):
 def test_a_mask_of_another_size_is_refused_unless_the_setting_resizes_it(root):
     """Every pixel of a mask of half the size becomes a square of 2 x 2 pixels."""
     small = np.uint8([[0, 255, 0, 0], [0, 255, 0, 0], [0, 0, 0, 255]])
-    Image.fromarray(small).save(root / "north" / "masks" / "a.png")
+    save_pixels(root / "north" / "masks" / "a.png", small)
     data, resampling = colour(root), colour(root, resample_masks=True)
     with pytest.raises(UserError, match="masks/a.png: .*3 x 4 x 1 voxels, but .*a.jpg has 6 x 8 x 1; .*resample_masks"):
         data.load(data.cases("north")[0])
@@ -164,7 +163,7 @@ def test_a_mask_of_another_size_is_refused_unless_the_setting_resizes_it(root):
     np.testing.assert_array_equal(loaded.mask[0, ..., 0].numpy(), np.kron(small > 0, np.ones((2, 2))))
     assert loaded.notices == ("mask resampled to the size of its image",)
     assert loaded.mask.meta["label_values"] == [0, 255]
-    Image.fromarray(np.resize(np.uint8([0, 255]), (8, 6))).save(root / "north" / "masks" / "a.png")
+    save_pixels(root / "north" / "masks" / "a.png", np.resize((0, 255), (8, 6)))
     with pytest.raises(UserError, match="a.png: the mask has 8 x 6 pixels, .* another ratio of height and width"):
         resampling.load(resampling.cases("north")[0])
 
@@ -195,32 +194,10 @@ def test_2d_image_files_and_volumes_in_one_dataset_are_refused(root):
         _ = colour(root).intensity_range
 
 
-SIMILAR = "differ only in upper and lower case or in Unicode form"
-UNSAFE = "a site cannot be called"
-
-
-@pytest.mark.parametrize(
-    ("sites", "words"),
-    [
-        (("North", "north"), SIMILAR),
-        (("h\u00e9", "he\u0301"), SIMILAR),
-        (("a:b",), UNSAFE),
-        (("x" * 65,), UNSAFE),
-        (("two\nlines",), UNSAFE),
-    ],
-)
-def test_site_names_that_look_alike_or_are_not_safe_as_folders_are_refused(tmp_path, sites, words):
-    for site in sites:
-        write_image(tmp_path / site / "a.png")
-    with pytest.raises(UserError, match=words):
+def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_path):
+    write_image(tmp_path / "a:b" / "a.png")
+    with pytest.raises(UserError, match="a site cannot be called"):
         colour(tmp_path).site_names()
-
-
-def test_spaces_and_letters_of_any_script_are_accepted(tmp_path):
-    write_image(tmp_path / "Hôpital Nord 北" / "images" / "œil droit 1.png")
-    mask(tmp_path / "Hôpital Nord 北" / "masks" / "œil droit 1.png")
-    data = colour(tmp_path)
-    assert data.load(data.cases("Hôpital Nord 北")[0]).image.shape == (3, 6, 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -262,21 +239,12 @@ def test_the_error_about_a_missing_relative_folder_has_the_absolute_path_that_wa
         Folder(root=absolute, if_missing="phantom").ensure_available()
 
 
-@pytest.mark.parametrize(
-    ("pixels", "channels", "key"),
-    [
-        (np.full((6, 8), 4095, np.uint16), 3, "data.intensity_max to the value that means white, such as 4095"),
-        (np.full((6, 8), 9, np.uint8), 3, "data.grey_to_rgb: true"),
-        (np.uint8(np.indices((6, 8, 3))[2]), 1, "the image is in colour; expected grey; set data.image_channels: 3"),
-    ],
-)
-def test_the_message_about_an_unreadable_image_recommends_a_config_key(root, pixels, channels, key):
+def test_the_message_about_an_unreadable_image_recommends_a_config_key(root):
     image = colour(root).cases("north")[0].image
-    Image.fromarray(pixels).save(image.with_suffix(".png"))
+    Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(image.with_suffix(".png"))
     image.unlink()
-    data = Folder(root=str(root), image_channels=channels)
-    with pytest.raises(UserError, match=f"a.png: .*{key}"):
-        data.read_image(data.cases("north")[0], [])
+    with pytest.raises(UserError, match="a.png: .*data.intensity_max to the value that means white, such as 4095"):
+        colour(root).read_image(colour(root).cases("north")[0], [])
 
 
 def test_a_file_name_that_is_not_utf8_is_refused_before_training(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
 from medfed.datasets.fundus import SITES, Fundus
@@ -30,8 +30,7 @@ def write(folder: Path, name: str = "a.png", mask: np.ndarray | None = None, nam
     image = rng.integers(0, 256, (SIZE, SIZE, 3), np.uint8)
     masked = mask_name or f"{Path(name).stem}.png", eye_mask() if mask is None else mask
     for kind, file, pixels in ((names[0], name, image), (names[1], *masked)):
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / kind / file)
+        save_pixels(folder / kind / file, pixels)
 
 
 @pytest.fixture
@@ -44,12 +43,16 @@ def root(tmp_path) -> Path:
     return tmp_path
 
 
-def test_the_domains_are_the_four_sites(root):
+def test_the_domains_are_the_four_sites_and_the_cup_is_also_disc(root):
     data = Fundus(root=str(root))
     assert data.site_names() == ["DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE-r3"]
     assert data.cases("REFUGE-train")[0].image.parts[-5] == "Domain3"
     assert (data.channels, data.structures, data.ratio_structures) == (3, ("disc", "cup"), ("cup", "disc"))
     assert (data.intensity_range, data.is_phantom) == ((0.0, 255.0), False)
+    volume = data.load(data.cases("DRISHTI-GS")[0])
+    assert volume.image.shape == (3, SIZE, SIZE, 1) and volume.mask.shape == (2, SIZE, SIZE, 1)
+    assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
+    assert volume.notices == () and volume.spacing_mm is None
 
 
 def test_both_folders_are_merged_and_split_by_patient_unless_the_published_split_keeps_them_apart(root):
@@ -57,14 +60,6 @@ def test_both_folders_are_merged_and_split_by_patient_unless_the_published_split
     assert [(case.name, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
     parts = split(Fundus(root=str(root), published_split=True).cases("RIM-ONE-r3"), 0, 0.0, 0.2)
     assert [case.name for case in parts.train] == ["n1", "n2"] and [case.name for case in parts.test] == ["n3"]
-
-
-def test_the_cup_is_also_disc(root):
-    data = Fundus(root=str(root))
-    volume = data.load(data.cases("DRISHTI-GS")[0])
-    assert volume.image.shape == (3, SIZE, SIZE, 1) and volume.mask.shape == (2, SIZE, SIZE, 1)
-    assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
-    assert volume.notices == () and volume.spacing_mm is None
 
 
 def test_site_names_and_plain_folders_are_understood_too(tmp_path):

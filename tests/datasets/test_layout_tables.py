@@ -25,17 +25,12 @@ one nnU-Net case: imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
 nnU-Net, the channel is set: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
     -> a imagesTr/a_0000.png labelsTr/a.png --set image_name='*_0000'
 T2 and seg in one folder: P{1,2}_T2.nii P{1,2}_seg.nii -> P1_T2 P1_T2.nii P1_seg.nii
-T2 and label, one case: P1_T2.nii P1_label.nii P2_T2.nii P2_seg.nii -> P1_T2 P1_T2.nii P1_label.nii
 NAME and NAME_label: {a,b}.png {a,b}_label.png -> a a.png a_label.png
 NAME and NAME-mask: {a,b}.png {a,b}-mask.png -> a a.png a-mask.png
 img_1 and mask_1: img_{1,2,10}.png mask_{1,2,10}.png -> img_1 img_1.png mask_1.png
 a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png -> im0001 images/im0001.png labels/im0001ah.png
 a common suffix of a single mask: images/im0001.png labels/im0001ah.png -> im0001 images/im0001.png labels/im0001ah.png
-two prefixes: images/Test_Image_{1,2,12}.png masks/mask_{1,2,12}.png
-    -> Test_Image_1 images/Test_Image_1.png masks/mask_1.png
 a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> a.IMG images/a.IMG.png masks/a.png
-a word within the name: images/{1,2}_img_x.png masks/{1,2}_gland_x.png -> 1_img_x images/1_img_x.png masks/1_gland_x.png
-equal numbers with zeros: images/img{7,8,10}.png masks/m_{007,008,010}.png -> img7 images/img7.png masks/m_007.png
 case folders with T2 and seg: {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii -> p1 p1/p1_T2.nii p1/p1_seg.nii
 case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii -> p1 p1/scan.nii p1/gland_label.nii
 case folders with images and masks: {p1,p2}/{images,masks}/{1,2}.png -> p1/1 p1/images/1.png p1/masks/1.png
@@ -58,7 +53,6 @@ fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png}
     -> p1 p1/T2.png p1/gland.png --set image_name=T2.png --set mask_name=gland
 all files of one folder are masks by their names: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
     -> a Training_Input/a.jpg Training_Part/a_segmentation.png
-LiTS: volume-{1,2}.nii segmentation-{1,2}.nii -> volume-1 volume-1.nii segmentation-1.nii
 KiTS: case_{1,2}/{imaging,segmentation}.nii.gz -> case_1 case_1/imaging.nii.gz case_1/segmentation.nii.gz
 a reader is set: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
     -> a images/a.png masks/reader2/a.png --set mask_folders=[reader2]
@@ -104,7 +98,6 @@ only a folder of images: images/{a,b}.png -> found only the folder images/ | dat
 a site without masks: /images/{n,s}/a.png /masks/n/a.png -> images/s: there is no folder s in | masks; add it
 names that do not belong together: images/{x,y}.png masks/{u,v}.png
     -> none of the 2 images (such as x.png) | 2 masks (such as u.png) | data.image_name | data.datalist
-other numbers: images/p_07.png masks/p_08.png -> none of the 1 images | data.datalist
 two channels: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
     -> two channels of a case, a_0000.png and a_0001.png | data.image_name, such as '*_0000'
 two sequences: {p1,p2}_{T2,ADC,seg}.nii
@@ -128,7 +121,6 @@ parts of a split with the sites inside: /{train,test}/{n,s}/{images,masks}/{a,b}
 masks of a format that is not supported: images/{a,b}.png masks/{a,b}.gif
     -> a.gif: this file format is not supported (as those of 1 other files ending in .gif | convert or remove
 a case folder without a mask: {p1,p2,p3}/T2.nii {p1,p2}/T2_seg.nii -> p3/T2.nii: this image has no mask
-eyes: images/{1,2}_left.png masks/{1,2}_right.png -> none of the 2 images | data.datalist
 one eye, other eye's mask: {p1,p2}/{left,right_mask}.png -> none of the 1 images (such as left.png) | right_mask.png
 two files of a fixed name: {p1,p2}/{t2.nii,t2.nii.gz,seg.nii}
     -> p1/t2.nii.gz: another file has the same name: t2.nii | remove one | data.image_name --set image_name=t2 --set

@@ -18,7 +18,9 @@ def test_folders_of_classes_with_equal_file_names_are_asked_about(tmp_path):
     with pytest.raises(UserError, match="if cat and dog are classes, use the dataset folder_classes"):
         recognise(tmp_path / "same")
     assert recognise(tmp_path / "same", "folder_classes").classes == ("cat", "dog")
-    assert recognise(tmp_path / "other") == FolderClasses(root=str(tmp_path / "other"))
+    make(tmp_path / "one site", "sketch/{dog/dog,elephant/elephant}.png")
+    for name in ("other", "one site"):
+        assert recognise(tmp_path / name) == FolderClasses(root=str(tmp_path / name))
 
 
 def test_the_folder_of_a_patient_with_several_images_is_the_patient(tmp_path):
@@ -79,13 +81,6 @@ def test_the_folder_beside_those_of_a_published_collection_is_named(tmp_path):
     assert dataset.unread(cases, []) == unread
     ucl = replace(dataset, sites=("UCL",))
     assert ucl.unread([case for case in cases if case.site == "UCL"], []) == unread
-
-
-def test_the_chosen_folder_of_masks_is_used_without_a_question(tmp_path):
-    masks = "{n,s}/1st_manual/{21,22}_manual1.png {n,s}/mask/{21,22}_training_mask.png"
-    make(tmp_path, f"{{n,s}}/images/{{21,22}}_training.png {masks}")
-    dataset = Folder(root=str(tmp_path), mask_folders=("1st_manual",))
-    assert [case.mask.name for case in dataset.cases("n")] == ["21_manual1.png", "22_manual1.png"]
 
 
 @pytest.mark.parametrize(

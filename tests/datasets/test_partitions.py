@@ -7,13 +7,7 @@ import pytest
 
 from medfed.datasets import partitions
 from medfed.datasets.case import Case
-from medfed.datasets.partitions import (
-    assign_to_clients,
-    client_names,
-    dirichlet_shares,
-    heterogeneous_shares,
-    partition,
-)
+from medfed.datasets.partitions import client_names, heterogeneous_shares, partition
 from medfed.datasets.splits import Split, split
 from medfed.federation.settings import Partition
 
@@ -131,7 +125,7 @@ def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images
     sizes = [4, 1, 1, 1, 1, 1, 1]
     of = [Case("north", f"{p}_{i}", IMAGE, None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
-        clients = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
+        clients = partitions.assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
         assert all(3 <= len(client) <= 7 for client in clients) and sum(map(len, clients)) == 10
 
 
@@ -152,7 +146,7 @@ def test_dirichlet_shares_are_sampled_until_every_client_has_enough_images():
 
 def test_a_large_concentration_is_nearly_homogeneous_and_a_small_one_is_not():
     """Of one site: a share of Dirichlet(c) over K clients has the variance (K - 1) / (K^2 (K c + 1))."""
-    even, uneven = (dirichlet_shares({"a": cases("a", 2000)}, 10, c, 1, 0)["a"] for c in (1e4, 0.5))
+    even, uneven = (partitions.dirichlet_shares({"a": cases("a", 2000)}, 10, c, 1, 0)["a"] for c in (1e4, 0.5))
     assert even.std() < 0.002 < 0.03 < uneven.std()
 
 

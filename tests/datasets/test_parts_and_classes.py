@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_layouts import expand, make
-from PIL import Image
+from folder_layouts import expand, make, save_pixels
 
 from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
@@ -34,8 +33,7 @@ def test_names_of_parts_are_recognised_and_those_of_hospitals_and_patients_are_n
 
 def photographs(root: Path, patterns: str) -> Path:
     for number, path in enumerate(root / name for pattern in patterns.split() for name in expand(pattern)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16), dtype=np.uint8)).save(path)
+        save_pixels(path, np.random.default_rng(number).integers(0, 256, (16, 16)))
     return root
 
 

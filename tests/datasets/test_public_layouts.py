@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from folder_layouts import make
+from folder_layouts import make, save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -23,9 +23,8 @@ def test_one_folder_with_a_single_site_of_parts_or_batches_is_a_site(tmp_path):
 
 def jpegs(folder, image):
     """Three JPEG files of an image, whose names begin with the folder's first character and its site."""
-    folder.mkdir(parents=True)
     for number in range(3):
-        Image.fromarray(image).save(folder / f"{folder.name[0]}{folder.parent.name}{number}.jpg")
+        save_pixels(folder / f"{folder.name[0]}{folder.parent.name}{number}.jpg", image)
 
 
 DISC = np.where(np.hypot(*np.mgrid[-1:1:96j, -1:1:96j]) < 0.4, 255, 0).astype(np.uint8)
@@ -39,12 +38,9 @@ def test_masks_with_other_file_names_than_their_images_are_not_taken_for_a_class
             if kind == "JPEG":
                 jpegs(tmp_path / site / folder, image)
                 continue
-            (tmp_path / site / folder).mkdir(parents=True)
             for number in range(3):
                 pixels = np.random.default_rng(number).integers(0, 255 if folder == "scans" else 2, (8, 8))
-                Image.fromarray(pixels.astype(np.uint8)).save(
-                    tmp_path / site / folder / f"{folder[0]}{number}{site}.png"
-                )
+                save_pixels(tmp_path / site / folder / f"{folder[0]}{number}{site}.png", pixels)
     if kind == "JPEG":
         assert len(np.unique(np.asarray(Image.open(tmp_path / "n" / "drawn" / "dn0.jpg")))) > 3
     dataset = recognise(tmp_path)
@@ -64,7 +60,7 @@ def test_classes_of_drawings_are_classes_also_beside_a_site_of_photographs(tmp_p
     assert isinstance(recognise(tmp_path), FolderClasses)
     jpegs(tmp_path / "m" / "dogs", PHOTOGRAPH)
     jpegs(tmp_path / "m" / "cats", DISC)
-    Image.fromarray(PHOTOGRAPH).save(tmp_path / "m" / "cats" / "cm1.jpg")
+    save_pixels(tmp_path / "m" / "cats" / "cm1.jpg", PHOTOGRAPH)
     assert isinstance(recognise(tmp_path), FolderClasses)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -40,11 +41,9 @@ def digits_root(tmp_path) -> Path:
     for number, site in enumerate(DigitsDG.published_counts):
         for part, n_images, blue in (("train", 2, 10), ("val", 1, 110)):
             for digit in range(10):
-                folder = tmp_path / site / part / str(digit)
-                folder.mkdir(parents=True)
                 for k in range(n_images):
-                    pixels = np.full((32, 32, 3), (60 * number, 20 * digit, blue + 40 * k), dtype=np.uint8)
-                    Image.fromarray(pixels).save(folder / f"{k:05d}.jpg")
+                    pixels = np.full((32, 32, 3), (60 * number, 20 * digit, blue + 40 * k))
+                    save_pixels(tmp_path / site / part / str(digit) / f"{k:05d}.jpg", pixels)
     return tmp_path
 
 
@@ -55,10 +54,9 @@ def pacs_root(tmp_path) -> Path:
     (tmp_path / "Train val splits").mkdir()
     for number, site in enumerate(PACS.published_counts):
         for label, name in enumerate(CLASSES):
-            (tmp_path / site / name).mkdir(parents=True)
             for k in range(10 if label == 0 else 1):
-                pixels = np.full((2, 2, 3), (20 * number, 30 * label, k), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / site / name / f"pic_{k:03d}.png")
+                pixels = np.full((2, 2, 3), (20 * number, 30 * label, k))
+                save_pixels(tmp_path / site / name / f"pic_{k:03d}.png", pixels)
     return tmp_path
 
 

@@ -94,32 +94,18 @@ class TestVolumes:
 
     def test_a_fourth_axis_is_channels_only_if_the_dataset_has_that_many(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
-        refused(grey, path, r"contains 2 volumes \(along its fourth axis\), expected 1", "keep only one")
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
         refused(grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "5 axes")
-
-    @pytest.mark.parametrize(("value", "words"), [(np.nan, "3 of 120 voxels are NaN"), (-np.inf, "3 are infinite")])
-    def test_values_that_are_not_finite_are_counted(self, tmp_path, value, words):
-        array = voxels(dtype=np.float32)
-        array[0, :3, 0] = value
-        refused(grey, nifti(tmp_path / "a.nii", array), words)
 
     def test_a_truncated_file_names_both_sizes(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
         path.write_bytes(path.read_bytes()[:400])
         refused(grey, path, "400 of 592 bytes")  # 352 of header, 6 * 5 * 4 * 2 of voxels
         path = nifti(tmp_path / "b.nii.gz", voxels())
-        content = path.read_bytes()
-        path.write_bytes(gzip.compress(gzip.decompress(content)[:500]))
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
         refused(grey, path, "500 of 592 bytes")
-        path.write_bytes(content[:40])  # within the header
-        refused(grey, path, "damaged")
-        path = nifti(tmp_path / "a.nii.gz", voxels((30, 20, 10)))
-        path.write_bytes(path.read_bytes()[:-2000])
-        sentence = refused(grey, path, r"incomplete: found [\d,]+ of 12,352 bytes")
-        assert 6_000 < int(re.search(r"([\d,]+) of", sentence)[1].replace(",", "")) < 12_352
         for name, n_bytes, words in (("a.mha", 40, "200 of 240 bytes"), ("a.nrrd", 20, "found 223 of 240 bytes")):
             sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), name == "a.nrrd")
             (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-n_bytes])
@@ -148,31 +134,22 @@ class TestVolumes:
         with pytest.raises(UserError, match=f"{data.name}: the file is damaged"):
             grey(tmp_path / name)
 
-    @pytest.mark.parametrize(
-        ("start", "content", "words"),
-        [
-            (280, bytes(16), ["affine in the header is singular", "0 x 0.6 x 3 mm"]),  # the first row of the sform
-            (80, bytes(4), ["voxel size in the header is 0 x 0.6 x 3 mm"]),  # pixdim[1]; nibabel would read it as 1 mm
-            (42, struct.pack("<3h", 30000, 30000, 30000), ["27,000,000,000,000 voxels"]),  # before memory is allocated
-        ],
-    )
-    def test_a_header_with_impossible_values_is_refused(self, tmp_path, start, content, words):
+    def test_voxels_that_are_infinite_no_numbers_or_too_many_and_axes_along_one_line_are_refused(self, tmp_path):
+        array = voxels(dtype=np.float32)
+        array[0, :3, 0] = -np.inf
+        refused(grey, nifti(tmp_path / "a.nii", array), "3 are infinite")
+        array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+        refused(grey, nifti(tmp_path / "a.nii", array), "stores several values")
         path = nifti(tmp_path / "a.nii", voxels())
         header = bytearray(path.read_bytes())
-        header[start : start + len(content)] = content
+        header[42:48] = struct.pack("<3h", 30000, 30000, 30000)
         path.write_bytes(header)
-        refused(grey, path, *words)
-
-    def test_two_axes_along_one_line_are_singular(self, tmp_path):
+        refused(grey, path, "27,000,000,000,000 voxels")  # before memory is allocated
         flat = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
         image = nib.Nifti1Image(voxels(), None)
         image.header.set_sform(flat, 1)
-        nib.save(image, tmp_path / "a.nii")
-        refused(grey, tmp_path / "a.nii", "affine in the header is singular")
-
-    def test_voxels_that_are_not_numbers_are_refused(self, tmp_path):
-        array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-        refused(grey, nifti(tmp_path / "a.nii", array), "stores several values")
+        nib.save(image, path)
+        refused(grey, path, "affine in the header is singular")
 
 
 class TestAnyFile:
@@ -215,12 +192,6 @@ class TestImageFiles:
         np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
         assert notices == ["alpha channel dropped"]
 
-    def test_a_grey_image_in_a_colour_dataset_is_refused_with_the_setting_that_allows_it(self, tmp_path):
-        path, notices = write_image(tmp_path / "a.png", colours()[..., 0]), []
-        refused(lambda path: read_image(path, 3, [], suggest_keys=True), path, "data.grey_to_rgb: true")
-        image = read_image(path, 3, notices, grey_to_rgb=True)
-        assert torch.equal(image[0], image[2]) and len(image) == 3 and notices == ["grey repeated as RGB"]
-
     def test_a_colour_image_in_a_grey_dataset_is_refused_unless_its_channels_are_equal(self, tmp_path):
         path = write_image(tmp_path / "a.png", colours())
         refused(lambda path: read_image(path, 1, [], suggest_keys=True), path, "data.image_channels: 3")
@@ -254,6 +225,8 @@ class TestImageFiles:
         image = read_image(path, 1, [], intensity_max=4095)
         assert image.flatten().tolist() == pytest.approx([0, 255, 51, 2 * 255 / 4095])
         refused(lambda path: read_image(path, 1, [], intensity_max=1023), path, "expected values from 0 to 1023")
+        path = write_image(path, np.uint8([[0, 255]]))  # 8 bits need no white
+        assert read_image(path, 1, [], intensity_max=65535).max() == 255
 
     def test_no_config_key_is_recommended_if_the_dataset_has_none(self, tmp_path):
         deep = write_image(tmp_path / "a.png", np.uint16([[0, 4095]]))
@@ -289,10 +262,6 @@ class TestImageFiles:
         assert read_image(tmp_path / "a.png", 3, notices)[:, 0, 0, 0].tolist() == [0x12, 0xFF, 0]
         assert "16-bit colour reduced to 8 bits" in notices
 
-    def test_a_declared_white_leaves_8_bits_alone(self, tmp_path):
-        path = write_image(tmp_path / "a.png", np.uint8([[0, 255]]))
-        assert read_image(path, 1, [], intensity_max=65535).max() == 255
-
     def test_truncated_and_altered_pictures_are_found(self, tmp_path):
         for name in ("a.png", "a.jpg"):
             path = write_image(tmp_path / name, colours(64, 64))
@@ -308,11 +277,6 @@ class TestImageFiles:
     def test_a_decompression_bomb_is_refused_by_its_header(self, tmp_path, side):
         path = write_png(tmp_path / "a.png", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0), b"")
         refused(grey, path, f"{side} x {side}|{side**2}", "at most 50,000,000")
-
-    def test_several_pages_are_refused(self, tmp_path):
-        pages = [Image.fromarray(colours()) for _ in range(3)]
-        pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
-        refused(grey, tmp_path / "a.tif", "3 pages")
 
 
 class TestMasks:
@@ -330,15 +294,8 @@ class TestMasks:
         mask = read_mask(path, {255: (), 128: ("disc",), 0: ("disc", "cup")}, ("disc", "cup"), [])
         assert mask[..., 0].tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 0]]]
 
-    def test_unknown_negative_and_fractional_values_are_listed(self, tmp_path):
-        path = write_image(tmp_path / "a.png", np.uint8([[0, 1, 5, 255]]))
-        refused(labels, path, "labels 0, 1, 5, 255", r"expected 0 \(background\), 1 \(prostate\), 2 \(prostate\)")
+    def test_negative_values_are_listed_and_a_threshold_makes_soft_edges_hard(self, tmp_path):
         refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
-        array = np.zeros(SHAPE, np.float32)
-        array[0, 0, 0] = 0.5
-        refused(labels, nifti(tmp_path / "a.nii", array), "fractional", "0.5 in 1 of 120", "nearest-neighbour")
-
-    def test_a_threshold_makes_soft_edges_hard(self, tmp_path):
         path = nifti(tmp_path / "a.nii", np.float32([[[0.2, 0.5, 0.7]]]))
         assert read_labels(path, [], threshold=0.5).flatten().tolist() == [0, 0, 1]
 
@@ -363,21 +320,13 @@ class TestPairs:
         mask = MetaTensor(torch.zeros(1, *shape), affine=torch.tensor(np.asarray(affine)))
         check_pair(Path("a.nii"), image, Path("a_mask.nii"), mask, ignore_geometry)
 
-    def test_the_same_position_up_to_rounding_is_accepted(self):
+    def test_the_same_position_up_to_rounding_is_accepted_and_another_spacing_or_position_is_an_error(self):
         self.pair()
         self.pair(AFFINE + 1e-5 * np.eye(4))
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            (np.diag([1, 1, 1.001, 1]), "3.003 mm, not the 0.5 x 0.6 x 3 mm of its image a.nii"),
-            (np.diag([-1, 1, 1, 1]), "axes point to RPS, up to 180 degrees away from the axes LPS of its image"),
-            (MOVED, "up to 1.5 mm .* data.ignore_mask_geometry"),  # half a voxel of 3 mm
-        ],
-    )
-    def test_another_spacing_direction_or_position_is_an_error(self, change, words):
-        with pytest.raises(UserError, match=words):
-            self.pair(AFFINE @ change)
+        with pytest.raises(UserError, match="3.003 mm, not the 0.5 x 0.6 x 3 mm of its image a.nii"):
+            self.pair(AFFINE @ np.diag([1, 1, 1.001, 1]))
+        with pytest.raises(UserError, match="up to 1.5 mm .* data.ignore_mask_geometry"):  # half a voxel of 3 mm
+            self.pair(AFFINE @ MOVED)
 
     def test_a_small_rotation_is_measured_at_the_farthest_corner(self):
         """5 degrees move the far corner (2.5 and 2.4 mm from the near one) by 3.466 * 2 sin(2.5 degrees) = 0.302 mm."""

@@ -3,16 +3,13 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import medfed
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.data import main
 from medfed.datasets.folder import Folder
-from medfed.datasets.folder_classes import FolderClasses
 from medfed.datasets.prostate import Prostate
 from medfed.datasets.recognition import recognise
 
@@ -45,11 +42,6 @@ class Spleens(Dataset):
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         return [], []
 '''
-
-
-def write_image(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
 
 
 @pytest.fixture
@@ -90,15 +82,6 @@ def test_a_dataset_is_checked_by_its_name_also_from_outside(scans, tmp_path, mon
     assert main(["check", str(scans), "--dataset", "prostat"]) == 2
     assert "no dataset 'prostat'. Did you mean 'prostate'?" in capsys.readouterr().err
     assert recognise(scans, "prostate") == Prostate(root=str(scans)), "whatever the folder holds"
-
-
-def test_a_folder_of_classes_is_distinguished_from_a_folder_of_masks(tmp_path):
-    for kind in ("dog", "elephant"):
-        write_image(tmp_path / "pacs" / "sketch" / kind / f"{kind}.png")
-    for kind in ("images", "masks"):
-        write_image(tmp_path / "eyes" / "north" / kind / "a.png")
-    assert recognise(tmp_path / "pacs") == FolderClasses(root=str(tmp_path / "pacs"))
-    assert recognise(tmp_path / "eyes") == Folder(root=str(tmp_path / "eyes"), image_channels=3)
 
 
 def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, new_file):

@@ -3,7 +3,7 @@
 import nibabel as nib
 import numpy as np
 import pytest
-from folder_layouts import make
+from folder_layouts import make, save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
@@ -15,12 +15,11 @@ from medfed.datasets.recognition import recognise
 
 def write_masks(folder, **places):
     """An image of 4 x 4 pixels, and masks in which one pixel is 255."""
-    folder.mkdir(parents=True)
-    Image.new("L", (4, 4), 7).save(folder / "a.png")
+    save_pixels(folder / "a.png", np.full((4, 4), 7))
     for name, place in places.items():
-        pixels = np.zeros((4, 4), np.uint8)
+        pixels = np.zeros((4, 4))
         pixels[place] = 255
-        Image.fromarray(pixels).save(folder / f"{name}.png")
+        save_pixels(folder / f"{name}.png", pixels)
 
 
 def test_the_lesions_of_an_image_are_joined_if_the_setting_says_so(tmp_path):

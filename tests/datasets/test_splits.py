@@ -54,14 +54,9 @@ def test_one_patient_more_moves_few():
     assert len(in_both) >= len(of_40.train) - 2
 
 
-@pytest.mark.parametrize(
-    ("n", "expected"), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (1, 1, 0)), (3, (1, 1, 1)), (4, (2, 1, 1))]
-)
-def test_few_patients_go_to_training_then_validation_then_test(n, expected):
-    assert sizes(n, 0.1, 0.2) == expected
-
-
-def test_training_keeps_a_patient_whatever_the_ratios_and_a_ratio_of_zero_takes_nobody():
+def test_few_patients_go_to_training_then_validation_then_test_and_a_ratio_of_zero_takes_nobody():
+    few = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)]
+    assert [sizes(n, 0.1, 0.2) for n in range(5)] == few
     assert sizes(3, 0.5, 0.49) == (1, 1, 1)
     assert sizes(2, 0.0, 0.9) == (1, 0, 1)
     assert sizes(10, 0.0, 0.0) == (10, 0, 0)

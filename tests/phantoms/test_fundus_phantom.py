@@ -176,15 +176,3 @@ def test_noise_blur_and_glare_have_their_documented_effects():
     steepest = [np.abs(np.diff(picture_of(edge, blur_mm=blur)[16, :, 1])).max() for blur in (1e-3, 0.2)]
     assert steepest[1] < 0.5 * steepest[0]
     assert picture_of(0.0, glare=0.1).mean() == pytest.approx(25.5, abs=1)
-
-
-def test_a_phantom_is_generated_next_to_a_missing_folder_and_read(tmp_path):
-    root, values = str(tmp_path / "fundus"), {"image_size": 64, "sites": ("RIM-ONE-r3",), "standardise": "none"}
-    wanted = Fundus(root=root, if_missing="phantom", **values)
-    phantom = wanted.phantom()
-    assert (phantom.root, phantom.image_size, phantom.standardise) == (str(tmp_path / "fundus_phantom"), 64, "none")
-    data = replace(phantom, images_per_site=2, size=32).ensure_available()
-    assert data.is_phantom and not (tmp_path / "fundus").exists()
-    volume = data.load(data.cases("RIM-ONE-r3")[0])
-    assert volume.image.shape == (3, 32, 32, 1) and volume.notices == () and bool(volume.mask[1].any())
-    assert Fundus(root=data.root).is_phantom and data.site_names() == ["RIM-ONE-r3"]

@@ -4,15 +4,12 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
-from quick_patches import quick_patch
 from scipy.ndimage import label as connected
 
-from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
@@ -174,14 +171,3 @@ def test_patches_are_assigned_to_the_patients_in_turn():
     first = [row for row in table if row.centre == 0]
     assert [sum(row.patient == k for row in first) for k in range(3)] == [3, 2, 2]
     assert len({row.file for row in table}) == 35 and {row.split for row in patch_table(60, 3, 0)} == {0, 1}
-
-
-def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(histology, "simulate_patch", quick_patch)
-    wanted = Camelyon17(root=str(tmp_path / "c17"), if_missing="phantom")
-    data = replace(wanted.phantom(), patches_per_site=2, patients_per_site=1).ensure_available()
-    assert data.is_phantom and data.root == str(tmp_path / "c17_phantom")
-    with pytest.raises(UserError, match="the folder .*c17' does not exist"):
-        replace(wanted, if_missing="error").ensure_available()
-    with mock.patch.object(Camelyon17, "phantom", lambda self: data):
-        assert wanted.ensure_available().root == data.root

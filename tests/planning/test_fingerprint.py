@@ -5,18 +5,13 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
+from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
 from medfed.planning import fingerprint as fingerprint_module
 from medfed.planning.fingerprint import take_fingerprint, with_channels_of
-
-
-def write(path: Path, pixels: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
 
 
 @pytest.fixture
@@ -26,8 +21,8 @@ def lines(tmp_path) -> Folder:
         for number in range(10):
             image, mask = np.full((40, 100), 10), np.zeros((40, 100))
             image[20:], mask[10:14] = 250, 255
-            write(tmp_path / site / "images" / f"p{number // 2}_{number}.png", image)
-            write(tmp_path / site / "masks" / f"p{number // 2}_{number}.png", mask)
+            save_pixels(tmp_path / site / "images" / f"p{number // 2}_{number}.png", image)
+            save_pixels(tmp_path / site / "masks" / f"p{number // 2}_{number}.png", mask)
     return Folder(root=str(tmp_path), patient_pattern="^(p[0-9])_")
 
 
@@ -54,7 +49,7 @@ def test_only_patients_that_train_are_read(lines):
 
 def test_a_structure_that_no_training_mask_shows_is_refused_in_one_sentence(lines):
     for path in Path(lines.root).glob("a/masks/*.png"):
-        write(path, np.zeros((40, 100)))
+        save_pixels(path, np.zeros((40, 100)))
     assert take_fingerprint(lines, ["a", "b"], 0).structures == take_fingerprint(lines, ["b"], 0).structures
     with pytest.raises(UserError, match=r"no mask that is used for training shows foreground \(sites that train: a\)"):
         take_fingerprint(lines, ["a"], 0)
@@ -67,7 +62,7 @@ def test_further_cases_are_read_until_a_mask_shows_the_structure(lines, monkeypa
     monkeypatch.setattr(fingerprint_module, "_read", lambda *case: (paths.append(case[1].mask), read(*case))[1])
     take_fingerprint(lines, ["a"], 0)
     for path in paths:
-        write(path, np.zeros((40, 100)))
+        save_pixels(path, np.zeros((40, 100)))
     n_before = len(paths)
     assert take_fingerprint(lines, ["a"], 0).structures == whole.structures
     assert len(paths) == 2 * n_before + 1
@@ -89,7 +84,9 @@ def test_classes_are_counted(tmp_path):
     for site in "ab":
         for name, n in (("benign", 3), ("malignant", 2)):
             for number in range(n):
-                write(tmp_path / site / name / f"{name}_{number + 10 * n}{site}.png", np.full((16, 16, 3), 9 * number))
+                save_pixels(
+                    tmp_path / site / name / f"{name}_{number + 10 * n}{site}.png", np.full((16, 16, 3), 9 * number)
+                )
     fingerprint = take_fingerprint(recognise(tmp_path), ["a"], 0)
     assert fingerprint.classes == (("benign", 3), ("malignant", 2)) and fingerprint.structures == ()
 
@@ -97,6 +94,6 @@ def test_classes_are_counted(tmp_path):
 def test_channels_are_those_of_the_training_images(lines):
     cases = lines.cases("a")
     assert with_channels_of(lines, cases).channels == 1
-    write(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
+    save_pixels(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
     mixed = with_channels_of(lines, cases)
     assert isinstance(mixed, Folder) and mixed.channels == 3 and mixed.grey_to_rgb
