@@ -119,12 +119,9 @@ KNOWN_TRAINING = (
     "augment, optimizer_state, threads, precision"
 )
 BAD_VALUES = {  # the beginning of the sentence, after the file
-    "trainings: {}": "trainings: unknown key. Did you mean 'training'? Known: data, network, method, seed, device, ",
-    "evaluation: {treshold: 0.5}": "evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, ",
     "seed: yes": "seed: expected a whole number, got true",
     "training: {augment: 1}": "training.augment: expected true or false, got 1",
     "federation: {unseen_site: no}": "federation.unseen_site: expected text, got false; YAML reads yes, no, on and off",
-    "federation: {unseen_site: 7}": "federation.unseen_site: expected text, got 7; put it in quotes",
     "federation: {unseen_site: }": 'federation.unseen_site: expected the name of a site, or "" for none, got nothing',
     "device:": "device: must be one of auto, cpu, cuda, got nothing",
     "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
@@ -135,8 +132,6 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "training: {betas: 0.9}": "training.betas: expected a list of 2 numbers, got 0.9",
     "training: fast": "training: expected a block of keys and values, got the text 'fast'",
     "evaluation: {threshold: 1}": "evaluation.threshold: must lie in (0, 1), got 1",
-    "training: {batch_size: 0}": "training.batch_size: must lie in [1, 1000000], got 0",
-    "seed: -1": "seed: must be at least 0, got -1",
     "device: gpu": "device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
     "device: cpu\ndeterministic: false": "deterministic: false is for GPUs, but this run uses the CPU, whose results",
     "federation: {engine: in_proces}": "federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known:",
@@ -340,7 +335,6 @@ BAD_OVERRIDES = {
     "=3": "expected key=value, such as --set training.batch_size=8",
     "seed.x=3": "seed is no block of keys and values, but 1",
     "training.betas=[1": "line 1, column 3: expected ',' or ']', but got '<stream end>'",
-    "data.name=phantm": "data.name: no dataset 'phantm'. Did you mean 'fundus_phantom'? Known: ",
     "data.name=hospitals_for_test.FedProx": "data.name: 'hospitals_for_test.FedProx' is no dataset; expected a class",
     "method.name=elcf": "method.name: no method 'elcf'. Did you mean 'elcfs'? Known: ",
     "trainng.batch_size=8": "trainng: unknown key. Did you mean 'training'? Known: ",
@@ -363,13 +357,19 @@ def test_a_preset_comes_first_and_written_keys_after():
     )
 
 
-def test_another_method_starts_from_its_own_defaults():
+def test_changing_a_config_keeps_the_rest_but_another_method_starts_from_its_own_defaults():
     """Or the keys of the first would be unknown to the second, and a preset would change nothing."""
     elcfs = read("", "method.name=elcfs", "method.gamma=0.1")
     assert elcfs.method.gamma == 0.1
     assert changed(elcfs, {"method.name": "fedavg"}).method == FedAvg()
     assert changed(elcfs, {"method.name": "elcfs"}).method.gamma == 0.1
     assert changed(elcfs, {"method.preset": "released"}).method == ELCFS(**ELCFS.presets["released"])
+    config = read("", "seed=3", "method.name=elcfs", "method.preset=released")
+    other = changed(config, {"federation.unseen_site": "no", "seed": 4})
+    assert (other.federation.unseen_site, other.seed, other.preset) == ("no", 4, "released")
+    assert other.source == "a.yaml" and other.method == config.method
+    with pytest.raises(UserError, match="^--set seed=x: seed: expected a whole number, got the text 'x'$"):
+        changed(config, {"seed": "x"})
 
 
 def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
@@ -377,15 +377,6 @@ def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
     override = "data.name=hospitals_for_test.Clinics"
     assert complaint("", override) == f"--set {override}: data.root: missing; expected text"
     assert read("", override, "data.root=data/y").data.root == "data/y"
-
-
-def test_changing_a_config_takes_values_and_keeps_the_rest():
-    config = read("", "seed=3", "method.name=elcfs", "method.preset=released")
-    other = changed(config, {"federation.unseen_site": "no", "seed": 4})
-    assert (other.federation.unseen_site, other.seed, other.preset) == ("no", 4, "released")
-    assert other.source == "a.yaml" and other.method == config.method
-    with pytest.raises(UserError, match="^--set seed=x: seed: expected a whole number, got the text 'x'$"):
-        changed(config, {"seed": "x"})
 
 
 def test_difference_lists_what_changed_by_key():

@@ -43,9 +43,6 @@ def test_a_changed_preset_names_the_values_of_the_file_that_it_replaces_and_how_
     assert len(caught) == 1 and config.notices[0].startswith("--set method.preset=released: ")
     assert f"of a.yaml: {GAMMA}; to keep, add --set method.gamma=0.1" in config.notices[0]
     assert "temperature" not in config.notices[0], "the same value as without the key"
-
-
-def test_each_of_several_replaced_values_has_its_own_setting():
     with pytest.warns(UserWarning, match="the new preset replaces these values") as caught:
         load_text(TEXT.replace("gamma: 0.1", "gamma: 0.1, meta_step: 0.1"), "a.yaml", ["method.preset=released"])
     expected = "; to keep one of them, add its setting: --set method.gamma=0.1 or --set method.meta_step=0.1"

@@ -10,7 +10,7 @@ import pytest
 from pydantic import AfterValidator, Field
 
 from medfed.core import bounds
-from medfed.core.bounds import check, distinct, ordered, validate
+from medfed.core.bounds import check, distinct, ordered
 from medfed.core.mistakes import SettingsError
 
 
@@ -113,12 +113,6 @@ def test_all_mistakes_are_raised_at_once():
     assert str(raised.value) == "name: is off, but is_on is true\nn_rounds must be 1 without a name"
 
 
-def test_values_of_a_file_are_read_as_the_annotations_say():
-    accepted, mistakes = validate(Settings, {"weight": 1, "ratios": [0, 1], "alpha": 0.7})
-    assert accepted == {"weight": 1.0, "ratios": (0.0, 1.0)} and isinstance(accepted["weight"], float)
-    assert [str(mistake) for mistake in mistakes] == ["alpha must lie in [0, 0.5), got 0.7"]
-
-
 def test_a_class_of_its_own_as_a_type_is_checked_with_isinstance():
     @dataclass(frozen=True)
     class WithObject:
@@ -133,12 +127,3 @@ def test_a_class_of_its_own_as_a_type_is_checked_with_isinstance():
     for wrong in ({"error": 3}, {"settings": 3}, {"function": 3}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             WithObject(**wrong)
-
-
-def test_a_list_is_no_type_of_a_setting():
-    @dataclass(frozen=True)
-    class WithList:
-        numbers: list[int] = field(default_factory=list)
-
-    with pytest.raises(TypeError, match=r"WithList.numbers is a list; declare it as tuple\[TYPE, ...\]"):
-        check(WithList())

@@ -87,15 +87,6 @@ def test_the_channel_of_a_grey_image_is_repeated_unless_forbidden_and_the_value_
     assert float(deep.read_image(deep.cases("photo")[0], []).max()) == 255
 
 
-def test_images_of_a_patient_belong_together(root):
-    for name in ("p1_a", "p1_b", "p2_a"):
-        write_image(root / "photo" / "dog" / f"{name}.png")
-    with pytest.raises(UserError, match="does not match the name '1'"):
-        FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
-    cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
-    assert [case.patient for case in cases if case.name.startswith("dog/p")] == ["p1", "p1", "p2"]
-
-
 @pytest.mark.parametrize(
     ("values", "word"),
     [

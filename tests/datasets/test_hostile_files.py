@@ -92,15 +92,13 @@ class TestSizes:
         path.write_bytes(path.read_bytes().replace(b"sizes: 6 5 4", b"sizes: 3000 2000 1000"))
         assert "the volume has 6,000,000,000 voxels; expected 1 to 536,870,912" in refusal(grey, path)
 
-    def test_a_flipped_bit_in_an_nrrd_is_found(self, tmp_path):
+    def test_a_flipped_bit_in_an_nrrd_is_found_and_its_header_has_a_limit(self, tmp_path):
+        path = nrrd(tmp_path / "a.nrrd", "# " + "A" * (1 << 20), "encoding: raw", data=VOXELS.tobytes("F"))
+        assert "header does not end within 1,048,576 bytes" in refusal(grey, path)
         data = bytearray(gzip.compress(VOXELS.tobytes("F")))
         assert grey(nrrd(tmp_path / "a.nrrd", "encoding: gzip", data=bytes(data)))[0, 1, 2, 3] == VOXELS[1, 2, 3]
         data[-6] ^= 1  # in the checksum
         assert "damaged" in refusal(grey, nrrd(tmp_path / "a.nrrd", "encoding: gzip", data=bytes(data)))
-
-    def test_a_header_in_text_has_a_limit(self, tmp_path):
-        path = nrrd(tmp_path / "a.nrrd", "# " + "A" * (1 << 20), "encoding: raw", data=VOXELS.tobytes("F"))
-        assert "header does not end within 1,048,576 bytes" in refusal(grey, path)
 
     def test_reading_stops_soon_after_the_voxels(self, tmp_path):
         content = nifti(tmp_path / "a.nii").read_bytes()
@@ -140,12 +138,10 @@ class TestSizes:
         monkeypatch.setattr(image_files, "MAX_COUNTED_PAGES", 3)
         assert "the file has 3 or more pages" in refusal(grey, tmp_path / "a.tif")
 
-    def test_an_offset_of_infinity_is_damage(self, tmp_path):
-        assert "not a NIfTI file, or it is damaged" in refusal(grey, with_header(tmp_path / "b.nii", 108, "f", np.inf))
-
 
 class TestVoxels:
-    def test_complex_numbers_are_refused(self, tmp_path):
+    def test_complex_numbers_and_an_offset_of_infinity_are_refused(self, tmp_path):
+        assert "not a NIfTI file, or it is damaged" in refusal(grey, with_header(tmp_path / "b.nii", 108, "f", np.inf))
         for read in (grey, lambda path: read_labels(path, [])):
             sentence = refusal(read, nifti(tmp_path / "a.nii.gz", VOXELS.astype(np.complex64) + 1j))
             assert "each voxel stores a number of the type complex64; expected a whole number or a real" in sentence

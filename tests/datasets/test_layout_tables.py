@@ -53,7 +53,6 @@ fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png}
     -> p1 p1/T2.png p1/gland.png --set image_name=T2.png --set mask_name=gland
 all files of one folder are masks by their names: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
     -> a Training_Input/a.jpg Training_Part/a_segmentation.png
-KiTS: case_{1,2}/{imaging,segmentation}.nii.gz -> case_1 case_1/imaging.nii.gz case_1/segmentation.nii.gz
 a reader is set: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
     -> a images/a.png masks/reader2/a.png --set mask_folders=[reader2]
 the only folder in a folder of masks: images/{a,b}.png masks/reader1/{a,b}.png -> a images/a.png masks/reader1/a.png

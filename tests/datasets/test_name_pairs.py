@@ -77,11 +77,7 @@ CONTRADICTING = {  # images, masks
 }
 AGREEING = {
     "a dot": ("im0001", "im0001.ah"),
-    "zeros": ("img7 img8", "mask_007 mask_008"),
-    "a prefix": ("Test_Image_1", "mask_1"),
-    "a sequence": ("x_T2", "x_seg"),
     "a number that only the masks have": ("21_training 22_training", "21_manual1 22_manual1"),
-    "nnU-Net": ("a_0000 b_0000", "a b"),
     "words for both": ("001_img", "001_masks"),
     "sequences of one patient": ("img_t1 img_t2", "mask_t1 mask_t2"),
     "a contrast agent": ("x_t1ce y_t1ce", "x_t1gd_seg y_t1gd_seg"),

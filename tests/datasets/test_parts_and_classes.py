@@ -55,7 +55,6 @@ def test_photographs_in_folders_of_equal_names_at_two_sites_are_classes_and_othe
     for name, other in (
         ("constant", layout),
         ("pairs", "{n,s}/x/p{0,1}_A.png {n,s}/y/p{0,1}_B.png"),
-        ("equal", "{n,s}/{dog,cat}/{1,2}.png"),
     ):
         (make if name == "constant" else photographs)(tmp_path / name, other)
         with pytest.raises(UserError, match="which holds the images and which the masks"):

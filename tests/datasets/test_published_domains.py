@@ -92,15 +92,10 @@ def test_the_published_counts_sum_to_the_number_of_images_or_patients():
 
 
 @pytest.mark.parametrize("dataset", [Camelyon17, Fundus])
-@pytest.mark.parametrize(
-    ("value", "words"), [(4095, "8 bits, .* from 4095 to 4095; .* save it as 8-bit"), (9, "is grey; .*")]
-)
-def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(
-    tmp_path, dataset, value, words
-):
+def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(tmp_path, dataset):
     path = tmp_path / "a.png"
-    Image.fromarray(np.full((96, 96), value, np.uint16 if value > 255 else np.uint8)).save(path)
-    with pytest.raises(UserError, match=f"^{path}: the image .*{words}.*RGB$") as error:
+    Image.fromarray(np.full((96, 96), 4095, np.uint16)).save(path)
+    with pytest.raises(UserError, match=f"^{path}: the image .*8 bits, .* save it as 8-bit RGB$") as error:
         dataset(root=str(tmp_path)).read_image(Case("a", "a", path, None), [])
     assert "data." not in str(error.value)
 

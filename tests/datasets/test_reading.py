@@ -186,17 +186,6 @@ class TestImageFiles:
         assert image.shape == (3, 7, 9, 1) and spacing_mm(path, image) is None
         np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
 
-    def test_alpha_is_dropped_and_the_colours_stay(self, tmp_path):
-        notices, alpha = [], np.full((7, 9, 1), 99, np.uint8)
-        image = read_image(write_image(tmp_path / "a.png", np.concatenate([colours(), alpha], -1)), 3, notices)
-        np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
-        assert notices == ["alpha channel dropped"]
-
-    def test_a_colour_image_in_a_grey_dataset_is_refused_unless_its_channels_are_equal(self, tmp_path):
-        path = write_image(tmp_path / "a.png", colours())
-        refused(lambda path: read_image(path, 1, [], suggest_keys=True), path, "data.image_channels: 3")
-        assert len(grey(write_image(tmp_path / "b.png", colours()[..., :1].repeat(3, -1)))) == 1
-
     def test_a_palette_and_cmyk_become_rgb(self, tmp_path):
         image = Image.new("P", (9, 7), 1)
         image.putpalette([0, 0, 0, 10, 200, 30])
@@ -210,13 +199,17 @@ class TestImageFiles:
         np.testing.assert_allclose(image[:, 8, 8, 0].numpy(), [250, 120, 10], atol=4)
         assert notices == ["CMYK converted to RGB"]
 
-    def test_an_image_is_rotated_as_its_exif_data_require(self, tmp_path):
+    def test_alpha_is_dropped_and_an_image_is_rotated_as_its_exif_data_require(self, tmp_path):
         """Orientation 6: the stored image must be rotated by 90 degrees clockwise to be upright."""
         exif, notices = Image.Exif(), []
         exif[0x0112] = 6
         image = read_image(write_image(tmp_path / "a.png", colours(), exif=exif), 3, notices)
         np.testing.assert_array_equal(image[..., 0].numpy(), np.rot90(colours(), -1).transpose(2, 0, 1))
         assert notices == ["rotated as its EXIF data require"]
+        notices, alpha = [], np.full((7, 9, 1), 99, np.uint8)
+        image = read_image(write_image(tmp_path / "a.png", np.concatenate([colours(), alpha], -1)), 3, notices)
+        np.testing.assert_array_equal(image[..., 0].numpy(), colours().transpose(2, 0, 1))
+        assert notices == ["alpha channel dropped"]
 
     def test_more_than_8_bits_need_intensity_max_and_are_scaled_to_255(self, tmp_path):
         path = write_image(tmp_path / "a.png", np.uint16([[0, 4095], [819, 2]]))
@@ -241,7 +234,9 @@ class TestImageFiles:
         ]
         for path, channels, words in cases:
             assert "data." not in refused(partial(read_image, channels=channels, notices=[]), path, words)
-        refused(lambda path: read_image(path, 1, [], suggest_keys=True), volume, "or set data.image_channels$")
+        for path, words in ((volume, "or set data.image_channels$"), (colour, "data.image_channels: 3")):
+            refused(lambda path: read_image(path, 1, [], suggest_keys=True), path, words)
+        assert len(grey(write_image(tmp_path / "e.png", colours()[..., :1].repeat(3, -1)))) == 1  # equal channels
 
     def test_only_16_bits_per_channel_give_a_notice(self, tmp_path):
         """A row of 533 pixels of 8-bit RGB fills 1600 bytes in a BMP, and BMP packs colours into 16 bits."""
@@ -280,17 +275,14 @@ class TestImageFiles:
 
 
 class TestMasks:
-    def test_values_become_structures_and_are_listed_in_the_metadata(self, tmp_path):
+    def test_values_become_structures_which_may_lie_within_each_other_and_are_listed_in_the_metadata(self, tmp_path):
         array = np.zeros(SHAPE, np.uint8)
         array[1], array[2] = 1, 2
         mask = labels(nifti(tmp_path / "a.nii.gz", array))
         assert mask.dtype == torch.uint8 and mask.shape == (1, *SHAPE)
         np.testing.assert_array_equal(mask[0].numpy(), array > 0)
         assert mask.meta["label_values"] == [0, 1, 2]
-
-    def test_structures_may_lie_within_each_other(self, tmp_path):
-        """A disc of rim (128) and cup (0) on 255: the cup belongs to both."""
-        path = write_image(tmp_path / "a.png", np.uint8([[255, 128, 0, 128]]))
+        path = write_image(tmp_path / "a.png", np.uint8([[255, 128, 0, 128]]))  # background, rim, cup, rim
         mask = read_mask(path, {255: (), 128: ("disc",), 0: ("disc", "cup")}, ("disc", "cup"), [])
         assert mask[..., 0].tolist() == [[[0, 1, 1, 1]], [[0, 0, 1, 0]]]
 

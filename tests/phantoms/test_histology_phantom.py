@@ -1,7 +1,6 @@
 """Tests of the histology phantom: file layout, appearance of the classes, and differences between sites."""
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from PIL import Image
 from scipy.ndimage import label as connected
 
-from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 from medfed.phantoms.synthesis import histology, histology_background
@@ -48,23 +46,19 @@ def digests(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_the_real_dataset_class_reads_the_phantom(collection):
-    data = Camelyon17(root=str(collection))
-    assert data.site_names() == sorted(SITES) and data.is_phantom
-    cases = data.cases("hospital_3")
-    assert [case.label for case in cases].count(1) == 2 and {case.patient for case in cases} == {"040", "041"}
-    notices = []
-    assert data.read_image(cases[0], notices).shape == (3, 96, 96, 1) and notices == []
-
-
-def test_the_files_have_the_format_of_wilds(collection):
+def test_the_files_have_the_format_of_wilds_and_the_real_dataset_class_reads_them(collection):
     lines = (collection / "metadata.csv").read_text().splitlines()
     assert lines[0] == ",patient,node,x_coord,y_coord,tumor,slide,center,split" and len(lines) == 21
     index, patient, node, x, y, *_ = lines[1].split(",")
     slide = f"patient_{patient}_node_{node}"
     path = collection / "patches" / slide / f"patch_{slide}_x_{x}_y_{y}.png"
     assert (index, patient) == ("0", "000") and Image.open(path).mode == "RGBA" and Image.open(path).size == (96, 96)
-    assert json.loads((collection / PHANTOM_MARK).read_text())["synthetic"] is True
+    data = Camelyon17(root=str(collection))
+    assert data.site_names() == sorted(SITES) and data.is_phantom
+    cases = data.cases("hospital_3")
+    assert [case.label for case in cases].count(1) == 2 and {case.patient for case in cases} == {"040", "041"}
+    notices = []
+    assert data.read_image(cases[0], notices).shape == (3, 96, 96, 1) and notices == []
 
 
 def test_more_patches_do_not_change_the_existing_ones(tmp_path, collection):

@@ -92,11 +92,6 @@ def test_examinations_have_labels_of_zones_integers_of_a_scanner_and_a_stack_aro
             assert level[first : last + 1].all(), "the gland has no gaps"
 
 
-def test_vendors_use_different_intensity_scales(examinations):
-    typical = [np.median([np.percentile(case.image, 90) for case in cases]) for cases in examinations.values()]
-    assert max(typical) > 3 * min(typical)
-
-
 def test_gland_volumes_are_realistic(examinations):
     volumes = [volume_ml(case) for cases in examinations.values() for case in cases]
     assert 15 < min(volumes) and max(volumes) < 105 and 35 < np.median(volumes) < 65
@@ -145,7 +140,10 @@ def test_an_endorectal_balloon_flattens_the_gland():
     assert thickness(True) < 0.9 * thickness(False)
 
 
-def test_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
+def test_vendors_have_other_intensity_scales_and_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
+    typical = [np.median([np.percentile(case.image, 90) for case in cases]) for cases in examinations.values()]
+    assert max(typical) > 3 * min(typical)
+
     def pixels_per_mm(name: str) -> float:
         return np.mean([1 / nib.affines.voxel_sizes(case.affine)[0] for case in examinations[name]])
 

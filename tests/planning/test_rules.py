@@ -91,13 +91,10 @@ def test_a_site_with_few_images_decides_the_batch_size():
     assert make_plan(TILES).values["training.learning_rate"] == 0.002
 
 
-def test_classes_get_a_network_that_classifies():
+def test_classes_get_a_network_that_classifies_and_image_net_weights_are_used_if_they_are_installed():
     for fingerprint, name in ((TILES, "densenet"), (FRAMES, "unet")):
         plan = make_plan(fingerprint)
         assert plan.values["network.name"] == name and len({c.key for c in plan.choices}) == len(plan.choices)
-
-
-def test_networks_with_image_net_weights_are_used_if_they_are_installed():
     for fingerprint, name, rate in ((FRAMES, "efficientnet_unet", 0.001), (TILES, "efficientnet_lite", 0.0003)):
         plan = make_plan(fingerprint, pretrained=True)
         assert plan.values["network.name"] == name
