@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from conftest import SMALL_UNET, small_yaml
 from PIL import Image
 
 from medfed import data, evaluate, train
+
+MAX_S = 5.0  # CPU time until a mistake is reported
+WHERE = re.compile(r"\S+\.(yaml|yml|nii|nii\.gz|png)\b|\b[a-z_]+\.[a-z_]+\b|--[a-z]|/\S+: ")  # a file, a key or a flag
+NEXT = re.compile(r"; |expected |Did you mean|must |choose |Known: ")
 
 
 @dataclass
@@ -67,9 +73,14 @@ class User:
         assert all(word in lines[0] for word in words), lines[0]
         self.error_line = lines[0]
 
-    def refused_before_training(self, *words: str) -> None:
-        self.refused(self.train(), *words)
-        assert not list(self.place.rglob("*.state")) and not (self.out / "config.yaml").exists()
+    def refused_before_training(self, *words: str, more: tuple[str, ...] = ()) -> None:
+        """The error also names a file, key or flag, and what to do; it comes soon, and nothing is written."""
+        start = time.thread_time()
+        self.refused(self.train(*more), *words)
+        assert time.thread_time() - start < MAX_S
+        assert WHERE.search(self.error_line.partition(": ")[2]) and NEXT.search(self.error_line)
+        written = [path.name for path in self.place.rglob("*") if path.is_file() and "data" not in path.parts]
+        assert set(written) <= {"tiny.yaml", "other.yml", "run", "run.lock"}
 
     def goes_on(self, *notices: str, more: tuple[str, ...] = ("--set", "federation.rounds=1")) -> dict:
         """The run is done, and its summary tells each of these in a notice; the summary."""

@@ -17,7 +17,13 @@ from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
 from medfed.federation.rounds import Round, federate
 from medfed.federation.settings import Federation
-from medfed.testing.toy import ToyFederation
+from medfed.networks.densenet import DenseNetwork
+from medfed.testing.toy import ToyClassification, ToyFederation
+
+
+def small_toy(**settings) -> ToyClassification:
+    """Return a federation with a network of few entries, whose sites do one training step in a round."""
+    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4, **settings)
 
 
 def rounds_of(

@@ -87,13 +87,6 @@ def test_a_request_beyond_the_agreement_never_reaches_the_site(tmp_path, never_c
     assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
 
 
-def test_requests_within_the_agreement_reach_the_site(tmp_path, never_called):
-    """Control of the test above."""
-    for kind in ("train", "validate"):
-        with pytest.raises(AssertionError, match=f"the site was asked to {kind}"):
-            guarded_site(tmp_path).reply(request(kind))
-
-
 def test_sharing_after_round_1_is_refused_unless_the_method_shares_every_round(tmp_path, never_called):
     method = ELCFS(alpha=0.1)
     with pytest.raises(Refused, match="was asked to share in round 2, .* shares before round 1 only"):

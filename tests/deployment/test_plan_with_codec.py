@@ -47,16 +47,12 @@ def prepared(tmp_path, tiny_phantom, request):
     return tmp_path, sent
 
 
-def test_the_plan_identifies_a_codec_by_its_content_and_not_by_its_path(prepared):
+def test_the_plan_identifies_a_codec_by_its_content_and_a_site_uses_the_file_next_to_its_plan(prepared):
     tmp_path, sent = prepared
     plan = (tmp_path / "fed" / "plan.yaml").read_text()
     assert sent.read_bytes() == (tmp_path / "ours" / "codec.safetensors").read_bytes()
     assert sent.name in plan and str(tmp_path / "ours") not in plan
     assert (sent.parent / "plan.yaml").read_text() == plan
-
-
-def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
-    tmp_path, sent = prepared
     _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
     assert method.codec == str(sent)
@@ -64,19 +60,15 @@ def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
         assert torch.equal(own, 0.5 * others)
 
 
-def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(prepared):
-    tmp_path, sent = prepared
+def test_a_missing_a_different_and_a_codec_outside_the_folder_are_rejected_before_anything_is_sent(prepared):
+    """A plan cannot make a site read a file of its own disk."""
+    _, sent = prepared
     sent.unlink()
     with pytest.raises(UserError, match=f"{sent.name}: is missing; .*copy the coordinator's file there"):
         join.read_site_file(sent.parent / "HK.yaml")
     written(sent, 0.25)
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
         join.read_site_file(sent.parent / "HK.yaml")
-
-
-def test_a_plan_with_a_path_outside_its_folder_is_rejected(prepared):
-    """A plan cannot make a site read a file of its own disk."""
-    tmp_path, sent = prepared
     plan = sent.parent / "plan.yaml"
     plan.write_text(plan.read_text().replace(sent.name, "../../../ours/codec.safetensors"))
     with pytest.raises(UserError, match="is not the codec that the plan names"):

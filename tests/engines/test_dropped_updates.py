@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from toy_runs import small_toy
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
@@ -16,17 +17,11 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
-from medfed.networks.densenet import DenseNetwork
 from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToyClassification, ToySegmentation
 
 SETTINGS = Federation(rounds=4, quorum=1)
 SITES = ("north", "south")
-
-
-def small_toy(**settings) -> ToyClassification:
-    """Return a federation whose sites do one training step in a round: the tests here run many rounds."""
-    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4, **settings)
 
 
 @pytest.fixture

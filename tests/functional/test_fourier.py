@@ -122,7 +122,7 @@ def test_the_same_image_on_more_pixels_has_the_same_window():
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
 def test_every_precision_keeps_its_dtype_and_accuracy(kind, tolerance):
-    images, others = images_of((64, 64)).to(kind), images_of((64, 64), seed=1).to(kind)
+    images, others = images_of((384, 384)).to(kind), images_of((384, 384), seed=1).to(kind)
     ratio = torch.tensor([0.3, 1.0])
     styled = fourier.exchange_amplitude(images, fourier.low_frequency_window(others, ALPHA), ratio, ALPHA)
     expected = full_fft(images.double(), others.double(), ratio.double(), ALPHA)

@@ -53,6 +53,20 @@ def test_a_config_that_is_not_a_text_file(user):
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "data has no YAML file; go to")
 
 
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("training.lr=1", "unknown key"),
+        ("federation.unseen_site=UCLA", "Did you mean 'UCL'"),
+        ("data.sites=[BMC, HK, UCLA]", "UCLA"),
+        ("data.image_size=34", "multiple of 4"),
+        ("data.root=nowhere", "nowhere"),
+    ],
+)
+def test_a_wrong_setting_in_the_command_line(user, setting, word):
+    user.refused_before_training(word, more=("--set", setting))
+
+
 def test_results_or_restyled_images_among_the_images_or_in_the_folder_of_the_run(eyes):
     folder = eyes.place / "data" / "north" / "out"
     for program in (eyes.train, eyes.evaluate):
@@ -208,6 +222,13 @@ def test_a_grey_level_without_a_class_and_labels_stored_as_colours(eyes):
     eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours; expected one number", "write")
 
 
+def test_a_file_that_is_not_a_png(eyes):
+    path = eyes.place / "data" / "south" / "images" / "a.png"
+    for content in (path.read_bytes()[:200], b"", b"not an image"):
+        path.write_bytes(content)
+        eyes.refused_before_training("a.png")
+
+
 def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance(user):
     """Nothing is above the threshold: three patients are missed, and of the one without an organ nobody is judged."""
     spoil(user.mask("UCL", 0), lambda array: 0 * array)
@@ -250,6 +271,7 @@ def test_a_folder_that_cannot_be_written_is_reported_at_once(user, monkeypatch):
 
     monkeypatch.setattr("medfed.experiments.run.build_experiment", None)  # nothing is read, let alone trained
     (user.place / "file").write_text("")
+    user.refused(user.train("--out", str(user.place / "file")), "cannot write here", "--out")
     user.refused(user.train("--out", str(user.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
     user.refused(user.evaluate("--out", str(user.place / "file" / "run")), "cannot write here", "--out")
     monkeypatch.setattr("medfed.core.files.open", read_only, raising=False)

@@ -9,17 +9,13 @@ import torch
 pytest.importorskip("nvflare")
 
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.apis.workspace import Workspace
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import PrivacyService
 
 from medfed.core.errors import UserError
 from medfed.deployment.templates import README
 from medfed.engines.flare.filters import check_filters
-from medfed.engines.flare.job import EXECUTOR
-from medfed.engines.flare.kit import allow_only
 from medfed.engines.flare.messages import to_message, to_shareable
 from medfed.federation.message import Message
 
@@ -131,16 +127,6 @@ def test_a_job_cannot_choose_another_scope(kit, monkeypatch):
     monkeypatch.setattr(PrivacyService, "manager", create_privacy_manager(Workspace(str(kit)), names_only=True))
     assert PrivacyService.is_scope_allowed("") and PrivacyService.get_scope("").name == "hospital"
     assert not PrivacyService.is_scope_allowed("open")
-
-
-def test_a_job_cannot_name_a_filter(kit):
-    """Checked by FLARE's own authorizer, which does not apply to the filters that a hospital names."""
-    (kit / "local/resources.json").write_text(json.dumps(allow_only(EXECUTOR)))
-    authorizer, where = ComponentPathAuthorizer(), Workspace(str(kit))
-    authorizer.authorize_component_config({"path": EXECUTOR}, workspace=where)
-    for one in (PERCENTILE, ROUNDING):
-        with pytest.raises(UnsafeComponentError, match="not in allow_list"):
-            authorizer.authorize_component_config(one, workspace=where)
 
 
 def test_the_example_in_the_readme_is_valid(kit):

@@ -93,7 +93,8 @@ def test_a_job_cannot_claim_that_its_code_was_permitted(workspace, app):
         "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
         "nvflare.app_common.ccwf.client_controller_executor.ClientControllerExecutor",
         "nvflare.app_common.executors.statistics.statistics_executor.StatisticsExecutor",
-        "nvflare.app_common.filters.exclude_vars.ExcludeVars",
+        "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy",
+        "own_filters.Rounding",
     ],
 )
 def test_a_job_can_use_no_executor_workflow_or_filter_but_medfeds_executor(workspace, path):
