@@ -1,7 +1,5 @@
 """A forked process in which every start of a program, connection and write is recorded (`sys.addaudithook`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

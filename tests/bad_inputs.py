@@ -1,7 +1,5 @@
 """Users whose images, masks or configs are wrong, what is wrong, and what the error says about it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Second implementations: distances of masks over all pairs of edge voxels, and the exchange of full spectra."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Damage to files, as a failing disk or memory does it."""
 
-from __future__ import annotations
-
 import random
 
 

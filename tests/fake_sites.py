@@ -1,7 +1,5 @@
 """A fake worker process for a site. It starts in 0.1 s, as it imports nothing heavy; a file decides what it does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PROGRAM = """

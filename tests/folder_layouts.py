@@ -1,7 +1,5 @@
 """Folders of tiny files, made from patterns of names, and tables of what medfed must find in them."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

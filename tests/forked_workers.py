@@ -4,8 +4,6 @@ A worker that starts Python and imports PyTorch and MONAI needs seconds, a forke
 start is the same: the worker's program, the socket and its frames.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

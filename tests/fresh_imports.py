@@ -1,7 +1,5 @@
 """Code that runs in a forked process as if some packages had not been imported, and all others had."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

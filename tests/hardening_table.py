@@ -5,8 +5,6 @@ broken, which shows that the measurement finds the defect. It hands both to `Mea
 the table and fails the test if the goal is not met or the control was not found.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

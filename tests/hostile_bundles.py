@@ -1,7 +1,5 @@
 """Contents of a bundle with which MONAI would run code, or write outside of a folder."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Children are forked with everything imported, so that a kill costs a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Small bundles, the ways in which MONAI runs them, and labelled images."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """DICOM series and DICOM SEG objects of a few small slices, written with pydicom and highdicom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders as `medfed.train` leaves them, made in milliseconds: for the tests of what reads them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

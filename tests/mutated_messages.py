@@ -1,7 +1,5 @@
 """Mutations of valid messages and checkpoints: damaged bytes, and headers with values that nobody expects there."""
 
-from __future__ import annotations
-
 import json
 import random
 

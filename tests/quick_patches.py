@@ -1,7 +1,5 @@
 """Patches in the layout of Camelyon17-WILDS for tests of runs, which do not look at the tissue: drawn in no time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Runs and pages in tests draw no figures unless asked: those of a tiny run take longer than its training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape

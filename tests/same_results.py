@@ -8,8 +8,6 @@ resumed, and a run in two processes. A run that equals another one inside a chec
 it as well. About 20 minutes for each checkout on two cores; exit code 1 if anything differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Two ends of a TLS connection in memory, with a certificate of its own: what protects messages between hospitals."""
 
-from __future__ import annotations
-
 import datetime
 import ssl
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Short runs and single rounds of a method in a toy federation, for tests that read weights and messages."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import islice
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Folders of runs, written as `medfed.train` does it, in milliseconds: nothing is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -6,8 +6,6 @@
 Only configs are read; nothing of a bundle is run.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

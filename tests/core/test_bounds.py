@@ -1,7 +1,5 @@
 """Types, ranges and choices in annotations: what they allow, and the sentence about what they do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Configs that no machine can run are refused before anything is built; all shipped configs are accepted."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

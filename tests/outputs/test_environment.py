@@ -1,7 +1,5 @@
 """Versions are recorded also where a package has no installed metadata, as in a source tree on PYTHONPATH."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError
 
 import pytest

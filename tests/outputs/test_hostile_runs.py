@@ -1,7 +1,5 @@
 """Run folders from someone else whose checksums are right and whose content is not."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The Python interface: configs and their changes, a run, a comparison, and what a mistake raises."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil

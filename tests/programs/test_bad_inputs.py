@@ -1,7 +1,5 @@
 """Bad inputs as a user meets them: one line with what is wrong, found, expected and next; nothing half written."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The completion script is made from the parsers of the programs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`medfed init`: it writes a config that loads, equals the plan, and never opens an image of the unseen site."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

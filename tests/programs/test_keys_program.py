@@ -1,7 +1,5 @@
 """`medfed keys`: what it prints for a word, for none, and for editors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The list, the one command over the programs, how programs end, and how names are found."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -1,7 +1,5 @@
 """The Python snippets of README.md run as they stand, in their order, as one session."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

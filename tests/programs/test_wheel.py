@@ -1,7 +1,5 @@
 """medfed works from its wheel: everything that the programs read is packed, and nothing is read from a checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every table and figure that can be made resolves to configs, and the command that is printed is the one that runs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace

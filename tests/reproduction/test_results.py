@@ -1,7 +1,5 @@
 """Our scores stand beside the right numbers of the paper; a comparison below a trivial predictor has no result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

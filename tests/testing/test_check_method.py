@@ -1,7 +1,5 @@
 """`check_method` accepts a correct method and rejects broken ones, each with a sentence that names the broken rule."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import cached_property
