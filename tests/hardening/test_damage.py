@@ -1,8 +1,7 @@
-"""R10: a flipped bit in any file of a run, in an image or in a message is found."""
+"""R10: a flipped bit in any file of a run or in an image is found."""
 
 import random
 import shutil
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 import untrained_runs
 from damaged_files import flipped
 from safetensors.torch import load, save
-from tls_channel import Channel, certificate
 
 from medfed.core.errors import UserError
 from medfed.datasets.prostate import Prostate
@@ -23,7 +21,7 @@ from medfed.datasets.reading import read_image
 from medfed.datasets.splits import split
 from medfed.experiments.resume import check_data
 from medfed.federation.encoding import InvalidMessage
-from medfed.federation.message import Message, State
+from medfed.federation.message import State
 from medfed.outputs.run_folder import RunFolder
 from medfed.testing.toy import ToySegmentation
 
@@ -44,10 +42,10 @@ def n_found(path: Path, read: Callable[[], object], n: int, rng: random.Random, 
     return found
 
 
-def n_found_without_checks(kind: type[Message] | type[State], data: bytes, path: Path, n: int, rng) -> int:
+def n_found_without_checks(data: bytes, path: Path, n: int, rng) -> int:
     """A control: the format's own checks, without a checksum or TLS."""
     path.write_bytes(data)
-    return n_found(path, lambda: kind.from_bytes(path.read_bytes()), n, rng, (InvalidMessage,))
+    return n_found(path, lambda: State.from_bytes(path.read_bytes()), n, rng, (InvalidMessage,))
 
 
 def spread(n: int, paths: list[Path]) -> list[tuple[Path, int]]:
@@ -141,26 +139,9 @@ def test_r10_checkpoints(measurement, tmp_path):
     found = n_found(state_path, lambda: folder.load_state(kills.SETTINGS.rounds), n, rng)
     found += n_found(site_path, lambda: engine.restore({"north": kills.SETTINGS.rounds}), n, rng)
     plain = folder.load_state(kills.SETTINGS.rounds).to_bytes()
-    control = n_found_without_checks(State, plain, tmp_path / "plain", n, rng)
+    control = n_found_without_checks(plain, tmp_path / "plain", n, rng)
     measurement.report(
         "one flipped bit in a checkpoint of the coordinator or of a site",
         (f"{2 * n} of {2 * n} found", f"{found} of {2 * n}", found == 2 * n),
         (f"the same bytes without their checksum {control} of {n}", control < n),
-    )
-
-
-def test_r10_messages(measurement, tmp_path):
-    message = Message("train", {"w": torch.randn(1000)}, {}, {"round": 1, "examples": 5}).to_bytes()
-    paths, n, rng, found = certificate(tmp_path), measurement.count(200, 20), measurement.rng("messages"), 0
-    assert Channel(paths).send(message) == message
-    for _ in range(n):
-        try:
-            Channel(paths).send(message, lambda encrypted: flipped(encrypted, rng))
-        except ssl.SSLError:
-            found += 1
-    control = n_found_without_checks(Message, message, tmp_path / "message", n, rng)
-    measurement.report(
-        "one flipped bit in a message on its way between hospitals (TLS)",
-        (f"{n} of {n} found", f"{found} of {n}", found == n),
-        (f"the message's own format without TLS {control} of {n}", control < n),
     )
