@@ -88,6 +88,8 @@ def train_all(only: str) -> None:
 
 def _kill_and_resume(folder: str, config: str, changes: dict[str, Any]) -> None:
     """Kill a run as soon as it has stored its first round, and continue it."""
+    import medfed
+
     command = [sys.executable, "-m", "medfed.train", config, "--out", folder, "--quiet", "--jobs", "1"]
     command += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -99,7 +101,7 @@ def _kill_and_resume(folder: str, config: str, changes: dict[str, Any]) -> None:
     process.wait()
     if (Path(folder) / "summary.json").exists():
         raise SystemExit(f"{folder}: the run was over before it was killed")
-    subprocess.run([*command, "--resume"], check=True, stdout=subprocess.DEVNULL)
+    medfed.run(medfed.load_config(config, changes), folder, jobs=1, resume=True)
 
 
 def scores_of(folder: Path) -> dict[str, str]:
