@@ -56,5 +56,7 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         )
         scoring = task.scoring_class(metrics, tuple(summary["chosen_metrics"]))
         return scoring.with_settings(summary)
-    except (ValueError, TypeError, KeyError) as error:
+    except KeyError as error:
+        raise UserError(f"{source}: found no key {error}; copy this file again from the original run") from error
+    except (ValueError, TypeError) as error:
         raise UserError(f"{source}: metrics: {error}; copy this file again from the original run") from error

@@ -68,7 +68,7 @@ def test_classes_have_a_row_for_each_site(tmp_path, capsys):
     [
         ("[1]", "is not a summary.json of python -m medfed.score"),
         ("no json", "is not a summary.json of python -m medfed.score"),
-        ('{"task": "segmentation"}', "metrics: "),
+        ('{"task": "segmentation"}', "found no key 'metrics'"),
         ('{"task": "translation"}', "task: found 'translation'"),
         (None, "is not a summary.json of python -m medfed.score (FileNotFoundError"),
         (lambda summary: renamed(summary, "\x1b[2J"), "is not a summary.json of python -m medfed.score"),
