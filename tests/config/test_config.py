@@ -16,6 +16,8 @@ from medfed.networks.unet import UNet
 
 PLUG_IN = '''
 """Pretend hospitals."""
+from __future__ import annotations
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method

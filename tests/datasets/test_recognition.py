@@ -15,6 +15,8 @@ from medfed.datasets.recognition import recognise
 
 NEW_DATASET = '''
 """Spleens on CT, of any sites, with a table scanners.csv beside them."""
+from __future__ import annotations
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 from medfed.datasets.base import Dataset
