@@ -29,8 +29,10 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         which it was placed.
 
     Raises:
-        ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].
+        ValueError: if features are not (B, C, H, W), ratio or partners is not (B,), or a ratio is outside [0, 1].
     """
+    if features.ndim != 4:
+        raise ValueError(f"features must be (B, C, H, W), got {tuple(features.shape)}")
     if not tuple(ratio.shape) == tuple(partners.shape) == (len(features),):
         shapes = f"{tuple(ratio.shape)} and {tuple(partners.shape)}"
         raise ValueError(f"ratio and partners must be ({len(features)},), got {shapes}")

@@ -30,7 +30,10 @@ def print_summaries(args: argparse.Namespace) -> int:
 def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
     """Return a table with one row for each site and structure; scores of fewer than `min_patients` patients are left
     out. UserError if a file is no summary of `medfed score`, or has other weights or metrics than the first file."""
+    if min_patients < 1:
+        raise UserError(f"--min-patients: expected a whole number above 0, got {min_patients}")
     heads, lines, labels = [], [], set()
+    file_of: dict[str, Path] = {}
     for path in paths:
         try:
             summary = json.loads(read_text(path, MAX_BYTES))
@@ -47,6 +50,10 @@ def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
             raise UserError(f"{path}: is not a summary.json of python -m medfed.score ({error!r})") from error
         if heads[-1] != heads[0]:
             raise UserError(f"{path}: has another model or other metrics than {paths[0]}; print it alone")
+        for site in summary[ROLE]["sites"]:
+            if site in file_of:
+                raise UserError(f"{path}: {file_of[site]} has scores of '{site}' too; name each hospital's file once")
+            file_of[site] = path
         lines += rows
     table = [[(cell, "") for cell in row] for row in [heads[0][2], *lines]]
     text = align_columns(table, False, n_left=1 + scoring.has_structures)

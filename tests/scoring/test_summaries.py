@@ -82,3 +82,9 @@ def test_a_file_that_is_no_such_summary_is_one_sentence(content, sentence, summa
     assert main(["summaries", str(tmp_path / "north.json"), str(file)]) == 2
     printed = capsys.readouterr().err
     assert f"{file}: {sentence}" in printed and len(printed.strip().splitlines()) == 1
+
+
+def test_a_site_in_two_files_and_a_minimum_below_one_are_refused(summary, tmp_path, capsys):
+    north = str(tmp_path / "north.json")
+    assert main(["summaries", north, north]) == 2 and "scores of 'here' too" in capsys.readouterr().err
+    assert main(["summaries", north, "--min-patients", "0"]) == 2 and "--min-patients" in capsys.readouterr().err
