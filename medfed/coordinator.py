@@ -1,4 +1,4 @@
-"""The program of a coordinator: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
+"""Prepare a federation of real hospitals, run it over NVIDIA FLARE, and print the scores that hospitals sent."""
 
 from __future__ import annotations
 

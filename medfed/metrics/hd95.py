@@ -11,6 +11,7 @@ from medfed.metrics.metric import DISTANCE
 class HausdorffDistance95(MaskMetric):
     """Larger of the two 95th percentiles of the surface distances, from prediction to reference and back.
 
+    A surface distance leads from the centre of an edge voxel of one mask to the nearest edge voxel of the other.
     The unit is mm, or percent of the image's diagonal if the voxel size is unknown. MONAI's
     `HausdorffDistanceMetric(percentile=95)` gives the same value in mm or pixels.
     """

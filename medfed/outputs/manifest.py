@@ -118,7 +118,7 @@ class Manifest:
                 file.truncate(n_complete)
 
     def _n_complete(self, name: str) -> int | None:
-        """The size of a file's earlier content, if the file begins with it and is not longer than announced."""
+        """Bytes of a file before what a killed process appended only in part; None if the file is in another state."""
         path, earlier = self.path.parent / name, self.before.get(name, Entry(-1, ""))
         size = path.stat().st_size if path.is_file() else 0
         if earlier is None:

@@ -67,7 +67,7 @@ class Scores:
 def score_bundle(
     bundle: Path, dataset: Dataset, named: Mapping[str, str] | None = None, device: str = "auto", quiet: bool = True
 ) -> Scores:
-    """Score a MONAI bundle on all images of a dataset; `named` has the bundle's names of labels that differ."""
+    """Score a MONAI bundle on all images of a dataset; `named` maps labels of the dataset to the bundle's names."""
     model = load_bundle(bundle, pick_device(device))
     cases = dataset.cases_by_site(dataset.site_names())
     _check_channels(model, dataset)

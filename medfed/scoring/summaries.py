@@ -29,35 +29,41 @@ def print_summaries(args: argparse.Namespace) -> int:
 
 def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
     """Return a table with one row for each site and structure; scores of fewer than `min_patients` patients are left
-    out. UserError if a file is no summary of `medfed score`, or has other weights or metrics than the first file."""
+    out. UserError if a file is no summary of `medfed score`, or has other weights,
+    metrics or another kind of data than the first file."""
     if min_patients < 1:
         raise UserError(f"--min-patients: expected a whole number above 0, got {min_patients}")
-    heads, lines, labels = [], [], set()
+    heads, lines = [], []
     file_of: dict[str, Path] = {}
     for path in paths:
         try:
             summary = json.loads(read_text(path, MAX_BYTES))
             scoring = scoring_of(summary, path)
             head, *rows = _rows(scoring, summary, min_patients)
-            heads.append((summary["bundle"]["name"], summary["bundle"]["weights_sha256"], head))
-            labels.add(data_label(summary["data"]))
+            label = data_label(summary["data"])
+            heads.append((summary["bundle"]["name"], summary["bundle"]["weights_sha256"], label, head))
             note = run_table.interval_note(scoring, summary)
-            if not "".join([*map(str, heads[-1][:2]), *head, *sum(rows, ()), note]).isprintable():
+            if not "".join([*map(str, heads[-1][:3]), *head, *sum(rows, ()), note]).isprintable():
                 raise ValueError("control characters")
         except UserError:
             raise
+        except FileNotFoundError:
+            raise UserError(f"{path}: not found; expected a summary.json of python -m medfed.score") from None
         except READING_ERRORS as error:
             raise UserError(f"{path}: is not a summary.json of python -m medfed.score ({error!r})") from error
         if heads[-1] != heads[0]:
-            raise UserError(f"{path}: has another model or other metrics than {paths[0]}; print it alone")
+            raise UserError(
+                f"{path}: has another model, other metrics or another kind of data (phantom or real) than {paths[0]}; "
+                "print it alone"
+            )
         for site in summary[ROLE]["sites"]:
             if site in file_of:
                 raise UserError(f"{path}: {file_of[site]} has scores of '{site}' too; name each hospital's file once")
             file_of[site] = path
         lines += rows
-    table = [[(cell, "") for cell in row] for row in [heads[0][2], *lines]]
+    table = [[(cell, "") for cell in row] for row in [heads[0][3], *lines]]
     text = align_columns(table, False, n_left=1 + scoring.has_structures)
-    return "\n".join([*sorted(labels), heads[0][0], "", text, "", f"{note}."])
+    return "\n".join([heads[0][2], heads[0][0], "", text, "", f"{note}."])
 
 
 def _rows(scoring: Scoring, summary: Mapping[str, Any], min_patients: int) -> list[tuple[str, ...]]:

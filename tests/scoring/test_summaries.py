@@ -70,9 +70,13 @@ def test_classes_have_a_row_for_each_site(tmp_path, capsys):
         ("no json", "is not a summary.json of python -m medfed.score"),
         ('{"task": "segmentation"}', "found no key 'metrics'"),
         ('{"task": "translation"}', "task: found 'translation'"),
-        (None, "is not a summary.json of python -m medfed.score (FileNotFoundError"),
+        (None, "not found; expected a summary.json"),
         (lambda summary: renamed(summary, "\x1b[2J"), "is not a summary.json of python -m medfed.score"),
         (lambda summary: summary | {"bundle": summary["bundle"] | {"weights_sha256": "0"}}, "has another model"),
+        (
+            lambda summary: renamed(summary, "south") | {"data": "phantom"},
+            "has another model, other metrics or another",
+        ),
     ],
 )
 def test_a_file_that_is_no_such_summary_is_one_sentence(content, sentence, summary, tmp_path, capsys):
