@@ -1,0 +1,62 @@
+"""The script that makes the table of results on real images, docs/results/results.py."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from made_runs import made_run, mask_rows
+
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "results" / "results.py"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("results", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "ROWS", {"breast_us": ("Breast", "fedavg bigaug")})
+    (tmp_path / "discussion.md").write_text("# Results\n")
+    return module
+
+
+def toy_run(path: Path, method: str, unseen: str, shift: float) -> None:
+    """A finished run with two sites; the six segmented patients of the unseen site have Dice 0.85 to 0.8, one 0."""
+    source = ("A",) if unseen == "B" else ("B",)
+    run = path / "breast_us" / method / f"unseen_{unseen}" / "seed_1"
+    made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), data="real")
+    ComparisonRow(method).write(RunFolder(run))
+    (run / "config.yaml").write_text("data:\n  root: /somewhere/breast_us\n")
+    (run / "environment.json").write_text(json.dumps({"cuda": None}))
+    (run / "timings.csv").write_text("round,train,n_steps,n_images\n1,2.5,10,40\n")
+
+
+def test_the_table_has_the_mean_and_the_paired_difference_of_collected_runs(script, tmp_path):
+    for unseen in "AB":
+        toy_run(tmp_path / "work", "fedavg", unseen, 0.0)
+        toy_run(tmp_path / "work", "bigaug", unseen, 0.07)
+    script.main(["collect", str(tmp_path / "work")])
+    script.main(["table"])
+    page = (tmp_path / "README.md").read_text()
+    mean = 100 * (0.85 + 0.84 + 0.83 + 0.82 + 0.81 + 0.80) / 7  # the seventh patient is missed by both
+    assert f"| fedavg | {mean:.1f} [" in page
+    assert f"| bigaug | fedavg | {100 * 0.07 * 6 / 7:+.1f} [" in page
+    assert "  root: data/breast_us" in next(tmp_path.glob("runs/*/*/*/config.yaml")).read_text()
+    assert (tmp_path / "differences_breast_us.png").is_file()
+
+
+def test_a_seed_without_all_first_rows_is_not_in_the_table_and_a_collected_run_is_not_replaced(script, tmp_path):
+    for unseen in "AB":
+        toy_run(tmp_path / "work", "fedavg", unseen, 0.0)
+    toy_run(tmp_path / "work", "bigaug", "A", 0.07)
+    script.main(["collect", str(tmp_path / "work")])
+    script.main(["table"])
+    assert (tmp_path / "README.md").read_text() == "# Results\n"
+    scores = next(tmp_path.glob("runs/breast_us/bigaug/*/scores.csv"))
+    scores.write_text("mine")
+    script.main(["collect", str(tmp_path / "work")])
+    assert scores.read_text() == "mine"
