@@ -29,9 +29,15 @@ def main(argv: list[str] | None = None) -> int:
     card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")
     card.add_argument("name", help="name in a config: prostate, folder, ...")
     checks = commands.add_parser("check", help="read all images and report every problem")
-    checks.add_argument("path", type=Path, help="a folder with one folder per site, a datalist, or a config")
-    checks.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
-    checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting: data.sites=[A, B]")
+    checks.add_argument("path", type=Path, help="a folder with images of two or more sites, a table, or a config")
+    checks.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
+    checks.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting: 'data.image={site}/{case}_T2.nii.gz'",
+    )
     checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
     checks.add_argument(
@@ -70,13 +76,13 @@ def _check(args: argparse.Namespace) -> int:
         )
     from medfed.config.overrides import Override
     from medfed.config.schema import load, load_dataset
-    from medfed.datasets import datalists
+    from medfed.datasets import table
     from medfed.datasets.case_table import write_case_table
     from medfed.datasets.check_report import to_json, to_text
     from medfed.datasets.checking import check_dataset
     from medfed.outputs.dataset_cards import format_data_block
 
-    if args.path.is_file() and args.path.suffix.lower() not in datalists.SUFFIXES:
+    if args.path.is_file() and args.path.suffix.lower() not in table.SUFFIXES:
         dataset = load(args.path, args.set).data.ensure_available(progress_bar("making the phantom", args.quiet))
     else:
         dataset = load_dataset(args.path, args.dataset, [Override.parse(text) for text in args.set])

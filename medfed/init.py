@@ -15,7 +15,7 @@ from medfed.core.errors import UserError
 def main(argv: list[str] | None = None) -> int:
     """Run `medfed init` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
-    parser.add_argument("folder", type=Path, help="a folder with one folder per site, or a datalist")
+    parser.add_argument("folder", type=Path, help="a folder with images of two or more sites, or a table")
     parser.add_argument(
         "--out",
         type=Path,
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="SITE",
         help="the site that does not train and is tested (default: the last in alphabetical order)",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
+    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
     parser.add_argument(
         "--set",
@@ -61,7 +61,8 @@ def _init(args: argparse.Namespace) -> int:
         progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),
     )
     plan = written.plan
-    print("The sites that train:", *describe(written.fingerprint), sep="\n")
+    print("The images:", *written.files, sep="\n")
+    print("\nThe sites that train:", *describe(written.fingerprint), sep="\n")
     for note in written.notes:
         print(f"Note: {note}.")
     print(

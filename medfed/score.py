@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
     parser.add_argument(
-        "folder", type=Path, help="a folder with one folder per site, or a datalist, as for medfed.data check"
+        "folder", type=Path, help="a folder with images of one or more sites, or a table, as for medfed.data check"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder for the results (default: scores/BUNDLE-FOLDER)"
@@ -27,9 +27,13 @@ def main(argv: list[str] | None = None) -> int:
         metavar="OWN=BUNDLE",
         help="the bundle's name of one of your structures or classes: --name gland=prostate",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
+    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the images: data.sites=[A, B]"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the images: 'data.image={site}/{case}_T2.nii.gz'",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add_code_flag(parser)

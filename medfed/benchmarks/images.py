@@ -21,7 +21,7 @@ from medfed.benchmarks.memory import measure_in_new_process, peak_bytes, print_r
 from medfed.benchmarks.timing import time_alternating
 from medfed.core.determinism import cpu_threads
 from medfed.core.malloc import keep_freed_memory
-from medfed.datasets.case import Case
+from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.folder import Folder
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import Slices
@@ -89,7 +89,8 @@ def _write(folder: Path, shape: tuple[int, int, int], n_images: int) -> list[Cas
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     (image if channels == 3 else image.convert("L")).save(folder / "image.png", compress_level=1)
     Image.fromarray(np.uint8(coarse[..., 0] > 127)).resize((width, height)).save(folder / "mask.png")
-    return [Case("site", str(index), folder / "image.png", folder / "mask.png") for index in range(n_images)]
+    masks = (MaskFile(folder / "mask.png"),)
+    return [Case("site", str(index), folder / "image.png", masks) for index in range(n_images)]
 
 
 def _prepare(cases: list[Case], channels: int, size: int) -> Slices:
@@ -117,7 +118,8 @@ def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: 
     with tempfile.TemporaryDirectory() as small:
         _prepare(_write(Path(small), (shape[0], 40, 40), 1), shape[0], 16)
     start_bytes = peak_bytes()
-    cases = [Case("site", str(index), Path(folder, "image.png"), Path(folder, "mask.png")) for index in range(n_images)]
+    masks = (MaskFile(Path(folder, "mask.png")),)
+    cases = [Case("site", str(index), Path(folder, "image.png"), masks) for index in range(n_images)]
     slices = _prepare(cases, shape[0], size)
     prepared_bytes = slices.images.nbytes + slices.labels.nbytes
     print_result({"prepared_mib": prepared_bytes / MIB, "peak_mib": (peak_bytes() - start_bytes) / MIB})

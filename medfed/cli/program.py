@@ -203,11 +203,11 @@ def machine_sentence(error: Exception) -> str | None:
 
 
 def _end(name: str, sentences: Iterable[str], code: int) -> int:
-    """Print each sentence as one line on stderr and return the exit code."""
+    """Print each sentence, or row of a table, as one line on stderr and return the exit code."""
     _drop_dead_streams()
     with suppress(OSError):  # the terminal may have been closed
         for sentence in sentences:
-            print(f"{name}: {' '.join(sentence.split())}", file=sys.stderr)
+            print(f"{name}: {' '.join(map(str.strip, sentence.splitlines()))}", file=sys.stderr)
     _drop_dead_streams()
     return code
 

@@ -25,6 +25,7 @@ _RESET = {  # keys that reset their block when they change, in the order in whic
 _TOKEN = re.compile(
     r"""(?:^|(?<=[=,:+\[{\s]))(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|(?<=[\d.])[eE]\+(?=\d)|.""", re.DOTALL
 )
+_PATTERN = re.compile(r"\s*\{[a-z][a-z0-9_]*(?::[^ ].*?)?\}[^\s,}]")  # of paths, such as {site}/{case}.png
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,16 @@ class Override:
     def parse(cls, text: str, flag: str = "--set") -> Override:
         """Parse `key.sub=value`, the value in YAML or empty; UserError if it is not of this form.
 
-        A text may begin with `*` without quotes, because a shell removes the quotes of data.mask_name='*_seg'; in YAML
-        it would be an alias.
+        A text may begin with `*` or with a field such as `{site}/` without quotes, because a shell removes them; in
+        YAML it would be an alias or a block.
         """
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
             raise UserError(f"{flag} {text}: expected key=value, such as {flag} training.batch_size=8")
-        return cls(path, strict_yaml.parse(value, f"{flag} {text}", True) if value.strip() else "", text, flag)
+        if not value.strip() or _PATTERN.match(value):
+            return cls(path, value.strip(), text, flag)
+        return cls(path, strict_yaml.parse(value, f"{flag} {text}", True), text, flag)
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:

@@ -119,7 +119,7 @@ def _group(cls: type, block: str, name: str, settings: Mapping[str, Setting]) ->
     source = ""
     if issubclass(cls, Method) and name and len(paragraphs) > 1:
         source = " ".join(paragraphs[1].split()).partition(" Idea:")[0]
-    elif issubclass(cls, Dataset) and name and cls.generality == 0:  # a published collection
+    elif issubclass(cls, Dataset) and name and cls.published_counts:
         source = getattr(cls.card, "citation", "")
     path = Path(str(module.__file__))
     inside = path.is_relative_to(registry.PACKAGE)

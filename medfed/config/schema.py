@@ -134,7 +134,9 @@ def load_dataset(
                 f"{override.flag} {override.text}: expected a setting of the block data, such as "
                 f"{override.flag} data.mask_threshold=128"
             )
-    document = {"data": block_for(root, name, {override.path[1]: override.value for override in overrides})}
+    document = {
+        "data": block_for(root, name, {override.key.partition(".")[2]: override.value for override in overrides})
+    }
     apply(document, overrides)
     dataset, mistakes = validation.build(Dataset, document["data"], ("data",), _choose)
     if mistakes:

@@ -127,7 +127,9 @@ def parse(text: str, source: str, is_argument: bool = False) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UserError(f"{source}: {place}{error.problem}") from None
+        line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+        hint = "; put a text that begins with { in quotes" if re.search(r"(?::|-|\[|^)\s*\{[a-z]", line) else ""
+        raise UserError(f"{source}: {place}{error.problem}{hint}") from None
     except yaml.reader.ReaderError as error:
         place = f"character {error.character:#x} at position {error.position}"
         raise UserError(f"{source}: {place} is not allowed in YAML; expected plain UTF-8 text") from None

@@ -2,8 +2,9 @@
 
 `Prostate` (six sites, MRI), `Fundus` (four sites, optic disc and cup) and `Camelyon17` (five sites, histology) read
 published collections; so do `PACS`, `OfficeHome`, `VLCS` and `DigitsDG`, whose images are not medical and with which
-the papers compare methods. `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms`
-has synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own.
+the papers compare methods. `Folder` reads your own images. `medfed.phantoms`
+has synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own, with the
+patterns of its files.
 `check_dataset` reads every file and reports all problems; `recognise` finds the dataset that a folder holds.
 
 >>> from medfed.datasets import Prostate
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from medfed.datasets.checking import DatasetReport, check_dataset
     from medfed.datasets.digits_dg import DigitsDG
     from medfed.datasets.folder import Folder
-    from medfed.datasets.folder_classes import FolderClasses
     from medfed.datasets.fundus import Fundus
     from medfed.datasets.officehome import OfficeHome
     from medfed.datasets.pacs import PACS
@@ -43,7 +43,6 @@ __all__ = [
     "DatasetReport",
     "DigitsDG",
     "Folder",
-    "FolderClasses",
     "Fundus",
     "OfficeHome",
     "Prostate",
@@ -61,7 +60,6 @@ __getattr__, __dir__ = lazy_names(
         "medfed.datasets.checking": "DatasetReport check_dataset",
         "medfed.datasets.digits_dg": "DigitsDG",
         "medfed.datasets.folder": "Folder",
-        "medfed.datasets.folder_classes": "FolderClasses",
         "medfed.datasets.fundus": "Fundus",
         "medfed.datasets.officehome": "OfficeHome",
         "medfed.datasets.pacs": "PACS",

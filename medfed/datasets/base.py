@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 from monai.data import MetaTensor
 
@@ -15,11 +16,14 @@ from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, note_absolute, printable_path
-from medfed.datasets import dicom_files, reading, unread, volume_headers
+from medfed.datasets import reading
 from medfed.datasets.card import Card
-from medfed.datasets.case import Case, Volume
+from medfed.datasets.case import Case, MaskFile, Volume
 from medfed.datasets.check_groups import join_problems
-from medfed.datasets.file_names import lies_inside, table_outside
+from medfed.datasets.file_names import folded, outside_problem
+from medfed.datasets.pairing import Layout, Pair, pair, parents
+from medfed.datasets.patterns import compile_patterns
+from medfed.datasets.walk import Files, walk
 
 MAX_SITES = 1000
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
@@ -27,13 +31,32 @@ Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
 
 
+@dataclass
+class Found:
+    """What the folder of a dataset holds, from one scan.
+
+    Args:
+        cases: the cases of each site, in any order. A site may have none.
+        problems: what must be corrected before training, by site; one sentence each. Those under "" concern all sites.
+        classes: names of the classes, in the order of the class numbers; empty for segmentation.
+        warnings: what is allowed, but may be a mistake, by site.
+        unread: one sentence for each folder that holds files which are not read.
+    """
+
+    cases: dict[str, list[Case]] = field(default_factory=dict)
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    warnings: dict[str, list[str]] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Base class of all datasets. Its fields are the keys of the block `data` in a config.
 
-    A subclass defines where its files are (`find_sites`, `find_cases`) and how they are read (`read_image`,
-    `read_mask`); this class makes the checks that all datasets share. A case is one image with its mask (segmentation)
-    or its class (classification).
+    A dataset is a list of cases: images with masks (segmentation) or a class (classification). A subclass says by
+    patterns (`medfed.datasets.patterns`) where the files are, `image_patterns` and `mask_patterns`, and how masks are
+    read (`read_mask`). The folder is scanned once for each dataset object; files that are added later are not seen.
 
     Args:
         root: folder that contains the sites, relative to the working directory.
@@ -49,7 +72,8 @@ class Dataset:
             "slice" uses those of the image itself, so that a change of the image's brightness or contrast has no
             effect. "volume" uses those of the patient's whole volume before any change (for 2-D images: of the image
             before any change). "dataset" uses those of the training images of all sites that train, which the sites
-            share once. "imagenet" uses the fixed numbers of ImageNet, and is the default for classification.
+            share once. "imagenet" uses the fixed numbers of ImageNet, and is the default of the published collections
+            for classification.
         min_patients: with `standardise: dataset`, a site with fewer training patients than this does not share the
             moments of its images, because they would describe single patients. Such a site trains as usual. At least 1.
             What a method shares has its own minimum, `method.min_patients`.
@@ -75,9 +99,10 @@ class Dataset:
 
     card: ClassVar[Card]
     published_counts: ClassVar[Mapping[str, int]] = {}  # number of cases per site, if published
-    # Order in which `recognition.recognise` tries the datasets: 0 for one published collection, 1 for any images in a
-    # particular layout, 2 for any folder.
-    generality: ClassVar[int] = 0
+    published_n_classes: ClassVar[int] = 0  # number of classes, if published
+    image_patterns: ClassVar[tuple[str, ...]] = ()
+    mask_patterns: ClassVar[tuple[str, ...]] = ()  # empty for classification
+    site_folders: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # possible names of each site's folder; {}: any folder
 
     def __post_init__(self) -> None:
         bounds.check(self)
@@ -89,11 +114,22 @@ class Dataset:
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return a dataset with settings that fit the files of an existing folder, or None if it has another layout.
+        """Return this dataset if an existing folder holds the published collection, or None.
 
-        `medfed.datasets.recognise` calls this method of all datasets, in the order of their `generality`.
+        For segmentation, one case is enough; for classification, the folder has all sites, and at each the published
+        number of classes.
         """
-        return None
+        known = {folded(name) for folders in cls.site_folders.values() for name in folders}
+        known |= set(map(folded, cls.published_counts))
+        if not any(folded(path.name) in known for path in root.iterdir()):
+            return None
+        dataset = cls(root=str(root))
+        found = dataset.scan()
+        if not cls.published_n_classes:
+            return dataset if any(found.cases.values()) else None
+        labels = [{case.label for case in found.cases.get(site, ())} for site in cls.published_counts]
+        is_whole = all(len(at_site) == len(found.classes) == cls.published_n_classes for at_site in labels)
+        return dataset if is_whole else None
 
     @property
     def channels(self) -> int:
@@ -108,7 +144,7 @@ class Dataset:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the class numbers, which start at 0. Empty for segmentation."""
-        return ()
+        return self.found.classes
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
@@ -133,69 +169,141 @@ class Dataset:
         """Return this dataset with the number of image channels that its files have. The base class returns itself."""
         return self
 
-    def find_sites(self) -> dict[str, Path]:
-        """Return the folder in `root` of each site, by the name of the site. A subclass must define this method."""
-        raise TypeError(f"{type(self).__name__} must define find_sites")
+    @cached_property
+    def found(self) -> Found:
+        """What the only scan of the folder has found. UserError if there is no site, if there are too many, or if a
+        name is invalid."""
+        found = self.scan()
+        if not found.cases and not found.problems:
+            unread = f"; {found.unread[0]}" if found.unread else ""
+            raise UserError(
+                f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}{unread}"
+            )
+        if len(found.cases) > MAX_SITES:
+            raise UserError(
+                f"{self.root}: found {len(found.cases):,} sites, such as '{next(iter(found.cases))}'; expected at most "
+                f"{MAX_SITES:,}; if these are patients or images, correct the field {{site}} of data.image"
+            )
+        try:
+            site_names.check(found.cases)
+        except ValueError as error:
+            raise UserError(f"{self.root}: {error}") from None
+        for site, cases in found.cases.items():
+            labels = {case.label for case in cases}
+            missing = [name for number, name in enumerate(found.classes) if cases and number not in labels]
+            found.warnings.setdefault(site, []).extend(f"{site}: no images of the class '{name}'" for name in missing)
+        return found
 
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the cases of one site by the names of its files, without opening them. A subclass must define it.
+    def scan(self) -> Found:
+        """Find all cases by the names of the files, without opening them. A subclass may find them in another way."""
+        files = walk(Path(self.root), follow_symlinks=self.follow_symlinks)
+        masks = tuple(("", pattern) for pattern in compile_patterns(self.mask_patterns))
+        found = self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
+        folder_of: dict[str, str] = {}
+        for folder in dict.fromkeys(path.split("/")[0] for path in files.images) if self.site_folders else ():
+            site = self.site_name(folder)
+            if site in found.cases and folder_of.setdefault(site, folder) != folder:
+                found.problems.setdefault(site, []).append(
+                    f"{files.root / folder_of[site]} and {files.root / folder}: both folders are the site {site}; "
+                    "expected one folder; move one of them out of this folder"
+                )
+        return found
 
-        Args:
-            site: name of the site.
-            folder: folder of the site, from `find_sites`.
+    def scan_layouts(
+        self, files: Files, layouts: Iterable[Layout], ignored: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> Found:
+        """Match files with one or several layouts; a layout of a single site replaces the general one for it.
 
-        Returns:
-            The cases, in any order; and the problems: one sentence for each image without a mask, for each mask without
-            an image, and for each file that exists twice.
+        `ignored` has the names of files and folders that are not read at a single site.
         """
-        raise TypeError(f"{type(self).__name__} must define find_cases")
+        layouts = list(layouts)
+        own = {layout.site for layout in layouts[1:]}
+        found, pairs, seen = Found(), list[tuple[str, Pair]](), set[str]()
+        for layout in layouts:
+            read = files.without(ignored.get(layout.site, ()))
+            result = pair(read, layout)
+            seen |= {*files.images, *files.slices} - {*read.images, *read.slices}
 
-    def has_cases(self) -> bool:
-        """Return whether at least one site in `root` has a case. No image file is opened."""
-        return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
+            def decides(site: str, only: str = layout.site if layout.site in own else "") -> bool:
+                """Return whether this layout decides about the files of a site."""
+                return site == only if only else site not in own
 
-    def site_warnings(self, site: str) -> list[str]:
-        """Return one sentence for each property of a site that is allowed, but may be a mistake. Empty in the base
-        class."""
-        return []
+            for one in result.pairs:
+                site = self.site_name(one.fields.get("site", layout.site))
+                if site is not None and decides(site):
+                    pairs.append((site, one))
+                    seen |= {one.image, *(path for _, path in one.masks)}
+            for name, path, text in result.problems:
+                site = self.site_name(name) if name else layout.site
+                if site is not None and decides(site):
+                    found.problems.setdefault(site, []).append(f"{files.root / path}: {text}")
+                    seen.add(path)
+        found.classes = self.class_names_of(pairs)
+        numbers = {folded(name): number for number, name in enumerate(found.classes)}
+        for site, one in pairs:
+            label = numbers.get(folded(one.fields.get("class", "")))
+            if found.classes and label is None:  # a class that `class_names` leaves out
+                continue
+            try:
+                found.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
+            except UserError as error:
+                found.problems.setdefault(site, []).append(str(error))
+        for site in found.problems:
+            if site:
+                found.cases.setdefault(site, [])
+        for path in files.outside:
+            place = next((site for site in found.cases if folded(path.split("/")[0]) == folded(site)), "")
+            found.problems.setdefault(place, []).append(outside_problem(files.root / path, files.root))
+        left = [path for path in files.images if path not in seen]
+        left += [path for path in files.slices if not seen.intersection(parents(path))]
+        found.unread = describe_unread(files.root, left, "no pattern matches them")
+        return found
 
-    def root_warnings(self) -> list[str]:
-        """Return one sentence for each property of `root` that is allowed, but may be a mistake. Empty in the base
-        class."""
-        return []
+    def site_name(self, folder: str) -> str | None:
+        """Return the name of the site to which a folder of a published collection belongs; None if it is no site."""
+        if not self.site_folders:
+            return folder
+        names = {folded(name): site for site, folders in self.site_folders.items() for name in folders}
+        return names.get(folded(folder))
 
-    def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
-        """Return one sentence for each folder that holds something that is not read, so that no image is missed.
+    def class_names_of(self, pairs: Iterable[tuple[str, Pair]]) -> tuple[str, ...]:
+        """Return the names of the classes: the values of the field `class` at the sites in use, in alphabetical
+        order."""
+        spelling: dict[str, str] = {}
+        for site, one in pairs:
+            if "class" in one.fields and (not self.sites or site in self.sites):
+                spelling.setdefault(folded(one.fields["class"]), one.fields["class"])
+        return tuple(sorted(spelling.values()))
 
-        The folders of sites that the field `sites` leaves out are not described, nor are text files and tables in the
-        folder of a published collection.
+    def make_case(self, root: Path, site: str, one: Pair, label: int | None) -> Case:
+        """Return the case of an image that patterns matched, with the names of the case and its patient."""
+        masks = tuple(MaskFile(root / path, structure) for structure, path in one.masks)
+        names = self.case_name(site, one.fields), self.patient_name(site, one)
+        return Case(site, names[0], root / one.image, masks, names[1], label, self.part_name(one.fields))
 
-        Args:
-            cases: all cases of the sites in use.
-            problems: the problems with these sites. A file or folder with which a problem begins is not described.
-        """
-        folders = self._site_folders()
-        known = {path for case in cases for path in case.files}
-        known |= {Path(problem.partition(": ")[0]) for problem in problems}
-        known |= {folder for name, folder in folders.items() if self.sites and name not in self.sites}
-        known |= {Path(self.root) / name for name in (PHANTOM_MARK, *self.lists_in_root())}
-        return unread.describe_unread(Path(self.root), known, self.names_to_ignore(), documents=self.generality > 0)
+    def case_name(self, site: str, values: Mapping[str, str]) -> str:
+        """Return the name of a case: the values of the fields of its pattern, except the site, joined by `/`."""
+        return "/".join(value for name, value in values.items() if name != "site" and value) or site
 
-    def lists_in_root(self) -> tuple[str, ...]:
-        """Return the files that the dataset reads in addition to images and masks, relative to `root`. Empty in the
-        base class."""
-        return ()
+    def patient_name(self, site: str, one: Pair) -> str:
+        """Return the patient: the value of the field `patient`; "" makes each case a patient of its own. UserError if
+        the patient cannot be found."""
+        return one.fields.get("patient", "")
 
-    def names_to_ignore(self) -> tuple[str, ...]:
-        """Return patterns of names of files and folders that the user wants to leave out. Empty in the base class."""
-        return ()
+    def part_name(self, values: Mapping[str, str]) -> str:
+        """Return the part of a published split that a case belongs to; "" lets `splits.split` decide."""
+        return ""
 
     def check_sizes(self, case: Case) -> None:
         """Raise UserError if image and mask differ in size by their headers, before their pixels are read.
 
         A subclass that accepts a mask of another size must override this method.
         """
-        reading.check_stored_sizes(case.image, case.mask_path)
+        self._check_sizes(case)
+
+    def _check_sizes(self, case: Case, hint: str = "") -> None:
+        for mask in case.masks:
+            reading.check_stored_sizes(case.image, mask.path, hint)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Check that a mask (S, H, W, D) has the voxel grid of its image (C, H, W, D), and return the mask.
@@ -258,8 +366,13 @@ class Dataset:
 
         UserError if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
         """
-        names = sorted(self._site_folders())
+        names = sorted(self.found.cases)
         if missing := [site for site in self.sites if site not in names]:
+            if (folder := Path(self.root) / missing[0]).is_dir():
+                raise UserError(
+                    f"{folder}: the site {missing[0]} has no images; expected {self._layout_and_help()}; add its "
+                    "images, or list only the other sites in data.sites"
+                )
             suggestion = registry.suggestion(missing[0], names)
             raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {suggestion}")
         return sorted(self.sites) or names
@@ -267,18 +380,9 @@ class Dataset:
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         """Return the usable cases of one site, sorted by `Case.name`, and the problems with the names and locations of
         its files, one sentence each. No file is opened."""
-        folder = self._site_folders()[site]
-        cases, problems = self.find_cases(site, folder)
-        # Only paths with a problem are put into a dict: each path that is hashed keeps 200 bytes more, of which a
-        # collection of 455,954 patches would need 90 MB.
-        paths = [path for case in cases for path in case.files]
-        outside = dict.fromkeys(path for path in paths if not self._is_inside(path))
-        not_utf8 = dict.fromkeys(path for path in paths if not has_utf8_name(path))
-        problems += [
-            f"{path}: this file, or the file with its voxels, lies outside {self.root}, behind a symbolic link "
-            "or by a path in a datalist; move it into that folder, or set data.follow_symlinks: true"
-            for path in outside
-        ]
+        cases = self.found.cases[site]
+        problems = [*self.found.problems.get("", ()), *self.found.problems.get(site, ())]
+        not_utf8 = dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path))
         problems += [
             f"{printable_path(path)}: the file name is not valid UTF-8, so tables cannot contain it; rename the file"
             for path in not_utf8
@@ -290,12 +394,9 @@ class Dataset:
             if n > 1
         ]
         if not cases and not problems:
-            problems = [
-                f"{folder}: the site {site} has no images; expected {self.card.layout}; add images, or list only the "
-                "other sites in data.sites"
-            ]
-        if unusable := {**outside, **not_utf8}:
-            cases = [case for case in cases if not unusable.keys() & set(case.files)]
+            problems = [f"{self.root}: the site {site} has no images; expected {self._layout_and_help()}"]
+        if not_utf8:
+            cases = [case for case in cases if not not_utf8.keys() & set(case.files)]
         return sorted(cases, key=lambda case: case.name), problems
 
     def cases(self, site: str) -> list[Case]:
@@ -306,7 +407,7 @@ class Dataset:
         """Return the cases of each of the sites, sorted by `Case.name`; UserError with all problems of their files, if
         any."""
         by_site = {site: self.cases_and_problems(site) for site in sites}
-        problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
+        problems = list(dict.fromkeys(problem for _, of_site in by_site.values() for problem in of_site))
         if problems:
             raise UserError(join_problems(problems, self.root))
         return {site: cases for site, (cases, _) in by_site.items()}
@@ -315,6 +416,7 @@ class Dataset:
         """Read image and mask of a case that has a mask; UserError if a file is damaged, or if their voxel grids
         differ."""
         notices: list[str] = []
+        _ = case.mask_path  # TypeError if the case has a class instead
         self.check_sizes(case)
         image = self.read_image(case, notices)
         mask = self.fit_mask(case, image, self.read_mask(case, notices), notices)
@@ -326,40 +428,23 @@ class Dataset:
         everywhere."""
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
-    def _site_folders(self) -> dict[str, Path]:
-        """Find the sites, and raise UserError if there is none, if there are too many, or if a name is invalid."""
-        folders = self.find_sites()
-        if not folders:
-            raise UserError(f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}")
-        if len(folders) > MAX_SITES:
-            raise UserError(
-                f"{self.root}: found {len(folders):,} sites, such as '{next(iter(folders))}'; expected at most "
-                f"{MAX_SITES:,}; if these are patients or images, put them into one folder per site, or name the sites "
-                "in the column site of the table"
-            )
-        try:
-            site_names.check(folders)
-        except ValueError as error:
-            raise UserError(f"{self.root}: {error}") from None
-        return folders
-
     def _layout_and_help(self) -> str:
         """The end of an error's text: the expected layout of the folder, and where to read how to get the dataset."""
         name = registry.name_of("datasets", type(self))
         return f"{self.card.layout}; `python -m medfed.data card {name}` explains how to get the dataset"
 
-    def _is_inside(self, path: Path) -> bool:
-        """Return whether links may be followed, or the file and the file with its voxels lie in `root`."""
-        try:
-            files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volume_headers.data_file(path)])}
-        except (OSError, UserError):  # damaged: reading the file will report it
-            files = {path}
-        return self.follow_symlinks or all(lies_inside(Path(self.root), file) for file in files)
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what the scan has found, of which a process that receives this dataset needs no copy."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
-    def _own_table(self, path: Path) -> Path:
-        """Return the path of a table of images; UserError if it is named inside `root`, but a symbolic link leads
-        outside."""
-        is_named_inside = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root))
-        if is_named_inside and not (self.follow_symlinks or lies_inside(Path(self.root), path)):
-            raise table_outside(path, Path(self.root))
-        return path
+
+def describe_unread(root: Path, paths: Iterable[str], reason: str) -> list[str]:
+    """Return one sentence for each folder directly in `root` with files that are not read, with an example."""
+    by_folder: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        by_folder.setdefault(path.partition("/")[0] if "/" in path else "", []).append(path)
+    return [
+        f"{printable_path(root / folder)}: not read, because {reason}: {len(inside)} "
+        f"file{'' if len(inside) == 1 else 's'}, such as {ascii(inside[0])[1:-1]}"
+        for folder, inside in by_folder.items()
+    ]

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
 from monai.data import MetaTensor
 
 from medfed.core.bounds import ImageSize, NonNegativeInt
 from medfed.core.errors import UserError
-from medfed.datasets import camelyon17_metadata as metadata
-from medfed.datasets import camelyon17_slides as slides
-from medfed.datasets.base import PHANTOM_MARK, Dataset, Standardise
+from medfed.datasets.base import PHANTOM_MARK, Dataset, Found, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
+from medfed.datasets.file_names import check_table_inside, lies_inside
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
+COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
+CLASSES = ("normal", "tumour")
 _PARTS = {0: "train", 1: "validation"}
+_HELP = "copy the file again from its source"
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Camelyon17(Dataset):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return ("normal", "tumour")
+        return CLASSES
 
     @property
     def intensity_range(self) -> tuple[float, float]:
@@ -95,29 +100,37 @@ class Camelyon17(Dataset):
     def is_phantom(self) -> bool:
         return (self._home() / PHANTOM_MARK).is_file()
 
-    def find_sites(self) -> dict[str, Path]:
-        """Return the folder that contains metadata.csv for each site that it lists; all sites have the same folder."""
-        home = self._home()
-        centres = np.unique(self._table()[:, metadata.CENTRE])
-        return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
-
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site`."""
-        table = self._table()
-        rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
-        cases = self._subset([self._case(site, folder / "patches", row) for row in rows.tolist()])
-        return slides.existing_cases(cases, Path(self.root), self.follow_symlinks)
-
-    def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """As in `Dataset`, with fresh listings of the folders of slides."""
-        slides.clear_listings()  # files may have been added or removed since the last call
-        found = super().cases_and_problems(site)
-        slides.clear_listings()  # frees 200 bytes for each patch
+    def scan(self) -> Found:
+        """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site` at each site."""
+        home, found = self._home(), Found(classes=CLASSES)
+        for centre, rows in self._table(home / TABLE).groupby("center"):
+            site = f"hospital_{centre + 1}"
+            cases, problems = found.cases.setdefault(site, []), found.problems.setdefault(site, [])
+            slides = rows["patient"].map("patient_{:03d}_node_".format) + rows["node"].astype(str)
+            places = "_x_" + rows["x_coord"].astype(str) + "_y_" + rows["y_coord"].astype(str)
+            chosen = self._subset(rows.assign(name="patch_" + slides + places))
+            for (patient, node), of_slide in chosen.groupby(["patient", "node"]):
+                folder = home / "patches" / f"patient_{patient:03d}_node_{node}"
+                unit = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
+                if not (self.follow_symlinks or lies_inside(Path(self.root), folder)):
+                    problems.append(
+                        f"{folder}: this folder lies outside {self.root}, behind a symbolic link; move it into that "
+                        "folder, or set data.follow_symlinks: true"
+                    )
+                    continue
+                existing = self._patches(folder, problems)
+                here = of_slide[of_slide["name"].isin(existing)]
+                if n_missing := len(of_slide) - len(here):
+                    first = of_slide["name"][~of_slide["name"].isin(existing)].iloc[0]
+                    problems.append(
+                        f"{folder}: {n_missing:,} of the {len(of_slide):,} patches that metadata.csv lists are "
+                        f"missing, the first is {first}.png; unpack the archive again, or remove the rows of these "
+                        "patches from metadata.csv"
+                    )
+                for name, tumour, part in here[["name", "tumor", "split"]].itertuples(index=False):
+                    part = _PARTS[part] if self.splits == "published" else ""
+                    cases.append(Case(site, name, folder / f"{name}.png", (), unit, tumour, part))
         return found
-
-    def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
-        """Return nothing: metadata.csv says which patches there are, and `max_per_site` leaves most of them out."""
-        return []
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         image_notices: list[str] = []
@@ -126,48 +139,92 @@ class Camelyon17(Dataset):
         notices += [notice for notice in image_notices if notice != "alpha channel dropped"]
         return image
 
-    def _is_inside(self, path: Path) -> bool:
-        """As in `Dataset`, but from a listing: a query for each of the 455,954 files would be slow."""
-        return self.follow_symlinks or not slides.is_link(path) or super()._is_inside(path)
-
     def _home(self) -> Path:
         """Return the folder that contains metadata.csv."""
         root = Path(self.root)
         return root / FOLDER if (root / FOLDER / TABLE).is_file() and not (root / TABLE).is_file() else root
 
-    def _table(self) -> np.ndarray:
-        """The rows of metadata.csv as numbers, one row per patch."""
-        path = self._home() / TABLE
+    def _table(self, path: Path) -> DataFrame:
+        """Read and check metadata.csv, the table of all patches, with one row for each."""
+        import pandas as pd
+
+        columns = [*COLUMNS, *(["split"] if self.splits == "published" else [])]
+        if not self.follow_symlinks:
+            check_table_inside(Path(self.root), path)
         if not path.is_file():
             raise UserError(f"{path}: the file does not exist; expected {self._layout_and_help()}")
-        return metadata.read(self._own_table(path), with_split=self.splits == "published")
+        try:
+            types = dict.fromkeys(columns, "int64")
+            table = pd.read_csv(path, usecols=lambda name: name in columns, dtype=types, encoding="utf-8-sig")
+        except (OSError, ValueError, OverflowError) as error:  # those of pandas are ValueErrors
+            reason = _first_wrong_value(path, columns) or " ".join(str(error).split())
+            raise UserError(f"{path}: cannot read the published table ({reason}); {_HELP}") from None
+        if missing := [name for name in columns if name not in table]:
+            raise UserError(f"{path}: the column '{missing[0]}' is missing; expected {', '.join(columns)}; {_HELP}")
+        if not len(table):
+            raise UserError(f"{path}: the table has no rows below its header; expected one row per patch; {_HELP}")
+        for name, last in (("center", 4), ("tumor", 1), ("split", 1)):
+            if name in table and not (is_valid := table[name].between(0, last)).all():
+                _refuse(path, table, ~is_valid, f"{name} is outside 0 to {last}")
+        _refuse(path, table, table.duplicated(["patient", "node", "x_coord", "y_coord"]), "this patch is listed twice")
+        centres = table.groupby("patient")["center"].transform("first")
+        _refuse(path, table, table["center"] != centres, "the patient of this patch is at another center, too")
+        return table.assign(split=table.get("split", 0))
 
-    def _case(self, site: str, patches: Path, row: Sequence[int]) -> Case:
-        patient, node, x, y, tumour, _, split, _ = row
-        slide = f"patient_{patient:03d}_node_{node}"
-        name = f"patch_{slide}_x_{x}_y_{y}"
-        unit = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
-        part = _PARTS[split] if self.splits == "published" else ""
-        return Case(site, name, _slide_folder(patches, slide) / f"{name}.png", None, unit, tumour, part)
+    def _patches(self, folder: Path, problems: list[str]) -> set[str]:
+        """Return the names of the patches in the folder of a slide, listed once; links out of `root` are problems."""
+        names = set[str]()
+        if not folder.is_dir():
+            return names
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not (self.follow_symlinks or lies_inside(Path(self.root), Path(entry.path))):
+                    problems.append(
+                        f"{entry.path}: this file lies outside {self.root}, behind a symbolic link; move it into that "
+                        "folder, or set data.follow_symlinks: true"
+                    )
+                names.add(entry.name.removesuffix(".png"))
+        return names
 
-    def _subset(self, cases: list[Case]) -> list[Case]:
+    def _subset(self, rows: DataFrame) -> DataFrame:
         """Select at most `max_per_site` patches, from each class those whose names have the smallest hashes.
 
         Ranking by hash keeps the selection almost the same when a patch is added to the collection.
         """
-        if not 0 < self.max_per_site < len(cases):
-            return cases
-        with_tumour, normal = ([case for case in cases if case.label == label] for label in (1, 0))
-        n_tumour = int(self.max_per_site * len(with_tumour) / len(cases) + 0.5)
-        selected = _smallest_hashes(with_tumour, n_tumour) + _smallest_hashes(normal, self.max_per_site - n_tumour)
-        return sorted(selected, key=lambda case: case.name)
+        if not 0 < self.max_per_site < len(rows):
+            return rows
+        ranked = rows.iloc[rows["name"].map(_hash).argsort(kind="stable")]
+        with_tumour = ranked[ranked["tumor"] == 1]
+        n_tumour = int(self.max_per_site * len(with_tumour) / len(rows) + 0.5)
+        chosen = with_tumour.index[:n_tumour], ranked[ranked["tumor"] == 0].index[: self.max_per_site - n_tumour]
+        return rows.loc[[*chosen[0], *chosen[1]]]
 
 
-def _smallest_hashes(cases: list[Case], n: int) -> list[Case]:
-    return sorted(cases, key=lambda case: hashlib.blake2b(case.name.encode(), digest_size=8).digest())[:n]
+def _hash(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=8).digest()
 
 
-@lru_cache(maxsize=256)
-def _slide_folder(patches: Path, slide: str) -> Path:
-    """Return the folder of a slide; cached, so that the paths of its patches share one object."""
-    return patches / slide
+def _first_wrong_value(path: Path, columns: Sequence[str]) -> str:
+    """Return the line and column of the first value that is no whole number; "" if the file is no table at all."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
+    except (OSError, ValueError):
+        return ""
+    for row, values in enumerate(table.reindex(columns=columns).fillna("").itertuples(index=False)):
+        wrong = [name for name, value in zip(columns, values) if not re.fullmatch(r"\s*-?\d{1,18}\s*", value)]
+        if wrong and any(values):
+            found = ",".join(values)
+            return f"line {row + 2}: the column '{wrong[0]}' has no whole number; found {found[:80]}"
+    return ""
+
+
+def _refuse(path: Path, table: DataFrame, is_wrong: Series, problem: str) -> None:
+    """Raise UserError with the first wrong row, if there is one."""
+    if is_wrong.any():
+        row = int(is_wrong.to_numpy().argmax())
+        found = ", ".join(f"{name} {value}" for name, value in table.iloc[row].items())
+        raise UserError(
+            f"{path}: line {row + 2}: {problem} ({found}); {int(is_wrong.sum()):,} such rows; correct them, or {_HELP}"
+        )

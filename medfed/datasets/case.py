@@ -5,36 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from monai.data import MetaTensor
 from torch import Tensor
 
 
+class MaskFile(NamedTuple):
+    """A file with a mask; `structure` is the only structure that it shows, or "" if its values decide."""
+
+    path: Path
+    structure: str = ""
+
+
 @dataclass(frozen=True, slots=True)  # slots, because a dataset may have half a million cases
 class Case:
-    """One image of one patient: the paths of the image and its mask, or the image's class.
+    """One image of one patient: the paths of the image and its masks, or the image's class.
 
     Args:
         site: name of the site that holds the case.
         name: name of the case, unique within its site; tables and file names show it.
-        image: path of the image file.
-        mask: path of the mask file; None for classification.
+        image: path of the image file, or of a folder with the slices of a DICOM series.
+        masks: files with the masks, which are joined; empty for classification.
         patient: identifier of the patient. Cases of the same patient (two eyes, two visits) stay in the same part of a
             split, and results count them as one patient. "" takes `name`, so that every case is a patient of its own.
         label: class number, starting at 0, for classification; None for segmentation.
         part: "train", "validation" or "test" if a published split assigns the case; "" lets `splits.split` decide.
-        more_masks: paths of further masks of the image, such as those of its other lesions; the masks are joined.
     """
 
     site: str
     name: str
     image: Path
-    mask: Path | None = None
+    masks: tuple[MaskFile, ...] = ()
     patient: str = ""
     label: int | None = None
     part: str = ""
-    more_masks: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patient", self.patient or self.name)
@@ -42,14 +48,15 @@ class Case:
     @property
     def files(self) -> tuple[Path, ...]:
         """Paths of the image and of all its masks."""
-        return (self.image, *([self.mask] if self.mask else []), *self.more_masks)
+        return (self.image, *(mask.path for mask in self.masks))
 
     @property
     def mask_path(self) -> Path:
-        """The path `mask`; TypeError if there is none, because the case belongs to a classification dataset."""
-        if self.mask is None:
+        """The path of the first mask; TypeError if there is none, because the case belongs to a classification
+        dataset."""
+        if not self.masks:
             raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")
-        return self.mask
+        return self.masks[0].path
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ MAX_EXAMPLES = 2  # of each group
 MAX_LISTED = 10  # problems, or places of one cause, in an error message
 MAX_PATTERNS = 12  # that a group lists in data.ignored_names
 _INDENT = "    "
-_NAMED = ": not read: "  # each such sentence about folders is shown, so that no folder is left out without a word
+_NAMED = ": not read, "  # each such sentence is shown, so that no folder is left out without a word
 _FILE = re.compile(rf"[^\s,;()']*(?:{'|'.join(map(re.escape, SUFFIXES))})(?![\w.])", re.IGNORECASE)
 # What differs between the sentences of one cause: examples, names in quotes, hashes, numbers and lists of numbers.
 _EXAMPLES = re.compile(r"such as (?!data\.)[^;]*?(?=, but|;|\)|$)|the first (?:is|are|with the rarest values is) [^;]*")
@@ -46,15 +46,14 @@ def group_sentences(sentences: Iterable[str], root: str = "") -> list[Group]:
     """Group sentences of the form "PLACE: what was found; what was expected; what to do" by their cause.
 
     Sentences have the same cause if they differ only in the place, in numbers, names and examples, and in what
-    `data.ignored_names` leaves out. Sentences about folders that were not read are a group each.
+    `data.ignored_names` leaves out. Sentences about files that are not read are a group each.
     """
     groups: dict[str, Group] = {}
     for sentence in sentences:
         place, colon, rest = sentence.partition(": ")
         if not colon or place.startswith(("the ", "data.")):
             place, rest = "", sentence
-        names_a_folder = _NAMED in sentence and "/ (" in rest
-        is_alone = names_a_folder or "published collection" in rest  # its numbers are what it says
+        is_alone = _NAMED in sentence or "published collection" in rest  # its numbers are what it says
         group = groups.setdefault(sentence if is_alone else _cause(rest, place, root), Group(rest))
         group.places.append(place)
         group.sentences.append(rest)
@@ -133,7 +132,6 @@ def _cause(text: str, place: str, root: str) -> str:
         text = re.sub(re.escape(root) + r"[^\s;,:()]*", "FOLDER", text)
     text = _EXAMPLES.sub("such as ...", text)
     text = re.sub(r"\(SHA-256 \w+\)", "", text)
-    text = re.sub(r"second mask of the image [^;]*;[^;]* is also one", "second mask", text)
     text = re.sub(r"(?<!the class )'[^']*'(?= has| does| is|;|,|$)", "''", _FILE.sub("FILE", text))
     return _LIST.sub("0", _NUMBER.sub("0", _WITH_DIGIT.sub("0", text)))
 

@@ -59,7 +59,5 @@ def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
     grey, labels = grey[::step], labels[::step]
     within = sum(grey[labels == label].var() * np.mean(labels == label) for label in np.unique(labels))
     if within < MIN_VARIANCE_RATIO * grey.var():
-        return [
-            "the image equals its mask; give the folder or the name of the images (data.image_folders, data.image_name)"
-        ]
+        return ["the image equals its mask; correct the patterns data.image and data.mask"]
     return []

@@ -60,7 +60,7 @@ def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
     return [
         f"{folder}: its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
         "expected the identifiers of patients; set data.patient_pattern to the part of a name that is the patient, or "
-        "'(.+)' if each image is another patient, or name the patients in a table (data.datalist)"
+        "'(.+)' if each image is another patient, or name the patients in a table (data.table)"
     ]
 
 
@@ -78,7 +78,7 @@ def patient_warning(site: str, names: Sequence[str]) -> list[str]:
     if len(set(names)) < len(names):  # '(.+)' would take images of two classes with equal names as one patient
         each_alone = (
             "; if each image is another patient, give the files of different classes different names first, and set "
-            "data.patient_pattern: '(.+)', or name the patients in a table (data.datalist)"
+            "data.patient_pattern: '(.+)', or name the patients in a table (data.table)"
         )
     return [
         f"{site}: the file names suggest {n_patients} patients for {len(names)} images, such as one patient for "

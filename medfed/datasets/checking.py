@@ -108,7 +108,7 @@ def check_dataset(
     """
     names = dataset.site_names()
     found_at = {site: dataset.cases_and_problems(site) for site in names}
-    problems = [problem for _, site_problems in found_at.values() for problem in site_problems]
+    problems = list(dict.fromkeys(problem for _, site_problems in found_at.values() for problem in site_problems))
     cases = [case for site_cases, _ in found_at.values() for case in site_cases]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in names}
     known_sha256: dict[Path, str] = {}
@@ -121,9 +121,9 @@ def check_dataset(
     sites = tuple(SiteFacts(site, len(found_at[site][0]), tuple(facts[site])) for site in names)
     repeated, allow_duplicates = find_duplicates(cases, known_sha256), allow_duplicates or dataset.allow_duplicates
     problems = ([] if allow_duplicates else repeated) + problems + _intensity_problems(dataset)
-    warnings = (repeated if allow_duplicates else []) + dataset.root_warnings()
-    warnings += [warning for site in names for warning in dataset.site_warnings(site)]
-    warnings += dataset.unread(cases, problems)
+    warnings = repeated if allow_duplicates else []
+    warnings += [warning for site in ("", *names) for warning in dataset.found.warnings.get(site, ())]
+    warnings += dataset.found.unread
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
     has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
     covers: dict[str, dict[str, float]] = {}
@@ -156,18 +156,18 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
     notices: list[str] = []
     problems: list[str] = []
     arrays = []
-    if case.mask is not None:
+    if case.masks:
         try:
             dataset.check_sizes(case)
         except UserError as error:
             return None, [str(error)]
-    for read in (dataset.read_image, *([dataset.read_mask] if case.mask else [])):
+    for read in (dataset.read_image, *([dataset.read_mask] if case.masks else [])):
         try:
             arrays.append(read(case, notices))
         except UserError as error:
             problems.append(str(error))
         except MemoryError:
-            path = case.mask if arrays or problems else case.image
+            path = case.mask_path if arrays or problems else case.image
             return None, [f"{path}: the file needs more memory than is free; expected a smaller image; crop it"]
     if problems:
         return None, problems
@@ -175,7 +175,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
     labels: tuple[int, ...] = () if case.label is None else (case.label,)
     missing: Sequence[str] = ()
     foreground: tuple[float, ...] = ()
-    if case.mask is not None:
+    if case.masks:
         try:
             mask = dataset.fit_mask(case, image, arrays[1], notices)
         except UserError as error:
@@ -308,7 +308,7 @@ def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> l
     warnings = []
     for site, cases in cases_at.items():
         if all(case.patient == case.name and not case.part for case in cases):
-            names = [case.name if case.mask else case.name.rpartition("/")[2] for case in cases]
+            names = [case.name if case.masks else case.name.rpartition("/")[2] for case in cases]
             warnings += check_names.patient_warning(site, names)
     return warnings
 

@@ -5,14 +5,13 @@ DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's 
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from medfed.datasets.file_names import NON_IMAGE_SUFFIXES, is_ignored, leads_back, per_version
+from medfed.datasets.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back
 from medfed.datasets.reading import suffix
 
 Kind = Literal["image", "segmentation", "other"]
@@ -33,7 +32,6 @@ _NO_IMAGES = tuple(
         "5.1.4.1.1.481.",
     )
 )
-STRUCTURE_SET = _PREFIX + "5.1.4.1.1.481.3"
 _LONG_TYPES = (b"OB", b"OW", b"OF", b"SQ", b"UN", b"UT", b"UC", b"UR")  # their length has four bytes
 
 
@@ -43,7 +41,7 @@ def kind_of(path: Path) -> Kind | None:
     None if it is no DICOM file, or has the name of another image format.
     """
     name = path.name.lower()
-    if suffix(path) or name.endswith(NON_IMAGE_SUFFIXES):
+    if suffix(path) or name.endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)):
         return None
     object_class = sop_class(path)
     if object_class is None:
@@ -65,37 +63,22 @@ def sop_class(path: Path) -> str | None:
 
 def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -> list[Path]:
     """Return the DICOM files of one kind in a folder and in the folders inside it, in the order of their names."""
-    return [path for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH) if kind_of(path) == kind]
+    return [path for path in all_files(folder, ignored_names) if kind_of(path) == kind]
 
 
 def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
-    """Return whether a folder, or a folder inside it, holds a DICOM image or a DICOM SEG object."""
-    return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH))
+    """Return whether a folder, or a folder inside it, holds a DICOM image."""
+    return any(kind_of(path) == "image" for path in all_files(folder, ignored_names))
 
 
-def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
+def all_files(folder: Path, ignored_names: Sequence[str] = (), depth: int = MAX_DICOM_DEPTH) -> Iterator[Path]:
     """Yield the files in a folder, in the order of their names, and then those of each folder inside it."""
-    return _walk(folder, ignored_names, MAX_DICOM_DEPTH)
-
-
-def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:
-    """Yield the DICOM files in a folder, and in the folders inside it down to `depth` levels."""
-    files, folders = per_version(_files_and_folders, folder, tuple(ignored_names))
-    yield from files
-    for path in folders if depth else ():
-        yield from _walk(path, ignored_names, depth - 1)
-
-
-@lru_cache(maxsize=1 << 12)
-def _files_and_folders(
-    folder: Path, _changed_ns: int, ignored_names: tuple[str, ...]
-) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files and the folders directly in a folder, each in the order of their names."""
-    with os.scandir(folder) as content:
-        paths = [Path(entry.path) for entry in sorted(content, key=lambda entry: entry.name)]
-    paths = [path for path in paths if not is_ignored(path, ignored_names)]
+    paths = [path for path in sorted(folder.iterdir()) if not is_ignored(path.name, ignored_names)]
     folders = {path: leads_back(path) for path in paths if path.is_dir()}  # a link that leads to itself is a file
-    return tuple(path for path in paths if path not in folders), tuple(path for path in folders if not folders[path])
+    yield from (path for path in paths if path not in folders)
+    for path, is_loop in folders.items():
+        if depth and not is_loop:
+            yield from all_files(path, ignored_names, depth - 1)
 
 
 @lru_cache(maxsize=1 << 18)

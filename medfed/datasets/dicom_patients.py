@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path
@@ -15,18 +15,17 @@ from medfed.datasets.dicom_files import all_files, kind_of
 MIN_IMAGES = 4  # of one patient at a site that has no other patient; from here on, they are probably several patients
 
 
-def refuse_patients_as_sites(root: Path, folders: Iterable[Path], ignored_names: Sequence[str] = ()) -> None:
-    """Refuse a root folder whose folders are patients: their names would be the names of sites, which leave a hospital.
+def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) -> None:
+    """Refuse patients as sites: their names would be the names of sites, which leave a hospital.
 
-    Every folder with DICOM images must look like a patient, and there must be at least two. A folder looks like a
-    patient if its images have one PatientID, which no other folder has; or, if PatientID is empty or the same in
-    several folders, if its images belong to one study. The message names no folder, as the names may be those of
-    patients.
+    Every site with DICOM images must look like a patient, and there must be at least two. A site looks like a patient
+    if its images have one PatientID, which no other site has; or, if PatientID is empty or the same at several sites,
+    if its images belong to one study. The message names no folder, as the names may be those of patients.
     """
     identifiers, n_studies = [], []
-    for folder in folders:
+    for of_site in cases.values():
         patients, studies = set(), set()
-        for entry in _headers(folder, ignored_names):
+        for entry in (entry for case in of_site for entry in _headers(case.image, ())):
             patients.add(entry.patient)
             studies.add(entry.study)
             if len(patients) > 1:
@@ -38,10 +37,10 @@ def refuse_patients_as_sites(root: Path, folders: Iterable[Path], ignored_names:
     if len(identifiers) < 2 or not (tell_patients_apart or set(n_studies) == {1}):
         return
     raise UserError(
-        f"{root}: each of its {len(identifiers)} folders with DICOM files holds the images of one patient, so they "
-        "look like folders of patients, whose names must not become names of sites; expected one folder per site with "
-        "the folders of its patients; put a folder for each hospital above the patients, or, if each folder is a "
-        "hospital, list the folders in data.sites"
+        f"{root}: each of its {len(identifiers)} sites with DICOM files holds the images of one patient, so they look "
+        "like patients, whose names must not become names of sites; expected a folder for each site with those of its "
+        "patients; put a folder for each hospital above the patients, or, if each folder is a hospital, list the "
+        "folders in data.sites"
     )
 
 

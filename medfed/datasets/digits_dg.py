@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from medfed.datasets.card import Card
-from medfed.datasets.class_folders import _ClassFolders
+from medfed.datasets.objects import _Objects
 
 
 @dataclass(frozen=True)
-class DigitsDG(_ClassFolders):
+class DigitsDG(_Objects):
     """Digits-DG: the digits 0 to 9 in four collections, which are the sites. No image shows a patient.
 
     The published split has a training part and a validation part, so the ratios of the split are not used. The unseen
     site is tested on both parts. `python -m medfed.keys digits_dg` explains the fields.
     """
 
-    generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {"mnist": 6000, "mnist_m": 6000, "svhn": 6000, "syn": 6000}
     published_n_classes: ClassVar[int] = 10
-    split_folders: ClassVar[Mapping[str, str]] = {"train": "train", "val": "validation"}
+    image_patterns: ClassVar[tuple[str, ...]] = ("{site}/{part:train|val}/{class}/{case}.*",)
     card: ClassVar[Card] = Card(
         title="Digits-DG, four collections of digits",
         description="24,000 images (32 x 32 pixels) of the digits 0 to 9, 600 of each digit from each of MNIST "
@@ -35,3 +34,7 @@ class DigitsDG(_ClassFolders):
         "unpack the archive, and move its folder digits_dg to data/digits_dg.",
         layout="ROOT/DOMAIN/PART/CLASS/NAME.jpg, DOMAIN: mnist, mnist_m, svhn, syn; PART: train, val",
     )
+
+    def part_name(self, values: Mapping[str, str]) -> str:
+        """Return the part of the published split."""
+        return "train" if values["part"].lower() == "train" else "validation"

@@ -1,202 +1,215 @@
-"""Your own images with masks: one folder per site, files in NIfTI, MHA, NRRD, PNG, JPEG or TIFF format."""
+"""Your own images, with masks or classes: where the files lie is a pattern, or a table."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
+import torch
 from monai.data import MetaTensor
 
+from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
+from medfed.core.files import printable_path
+from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import (
     check_names,
-    datalists,
     dicom,
     dicom_files,
     dicom_names,
     dicom_patients,
-    dicom_search,
     dicom_seg,
-    file_names,
     image_files,
     nesting,
     reading,
+    table,
 )
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Found, describe_unread
 from medfed.datasets.card import Card
-from medfed.datasets.case import Case
-from medfed.datasets.mask_colours import ColourEntry, read_coloured_mask, structures_by_colour
-from medfed.datasets.pairing import (
-    Found,
-    NameSettings,
-    find_case_files,
-    guess_image_and_mask_names,
-    pair_case_folders,
-)
+from medfed.datasets.case import Case, MaskFile
+from medfed.datasets.file_names import check_table_inside, folded
+from medfed.datasets.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
+from medfed.datasets.pairing import Layout, Pair
 from medfed.datasets.part_names import is_part
-from medfed.datasets.root_search import find_site_folders, pair_inner_folder
-from medfed.datasets.site_search import Roles, find_pairs
+from medfed.datasets.patterns import compile_pattern, compile_patterns
+from medfed.datasets.walk import Files, walk
 
-_RESAMPLE = ", or set data.resample_masks: true"
+IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
+PLACEHOLDER = "PATTERN"  # in the lines that `medfed.datasets.unusual` suggests
+SITE_KEYS = (
+    "image",
+    "mask",
+    "mask_values",
+    "mask_colours",
+    "background_value",
+    "mask_threshold",
+    "intensity_max",
+    "resample_masks",
+    "patient_pattern",
+    "ignored_names",
+    "dicom_series",
+)
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
+_RESAMPLE = ", or set data.resample_masks: true"
+Patterns = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Folder(Dataset):
-    """Your own images with masks for segmentation, found by the names of the files.
+    """Your own images for segmentation (with masks) or classification (with `{class}` in the pattern of the images).
 
-    These layouts are found without a setting:
+    The files are found by patterns of their paths below `root`, or listed in a table:
 
-    - `ROOT/SITE/images/NAME.ext` with `ROOT/SITE/masks/NAME.ext2`. The folders may have other usual names (`img`,
-      `labels`, `gt`, ...), and the names of all files may differ in the same way (`im0001` and `im0001ah`, `Image_1`
-      and `mask_1`). `ROOT/images/SITE` with `ROOT/masks/SITE` is the same.
-    - nnU-Net's `ROOT/SITE/imagesTr/NAME_0000.ext` with `ROOT/SITE/labelsTr/NAME.ext`, and MSD's `dataset.json`
-    - `ROOT/SITE/NAME.ext` with `ROOT/SITE/NAME_mask.ext2` (or `_segmentation`, `_seg`, `_label`, `mask_NAME`, ...)
-    - `ROOT/SITE/CASE/NAME_T2.ext` with `ROOT/SITE/CASE/NAME_seg.ext`: one folder per case
+        image: "{site}/images/{case}.png"
+        mask: "{site}/masks/{case}_mask.png"
 
-    A folder of DICOM files is an image, too, as in `ROOT/SITE/CASE/*.dcm` with `ROOT/SITE/CASE/mask.nii.gz`. Its case
-    and its patient get names that tell nothing about the patient (`dicom_names`).
-
-    For other layouts, set the names of the folders and files, or write the pairs into a table (`datalist`).
-    docs/real_hospitals.md has examples.
+    Each `{word}` is a field, and `*` and `?` match any characters without a name; `.*` at the end is the suffix of any
+    image format. `{site}`, `{patient}` and `{class}` have a meaning; a case has the values of all its fields as name.
+    An image and a mask belong together if all fields that both patterns have are equal. A file that a pattern of masks
+    matches is no image. A field may have a regular expression, as `{case}_{eye:[LR]}.png`. Upper and lower case make no
+    difference. A folder of DICOM files is an image; a pattern matches it by its path, as `{site}/{case}/t2`.
+    `python -m medfed.init FOLDER` tries the usual patterns, and docs/real_hospitals.md has examples.
 
     The fields that are not explained here are explained at `Dataset`.
 
     Args:
-        image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour, more for volumes with a
-            fourth axis.
-        structure_names: names of the structures that the masks show, at least one.
+        image: pattern of the images, or a list of patterns, of which the first that matches a file counts. null is
+            "{site}/images/{case}.*". If `sites` names a single site, the pattern needs no `{site}`.
+        mask: pattern of the masks; a list of patterns, whose masks are joined; or the patterns of each structure, such
+            as {disc: "{site}/disc/{case}.png", cup: "{site}/cup/{case}.png"}. A field that only the masks have, such as
+            `{lesion}` in "{site}/masks/{case}_{lesion}.png", joins several masks of an image. null is
+            "{site}/masks/{case}.*", or no mask if the images have a `{class}`.
+        table: a CSV or JSON file that lists the cases instead of the patterns, with the columns site, image, mask or
+            class, and optionally patient and split (train, validation, test). It lies in `root`, or anywhere with an
+            absolute path. Paths in it are relative to its folder, or absolute. "{site}/dataset.json" is a list for each
+            site, such as those of MSD.
+        by_site: settings of single sites, such as {CHASEDB1: {mask: "{site}/1st/{case}_1stHO.png"}}. They replace the
+            settings of the same names: image, mask, mask_values, mask_colours, background_value, mask_threshold,
+            intensity_max, resample_masks, patient_pattern, ignored_names, dicom_series.
+        image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour (grey ones are repeated
+            three times), more for volumes with a fourth axis.
+        structure_names: names of the structures that the masks show, at least one. If `mask` has a pattern for each
+            structure, they are its names.
+        class_names: names of the classes to use, at least two, in the order of the class numbers; an empty list uses
+            all values of the field or column `class`, in alphabetical order.
         mask_values: the values in the mask file that belong to each structure, such as {disc: [0, 128], cup: [0]}. If
             it is empty, a single structure is the one value other than the background (1 or 255, for example), and
             several structures have the values 1, 2, ... in their order.
         mask_colours: the colours of each structure, if the masks show structures in colours, such as
             {disc: ["#808080", "#000000"], cup: 0} or {lesion: [255, 0, 0]}: a grey value, a text in quotes with red,
             green and blue in hexadecimal, the three numbers, or a list of colours with such texts. The background is
-            the grey value `background_value`, or the entry `background`. All other colours are refused. A mask with a
-            single structure in one colour on black needs no entry.
+            the grey value `background_value`, or the entry `background`. All other colours are refused; those of a JPEG
+            file, which blurs colours, become the nearest colour. A mask with a single structure in one colour on black
+            needs no entry.
         background_value: the value in the mask file that belongs to no structure.
-        mask_threshold: for a single structure whose mask has soft edges or is stored as JPEG: all values above this
+        mask_threshold: for masks with soft edges or stored as JPEG that show a single structure: all values above this
             threshold are the structure. null expects exactly one value other than the background.
         intensity_max: the stored value that means white, above 0; 0 means black. 8-bit image files do not need it
             (255), image files with more bits do. For volumes, null maps the percentiles 0.5 and 99.5 to 0 and 1.
-        grey_to_rgb: true repeats the channel of a grey image three times if `image_channels` is 3; false refuses grey
-            images.
-        patient_pattern: regular expression that is searched in the name of the image file or case folder; its first
-            group is the patient. All images of a patient (two eyes, two visits) then stay in the same part of a split.
-            null treats every image as a patient of its own, or every case folder if it holds several images.
-        image_folders: names of folders with images, such as [scans]. They come before the usual names (images, imgs,
-            img, image, imagesTr). Upper and lower case are not distinguished, and a `*` stands for any characters.
-        mask_folders: names of folders with masks, such as [expert_1] or ["*_lesion"]. They come before the usual names
-            (masks, mask, labels, label, labelsTr, seg, segmentations, gt, annotations, ...). If a folder of masks holds
-            only folders, the one with such a name is taken: [expert_1] for `masks/expert_1`.
-        image_name: name of the image files, without suffix. A `*` stands for the name of the case: "*_T2", or "*.jpg"
-            with a suffix. A name without `*`, such as "t2", is the same in every case folder. null finds it out.
-        mask_name: name of the mask files, as for `image_name`.
-        ignored_names: names of files and folders that are not read, such as ["*_2nd", preview]. A `*` stands for any
-            characters.
-        datalist: a CSV or JSON file in `root` that lists the cases, with the columns site, image, mask, and optionally
-            patient and split; paths are relative to it. null searches the folders.
-        merge_masks: true joins several masks of an image, such as `a_mask.png` and `a_mask_1.png` with one lesion each:
-            a pixel belongs to a structure if it does so in one of them; false refuses an image with several masks.
         resample_masks: true resamples a mask of another size to the size of its image, by nearest neighbour; false
             refuses such a mask.
+        patient_pattern: regular expression that is searched in the name of a case without its site and class; its first
+            group is the patient. All images of a patient (two eyes, two visits) then stay in the same part of a split.
+            null takes the field or column `patient`, or the PatientID of DICOM images (the first field after the site
+            if it is empty); without these, every image is a patient of its own.
+        ignored_names: names of files and folders that are not read, such as ["*_2nd.png", preview]. A `*` stands for
+            any characters.
         dicom_series: the SeriesDescription of the DICOM series to read, if a case has several. A `*` stands for any
             characters; upper and lower case are not distinguished. null expects one series per case.
         dicom_salt: path of the file with the secret that hides the identifiers of DICOM patients; it is created if it
-            does not exist. null is the file `.medfed_dicom_salt` in the folder of each site, or in `root` if
-            there is a datalist.
-        one_site_per_case: true if the case folders lie directly in `root` and each is a site of its own; needs
-            `image_name` and `mask_name`.
+            does not exist. null is the file `.medfed_dicom_salt` in `root`.
     """
 
+    image: Patterns | None = None
+    mask: Patterns | dict[str, Patterns] | None = None
+    table: str | None = None
+    by_site: dict[str, dict[str, Any]] = field(default_factory=dict)
     image_channels: PositiveInt = 1
     structure_names: tuple[str, ...] = ("foreground",)
+    class_names: tuple[str, ...] = ()
     mask_values: dict[str, tuple[int, ...]] = field(default_factory=dict)
     mask_colours: dict[str, ColourEntry] = field(default_factory=dict)
     background_value: int = 0
     mask_threshold: float | None = None
     intensity_max: PositiveFloat | None = None
-    grey_to_rgb: bool = False
-    patient_pattern: str | None = None
-    image_folders: tuple[str, ...] = ()
-    mask_folders: tuple[str, ...] = ()
-    image_name: str | None = None
-    mask_name: str | None = None
-    ignored_names: tuple[str, ...] = ()
-    datalist: str | None = None
-    merge_masks: bool = False
     resample_masks: bool = False
+    patient_pattern: str | None = None
+    ignored_names: tuple[str, ...] = ()
     dicom_series: str | None = None
     dicom_salt: str | None = None
-    one_site_per_case: bool = False
 
-    generality: ClassVar[int] = 2
     card: ClassVar[Card] = Card(
         title="Your own sites",
-        description="Any images with masks, one folder per site.",
+        description="Any images of two or more hospitals, with masks or classes.",
         licence="Yours.",
         citation="Yours.",
-        how_to_get="Arrange the files in this layout, then run `python -m medfed.data check ROOT`.",
-        layout="ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, or ROOT/SITE/NAME.nii.gz with "
-        "ROOT/SITE/NAME_mask.nii.gz, or one folder per case; for other names, set data.image_folders, "
-        "data.mask_folders, data.image_name and data.mask_name, or list the files in a table (data.datalist)",
+        how_to_get="Run `python -m medfed.data check ROOT`. It tries the usual patterns, and shows what to write if "
+        "none fits.",
+        layout="files that data.image and data.mask match, such as ROOT/SITE/images/NAME.png with "
+        "ROOT/SITE/masks/NAME.png, or files that a table lists (data.table)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [name for name in (self.image_name, self.mask_name) if name is not None]
-        fixed = [name for name in names if "*" not in name]
-        if (fixed and len(names) == 1) or (self.one_site_per_case and len(fixed) < 2):
+        if self.table is not None and (self.image is not None or self.mask is not None):
+            raise ValueError("table replaces image and mask; remove them, or remove table")
+        for key, value in (("image", self.image), ("mask", self.mask)):
+            for text in _texts(value):
+                if text == PLACEHOLDER:
+                    raise ValueError(
+                        f"{key}: {text} stands for a pattern; replace it by one as {{site}}/masks/{{case}}.*"
+                    )
+                try:
+                    pattern = compile_pattern(text)
+                except ValueError as error:
+                    raise ValueError(f"{key}: {error}") from None
+                if key == "image" and "site" not in pattern.fields and len(self.sites) != 1:
+                    raise ValueError(
+                        f"image: '{text}' has no field {{site}}; expected one, such as {{site}}/{{case}}.*, or the "
+                        "name of the only site in sites"
+                    )
+        _ = self._at_site  # checks the settings of each site
+        if self.classifies_by_pattern and self.mask is not None:
+            raise ValueError("an image has a {class} or a mask; remove the field {class} from image, or remove mask")
+        if len({"class" in compile_pattern(text).fields for text in self._image_texts()}) > 1:
             raise ValueError(
-                "set both image_name and mask_name or neither, unless they have a '*'; one_site_per_case needs both "
-                "without '*'"
+                "image: some patterns have the field {class} and others have not; expected it in all or none"
             )
-        if any(name.count("*") > 1 for name in names):
-            raise ValueError("image_name and mask_name may have one '*', which stands for the name of the case")
+        names = tuple(map(folded, self.class_names))
+        if len(set(names)) < len(names) or len(names) == 1:
+            raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
+        if self.patient_pattern is not None:
+            check_regular_expression("patient_pattern", self.patient_pattern, with_group=True)
         self._check_structures()
-        file_names.check_patient_pattern(self.patient_pattern)
 
     @classmethod
-    def recognise(cls, root: Path) -> Dataset:
-        """Return this dataset for any folder, with settings that follow from its files.
+    def recognise(cls, root: Path) -> Dataset | None:
+        return None  # `medfed.datasets.recognition` tries the usual patterns
 
-        A single table of images and masks becomes the `datalist`. If the first folder in `root`, or the first folder
-        inside that one, holds exactly one image and one mask with usual names, these become `image_name` and
-        `mask_name`, and `one_site_per_case` is true if that folder lies directly in `root`. UserError if several tables
-        could be the datalist, or if a table names no sites and the names of the files give no pairs.
-        """
-        lists = [name for name, has_masks in datalists.find_datalists(root).items() if has_masks]
-        if len(lists) > 1:
-            raise UserError(
-                f"{root}: the tables {' and '.join(lists)} both list images and masks; expected one; check the one "
-                f"that you want: python -m medfed.data check {root / lists[0]}"
-            )
-        if lists:
-            return cls(root=str(root), datalist=lists[0])
-        dataset = cls(root=str(root))
-        dataset._refuse_table_without_sites()
-        first_site = next(iter(dataset.find_sites().values()), None)
-        first_case = next(iter(file_names.subfolders(first_site).values()), None) if first_site else None
-        for folder in filter(None, (first_site, first_case)):
-            if names := guess_image_and_mask_names(folder):
-                dataset = replace(
-                    dataset, image_name=names[0], mask_name=names[1], one_site_per_case=folder == first_site
-                )
-                break
-        return dataset
+    @property
+    def classifies_by_pattern(self) -> bool:
+        """Whether the patterns of the images have the field `class`."""
+        return any("class" in compile_pattern(text).fields for text in self._image_texts())
+
+    def _image_texts(self) -> list[str]:
+        """Return the patterns of the images of all sites."""
+        own = [values["image"] for values in self.by_site.values() if values.get("image")]
+        return [text for value in (self.image or IMAGE, *own) for text in _texts(value)]
 
     def with_stored_channels(self) -> Folder:
         """Return this dataset with the number of image channels that a few 2-D image files of each site need: 1 if
-        these are grey, however they are stored, or if there is none; 3 with `grey_to_rgb` if grey and colour are mixed.
-        """
+        these are grey, however they are stored, or if there is none; 3 if some are in colour."""
         paths = []
-        for site, folder in self.find_sites().items():
-            images = [case.image for case in self.find_cases(site, folder)[0] if reading.is_2d_image_file(case.image)]
+        for cases in self.found.cases.values():
+            images = [case.image for case in cases if reading.is_2d_image_file(case.image)]
             paths += images[:: max(1, len(images) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
-        n_channels, has_grey = image_files.needed_channels(paths)
-        return replace(self, image_channels=n_channels, grey_to_rgb=self.grey_to_rgb or has_grey)
+        return replace(self, image_channels=image_files.needed_channels(paths))
 
     @property
     def channels(self) -> int:
@@ -204,17 +217,16 @@ class Folder(Dataset):
 
     @property
     def structures(self) -> tuple[str, ...]:
-        return tuple(self.structure_names)
+        if self.classifies_by_pattern or (self.table is not None and self.found.classes):
+            return ()
+        return tuple(self.mask) if isinstance(self.mask, Mapping) else tuple(self.structure_names)
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
         """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set. UserError for a
         mixture."""
-        kinds = {
-            reading.is_2d_image_file(case.image)
-            for site in self.site_names()
-            for case in self.cases_and_problems(site)[0]
-        }
+        images = [case.image for site in self.site_names() for case in self.found.cases[site]]
+        kinds = {reading.is_2d_image_file(path) for path in images}
         if len(kinds) > 1:
             raise UserError(
                 f"{self.root}: the folder contains 2-D image files and volumes; expected only one kind; put them into "
@@ -224,147 +236,220 @@ class Folder(Dataset):
             return 0.0, 255.0
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
-    def find_sites(self) -> dict[str, Path]:
-        """Find the sites: the folders in `root`, or in its folder `images`, or the sites that the datalist names.
-
-        UserError if `root` looks like a single site, if its folders look like DICOM patients, or if the datalist is
-        damaged. Sites that are listed in the field `sites` are not doubted.
-        """
+    def scan(self) -> Found:
+        """Find the cases by the patterns or in the table; names of DICOM cases tell nothing about the patients."""
         root = Path(self.root)
-        if self.datalist is not None:
-            return dict.fromkeys(datalists.rows_by_site(self._own_table(root / self.datalist)), root)
-        roles = Roles() if self._has_fixed_names() else find_site_folders(root, self._names(), not self.sites)
-        folders: dict[str, Path] = {}
-        for folder in (roles.masks, roles.images) if roles else (root,):
-            folders |= file_names.list_folder(folder, self.ignored_names).folders if folder else {}
-        if not self.sites and not self._has_fixed_names():
-            dicom_patients.refuse_patients_as_sites(root, folders.values(), self.ignored_names)
-        return dict(sorted(folders.items()))
+        if self.table is not None:
+            found = self._scan_table(root, self.table)
+        else:
+            files = walk(root, self.ignored_names, self.follow_symlinks)
+            ignored = {site: own.ignored_names for site, own in self._at_site.items()}
+            found = self.scan_layouts(files, self._layouts(), ignored)
+            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)):
+                self._name_folders_without_images(files, found)
+        if len(found.classes) == 1:
+            raise UserError(f"{self.root}: found only the class '{found.classes[0]}'; expected at least two classes")
+        series = {site: [case for case in cases if case.image.is_dir()] for site, cases in found.cases.items()}
+        if not self.sites and any(series.values()) and self.table is None:
+            dicom_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
+        for site, cases in found.cases.items():
+            found.problems.setdefault(site, []).extend(check_names.year_problems(root / site, cases))
+            if self._at(site).patient_pattern is None:
+                shared = dicom_patients.shared_patient_warnings(site, series[site], self.ignored_names)
+                found.warnings.setdefault(site, []).extend(shared)
+            found.cases[site] = self._hide_names(root, cases, series[site])
+        found.warnings[""] = [*found.warnings.get("", ()), *self._root_warnings(found)]
+        return found
 
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Return the cases of a site, and one sentence for each problem with its files."""
-        if self.datalist is not None:
-            cases, problems = datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
-            return self._hide_names(folder, cases), problems
-        found = self._pairs(folder)
-        cases = []
-        for name, (image, mask) in found.pairs.items():
-            patient = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
-            if self.patient_pattern is None and image.is_dir():
-                patient = dicom.patient_id(image, self.ignored_names)
-            patient = patient or found.patients.get(name, "")
-            cases.append(Case(site, name, image, mask, patient, more_masks=found.more_masks.get(name, ())))
-        hidden = self._hide_names(folder, cases)
-        return hidden, found.problems + check_names.year_problems(folder, hidden)
-
-    def root_warnings(self) -> list[str]:
-        """Warn if every site has a single case, and about columns of the datalist that are not read."""
-        root = Path(self.root)
-        if self.datalist is not None:
-            columns = datalists.other_columns(root / self.datalist)
-            return [f"{root / self.datalist}: not read: the columns {', '.join(columns)}"] if columns else []
-        folders = self.find_sites()
-        if len(folders) < 2 or any(len(self.find_cases(*site)[0]) != 1 for site in folders.items()):
-            return []
-        return [
-            f"{root}: each of its {len(folders)} folders holds one image with its mask and counts as a site; if they "
-            "are the cases of one site, put them into a folder for this site"
-        ]
-
-    def site_warnings(self, site: str) -> list[str]:
-        """Warn about folders that count as patients, about parts of a split that are read together, and about a
-        PatientID that is probably the same for several patients."""
-        if self.datalist is not None:
-            return []
-        found = self._pairs(self._site_folders()[site])
-        folders = sorted({name.partition("/")[0] for name in found.pairs if "/" in name})
-        warnings = []
-        if parts := [name for name in folders if is_part(name)]:
+    def _root_warnings(self, found: Found) -> list[str]:
+        """Warn if every site has a single case with a mask, and about names in `by_site` that no site has."""
+        warnings = [f"data.by_site: there is no site '{name}'" for name in self.by_site if name not in found.cases]
+        if self.table is None and not self.sites and any("{site:" in text for text in self._image_texts()):
+            named = ", ".join(sorted(found.cases)[:8])
+            warnings.append(f"the sites are words in the names of the files: {named}; look whether they are hospitals")
+        n_cases = [len(cases) for cases in found.cases.values()]
+        if not (self.table or self.sites or found.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
             warnings.append(
-                f"{site}: the folders {' and '.join(parts)} are read together, and medfed splits the patients itself; "
-                "to keep this split, list the images in a datalist with the column split"
+                f"{self.root}: each of the {len(n_cases)} sites has a single image; if these are the cases of one "
+                "site, put them into a folder for this site, and correct data.image"
             )
-        is_dicom = {name: image.is_dir() for name, (image, _) in found.pairs.items()}
-        by_folder = [
-            name
-            for name, patient in found.patients.items()
-            if patient in name.split("/")[:-1]
-            and not (is_dicom[name] and dicom.patient_id(found.pairs[name][0], self.ignored_names))
-        ]
-        if folders and by_folder and self.patient_pattern is None:
-            named = [name for name in by_folder if not is_dicom[name]]  # other folders may have names of patients
-            first = next((found.patients[name] for name in named if "/" in name), folders[0])
-            example = f", such as those in {first}" if named else ""
-            warnings.append(
-                f"{site}: all images in a folder count as one patient{example}; if they are not, set "
-                "data.patient_pattern"
-            )
-        if self.patient_pattern is None:
-            cases = self.cases_and_problems(site)[0]
-            warnings += dicom_patients.shared_patient_warnings(site, cases, self.ignored_names)
         return warnings
 
-    def lists_in_root(self) -> tuple[str, ...]:
-        """The datalists that are read, relative to `root`."""
-        if self.datalist is not None:
-            return (self.datalist,)
-        root = Path(self.root)
-        return tuple(str(path.relative_to(root) / datalists.MSD_LIST) for path in self.find_sites().values())
+    def _layouts(self) -> list[Layout]:
+        """Return the general layout, and the layout of each site that has patterns of its own."""
+        own = {
+            site: at for site, at in self._at_site.items() if {"image", "mask", "ignored_names"} & {*self.by_site[site]}
+        }
+        general = _layout(self, self.sites[0] if len(self.sites) == 1 else "")
+        return [general, *(_layout(at, site) for site, at in own.items())]
 
-    def names_to_ignore(self) -> tuple[str, ...]:
-        return self.ignored_names
+    def _scan_table(self, root: Path, text: str) -> Found:
+        """Return the cases that the table, or the table of each site, lists."""
+        found = Found()
+        pattern = compile_pattern(text) if "{site}" in text else None
+        paths = [root / text]
+        if pattern is not None:
+            paths = sorted(root.glob(text.replace("{site}", "*")))
+        rows = {}
+        for path in paths:
+            values = (pattern.match(path.relative_to(root).as_posix()) if pattern else None) or {}
+            if not self.follow_symlinks:
+                check_table_inside(root, path)
+            rows[path] = table.read_table(path, values.get("site", ""))
+            if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
+                found.warnings.setdefault("", []).append(
+                    f"{path}: not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
+                )
+            if values:
+                rows[path]["site"] = values["site"]
+        found.classes = self._classes_of_rows(rows)
+        guarded = None if self.follow_symlinks else root
+        for path, of_table in rows.items():
+            table.find_table_cases(path, of_table, found.classes, found, self.patient_in_name, guarded)
+        files = walk(root, self.ignored_names, follow_symlinks=True)
+        listed = {os.path.abspath(path) for cases in found.cases.values() for case in cases for path in case.files}
+        left = [path for path in (*files.images, *files.slices) if not listed & _with_parents(root, path)]
+        found.unread = describe_unread(root, left, "the table does not list them")
+        return found
+
+    def _classes_of_rows(self, rows: Mapping[Path, Any]) -> tuple[str, ...]:
+        """Return the names of the classes if the tables have classes and no masks."""
+        if any((of_table["mask"] != "").any() for of_table in rows.values()):
+            return ()
+        in_use = [of_table[of_table["site"].isin(self.sites)] if self.sites else of_table for of_table in rows.values()]
+        values = sorted({value for of_table in in_use for value in of_table["class"] if value})
+        spelling: dict[str, str] = {}
+        for value in values:
+            if (other := spelling.setdefault(folded(value), value)) != value:
+                raise UserError(
+                    f"{self.root}: the column 'class' has the values {other} and {value}, which differ only in upper "
+                    "and lower case; expected one spelling for each class"
+                )
+        return self.class_names or tuple(values)
+
+    def class_names_of(self, pairs: Iterable[tuple[str, Pair]]) -> tuple[str, ...]:
+        """As in `Dataset`, but `class_names`, if it is set."""
+        names = super().class_names_of(pairs)
+        known = set(map(folded, names))
+        if missing := [name for name in self.class_names if folded(name) not in known]:
+            raise UserError(
+                f"{self.root}: no image of the class '{missing[0]}'. {registry.suggestion(missing[0], names)}"
+            )
+        return self.class_names or names
+
+    def patient_name(self, site: str, one: Pair) -> str:
+        """Return the patient, by the pattern, by the field `patient`, or of a DICOM image by PatientID, or by the first
+        field if PatientID is empty."""
+        image = Path(self.root) / one.image
+        name = "/".join(value for key, value in one.fields.items() if key not in ("site", "class"))
+        by_name = self.patient_in_name(site, name, image)
+        if not by_name and "patient" not in one.fields and image.is_dir():
+            folders = [part for part in name.split("/") if not is_part(part)] or [name]
+            return dicom.patient_id(image, self._at(site).ignored_names) or folders[0]
+        return by_name or one.fields.get("patient", "")
+
+    def patient_in_name(self, site: str, name: str, image: Path) -> str:
+        """Return the first group of `patient_pattern` in the name of a case; "" without a pattern."""
+        pattern = self._at(site).patient_pattern
+        if pattern is None:
+            return ""
+        match = re.search(pattern, name)
+        if not (match and match[1]):
+            raise UserError(
+                f"{image}: data.patient_pattern '{pattern}' does not match the name '{name}'; correct the pattern or "
+                "rename the file"
+            )
+        return match[1]
+
+    def _name_folders_without_images(self, files: Files, found: Found) -> None:
+        """Add the problem of each folder where a site is expected that has images, of which no pattern matches one."""
+        layout = self._layouts()[0]
+        used = {folded(site) for site in found.cases} | {folded(site) for site in self.by_site}
+        inside: dict[str, list[str]] = {}
+        for path in (*files.images, *files.slices):
+            if "/" in path and folded(path.split("/")[0]) not in used:
+                inside.setdefault(path.split("/")[0], []).append(path)
+        for folder, paths in inside.items():
+            found.cases[folder] = []
+            found.problems[folder] = [
+                f"{files.root / folder}: none of its {len(paths)} files, such as {paths[0]}, fits the patterns "
+                f"{layout.text}; correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
+                f"data.ignored_names: [{folder}]"
+            ]
+            start = f"{printable_path(files.root / folder)}: "
+            found.unread = [text for text in found.unread if not text.startswith(start)]
 
     def check_sizes(self, case: Case) -> None:
-        if not self.resample_masks:
-            reading.check_stored_sizes(case.image, case.mask_path, _RESAMPLE)
+        if not self._at(case.site).resample_masks:
+            self._check_sizes(case, _RESAMPLE)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
         of another size."""
         if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
             mask = reading.reorder_mask(image, mask, notices)
-        if self.resample_masks and image.shape[1:] != mask.shape[1:]:
+        if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = reading.resample_mask(case.image, image, case.mask_path, mask)
             notices.append("mask resampled to the size of its image")
         reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry, _RESAMPLE)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
+        own = self._at(case.site)
         if case.image.is_dir():
-            image = dicom.read_series(case.image, self.dicom_series, self.ignored_names)
-            return reading.check_image(case.image, image, self.channels, notices, suggest_keys=True)
-        return reading.read_image(
-            case.image,
-            self.channels,
-            notices,
-            intensity_max=self.intensity_max,
-            grey_to_rgb=self.grey_to_rgb,
-            suggest_keys=True,
-        )
+            series = dicom.read_series(case.image, own.dicom_series, own.ignored_names)
+            image = reading.check_image(case.image, series, self.channels, notices, suggest_keys=True)
+        else:
+            image = reading.read_image(
+                case.image, self.channels, notices, intensity_max=own.intensity_max, suggest_keys=True
+            )
+        if own.intensity_max != self.intensity_max and not reading.is_2d_image_file(case.image):
+            if self.intensity_max is None or own.intensity_max is None:
+                raise UserError(
+                    f"{case.image}: data.by_site.{case.site}.intensity_max is set for volumes, but data.intensity_max "
+                    "is not; expected the white of all sites; set data.intensity_max too"
+                )
+            image = cast(MetaTensor, image * (self.intensity_max / own.intensity_max))
+        return image
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        mask = self._read_mask_file(case, case.mask_path, notices)
-        for path in case.more_masks:
-            more: list[str] = []
-            mask = reading.join_masks(case.mask_path, mask, path, self._read_mask_file(case, path, more))
-            notices += [notice for notice in more if notice not in notices]
-        return mask
+        own, joined = self._at(case.site), None
+        for file in case.masks:
+            new: list[str] = []
+            mask = own._read_mask_file(case, file, new)
+            notices += [notice for notice in new if notice not in notices]
+            joined = mask if joined is None else reading.join_masks(case.mask_path, joined, file.path, mask)
+        assert joined is not None, "a case for segmentation has a mask"
+        return joined
 
-    def _read_mask_file(self, case: Case, path: Path, notices: list[str]) -> MetaTensor:
+    def _read_mask_file(self, case: Case, file: MaskFile, notices: list[str]) -> MetaTensor:
+        """Read one mask file as (S, H, W, D), with zeros for the structures that it does not show by its pattern."""
+        if not file.structure:
+            return self._read_structures(case, file.path, self.structures, notices)
+        mask = self._read_structures(case, file.path, (file.structure,), notices)
+        channels = torch.zeros(len(self.structures), *mask.shape[1:], dtype=torch.uint8)
+        channels[self.structures.index(file.structure)] = mask.as_tensor()[0]
+        return MetaTensor(channels, affine=mask.affine, meta={"label_values": mask.meta["label_values"]})
+
+    def _read_structures(self, case: Case, path: Path, names: Sequence[str], notices: list[str]) -> MetaTensor:
         """Read a DICOM SEG object, or a mask whose values or colours mean structures, as (S, H, W, D)."""
+        values = {name: self.mask_values[name] for name in names if name in self.mask_values}
         if dicom_files.kind_of(path) == "segmentation":
-            grid = self._grid(case)
-            return dicom_seg.read_segmentation(path, grid, self.structures, self.mask_values, notices)
+            return dicom_seg.read_segmentation(path, self._grid(case), names, values, notices)
         if self.mask_colours:
-            return self._read_colours(path, notices)
-        is_single = len(self.structures) == 1 and not self.mask_values and self.background_value == 0
-        mask = reading.read_labels(
-            path, notices, self.mask_threshold, is_single, ", or name the colours in data.mask_colours:"
-        )
-        if self.mask_values or len(self.structures) > 1:
+            chosen = {name: colours for name, colours in self.mask_colours.items() if name in (*names, BACKGROUND)}
+            by_colour = structures_by_colour(chosen, names, self.background_value)
+            mask = read_coloured_mask(path, by_colour, names, notices)
+            notices += nesting.nesting_notices(mask.as_tensor(), by_colour, names)
+            return mask
+        is_single = len(names) == 1 and not values and self.background_value == 0
+        hint = ", or name the colours in data.mask_colours:"
+        mask = reading.read_labels(path, notices, self.mask_threshold, is_single, hint)
+        if values or len(names) > 1:
+            labels = self._labels(names)
             hint = "assign the values to structures with data.mask_values"
-            channels = reading.to_structures(path, mask, self._labels(), self.structures, hint)
-            notices += nesting.nesting_notices(channels.as_tensor(), self._labels(), self.structures)
+            channels = reading.to_structures(path, mask, labels, names, hint)
+            notices += nesting.nesting_notices(channels.as_tensor(), labels, names)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
@@ -373,67 +458,34 @@ class Folder(Dataset):
             raise UserError(
                 f"{path}: the mask has the values {reading.format_values(others)}, and the background value "
                 f"{self.background_value}; expected exactly one value in addition to the background value; "
-                f"{soft if len(others) > 8 else exact}"
+                f"{soft if len(others) > 8 or path.suffix.lower() in ('.jpg', '.jpeg') else exact}"
             )
-        labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
-        return reading.to_structures(path, mask, labels, self.structures)
+        return reading.to_structures(path, mask, {self.background_value: (), **dict.fromkeys(others, names)}, names)
 
-    def _read_colours(self, path: Path, notices: list[str]) -> MetaTensor:
-        """Read a mask whose colours mean structures, as (S, H, W, D)."""
-        by_colour = structures_by_colour(self.mask_colours, self.structures, self.background_value)
-        mask = read_coloured_mask(path, by_colour, self.structures, notices)
-        notices += nesting.nesting_notices(mask.as_tensor(), by_colour, self.structures)
-        return mask
+    @cached_property
+    def _at_site(self) -> dict[str, Folder]:
+        """This dataset with the settings of each site in `by_site`; ValueError for a setting that is none."""
+        at_site = {}
+        for site, values in self.by_site.items():
+            if wrong := [key for key in values if key not in SITE_KEYS]:
+                raise ValueError(f"by_site.{site}.{wrong[0]}: unknown key. {registry.suggestion(wrong[0], SITE_KEYS)}")
+            try:
+                at_site[site] = replace(self, by_site={}, sites=(site,), **values)
+            except ValueError as error:
+                raise ValueError(f"by_site.{site}: {error}") from None
+            own = at_site[site].mask
+            names = tuple(own) if isinstance(own, Mapping) else self.structure_names
+            if names != (tuple(self.mask) if isinstance(self.mask, Mapping) else self.structure_names):
+                raise ValueError(f"by_site.{site}.mask must name the same structures as mask")
+        return at_site
 
-    def _names(self) -> NameSettings:
-        """The settings that say how files are found and paired."""
-        return NameSettings(
-            self.image_folders,
-            self.mask_folders,
-            self.image_name,
-            self.mask_name,
-            self.ignored_names,
-            self.merge_masks,
-            None if self.follow_symlinks else Path(self.root),
-        )
+    def source_of(self, site: str) -> str:
+        """Return the patterns of a site, such as "{site}/images/{case}.* with {site}/masks/{case}.*", or the table."""
+        return self.table or _layout(self._at(site), site).text
 
-    def _has_fixed_names(self) -> bool:
-        """Return whether the files have the same two names in every case folder."""
-        return bool(self.image_name and self.mask_name and "*" not in self.image_name + self.mask_name)
-
-    def _pairs(self, folder: Path) -> Found:
-        """Pair the images and masks of one site, in the layout that its folder has."""
-        if not self._has_fixed_names():
-            roles = find_site_folders(Path(self.root), self._names())
-            if roles.images and roles.masks:
-                inner = roles.images / folder.name, roles.masks / folder.name
-                if all(map(Path.is_dir, inner)) and dicom_files.holds_dicom(inner[0], self.ignored_names):
-                    return dicom_search.pair_dicom_folders(*inner, self._names())
-                return pair_inner_folder(roles.images, roles.masks, folder.name, self._names())
-            if dicom_files.holds_dicom(folder, self.ignored_names):
-                return dicom_search.find_dicom_pairs(folder, self._names())
-            return find_pairs(folder, self._names())
-        if not self.one_site_per_case:
-            return pair_case_folders(folder, self._names())
-        assert self.image_name and self.mask_name
-        try:
-            image, mask = find_case_files(folder, self.image_name, self.mask_name, self.ignored_names)
-        except UserError as error:
-            return Found({}, [str(error)])
-        if image and mask:
-            return Found({folder.name: (image, mask)})
-        missing = self.mask_name if image else self.image_name
-        return Found(
-            {},
-            [f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"],
-        )
-
-    def _refuse_table_without_sites(self) -> None:
-        """Raise UserError if a table in `root` lists images and masks, but no sites, and the names make no pairs."""
-        root = Path(self.root)
-        tables = [name for name, columns in datalists.tables(root).items() if {"image", "mask"} <= columns]
-        if tables and not any(self._pairs(folder).pairs for folder in self.find_sites().values()):
-            datalists.read_datalist(root / tables[0])
+    def _at(self, site: str) -> Folder:
+        """Return this dataset with the settings of a site."""
+        return self._at_site.get(site, self)
 
     def _grid(self, case: Case) -> dicom_seg.Grid:
         """Return the voxel grid of the image of a case, on which a DICOM SEG mask is placed."""
@@ -443,27 +495,32 @@ class Folder(Dataset):
         image = self.read_image(case, [])
         return dicom_seg.Grid(case.image, tuple(image.shape[1:]), image.affine.numpy())
 
-    def _hide_names(self, folder: Path, cases: list[Case]) -> list[Case]:
+    def _hide_names(self, root: Path, cases: list[Case], series: Sequence[Case]) -> list[Case]:
         """Replace the names of the DICOM cases of a site by names that tell nothing about the patients."""
-        if not any(case.image.is_dir() for case in cases):
+        if not series:
             return cases
-        salt = dicom_names.read_salt(Path(self.dicom_salt) if self.dicom_salt else folder / dicom_names.SALT_FILE)
-        return [dicom_names.hide_names(case, salt) if case.image.is_dir() else case for case in cases]
+        salt = dicom_names.read_salt(Path(self.dicom_salt) if self.dicom_salt else root / dicom_names.SALT_FILE)
+        hidden = set(series)
+        return [dicom_names.hide_names(case, salt) if case in hidden else case for case in cases]
 
-    def _labels(self) -> dict[int, tuple[str, ...]]:
+    def _labels(self, names: Sequence[str]) -> dict[int, tuple[str, ...]]:
         """Return the structures that each mask value belongs to; none for the background."""
-        values = self.mask_values or {name: (index,) for index, name in enumerate(self.structures, 1)}
+        values = self.mask_values or {name: (index,) for index, name in enumerate(names, 1)}
         labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
-        for name in self.structures:
+        for name in names:
             for value in values[name]:
                 labels[value] = (*labels.get(value, ()), name)
         return labels
 
     def _check_structures(self) -> None:
-        names = self.structures
+        is_mapping = isinstance(self.mask, Mapping)
+        names = tuple(self.mask) if isinstance(self.mask, Mapping) else self.structure_names
         if not names or len(set(names)) < len(names):
             raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
-        if self.mask_values and (set(self.mask_values) != set(names) or not all(self.mask_values.values())):
+        if is_mapping and self.structure_names not in (("foreground",), names):
+            raise ValueError(f"structure_names are those of mask, {list(names)}, got {list(self.structure_names)}")
+        unknown = set(self.mask_values) - set(names) if is_mapping else set(self.mask_values) ^ set(names)
+        if self.mask_values and (unknown or not all(self.mask_values.values())):
             raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(self.mask_values)}")
         if any(self.background_value in values for values in self.mask_values.values()):
             raise ValueError(
@@ -474,5 +531,30 @@ class Folder(Dataset):
             raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
         if self.mask_colours:
             structures_by_colour(self.mask_colours, names, self.background_value)
-        if self.mask_threshold is not None and (self.mask_values or len(names) > 1):
+        if self.mask_threshold is not None and (self.mask_values or (len(names) > 1 and not is_mapping)):
             raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")
+
+
+def _with_parents(root: Path, path: str) -> set[str]:
+    """Return the absolute path of a file, and of the folders that it lies in, below a folder."""
+    parts = path.split("/")
+    return {os.path.abspath(root / "/".join(parts[:end])) for end in range(1, len(parts) + 1)}
+
+
+def _texts(value: Patterns | Mapping[str, Patterns] | None) -> tuple[str, ...]:
+    """Return all patterns in the setting `image` or `mask`."""
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return tuple(text for patterns in value.values() for text in _texts(patterns))
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _layout(dataset: Folder, site: str = "") -> Layout:
+    """Return the patterns of a dataset, or of one of its sites."""
+    mask = dataset.mask
+    if mask is None and not dataset.classifies_by_pattern:
+        mask = MASK
+    by_structure = mask if isinstance(mask, Mapping) else {"": mask}
+    masks = [(name, pattern) for name, texts in by_structure.items() for pattern in compile_patterns(_texts(texts))]
+    return Layout(compile_patterns(_texts(dataset.image or IMAGE)), tuple(masks), site)

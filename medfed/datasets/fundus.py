@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
@@ -11,11 +12,11 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, nesting, reading
-from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets import nesting, reading
+from medfed.datasets.base import PHANTOM_MARK, Dataset, Found
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
-from medfed.datasets.pairing import pair_two_folders
+from medfed.datasets.pairing import Pair
 
 SITES = {  # name of the site: possible names of its folder
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),
@@ -23,7 +24,6 @@ SITES = {  # name of the site: possible names of its folder
     "REFUGE-train": ("Domain3", "REFUGE-train"),
     "REFUGE-val": ("Domain4", "REFUGE-val"),
 }
-PARTS = ("train", "test")
 LABELS = {0: ("disc", "cup"), 128: ("disc",), 255: ()}
 MAX_CUP_GREY, MAX_RIM_GREY = 50, 200  # largest grey values of cup and rim; higher values are background
 # RIM-ONE file names contain patient and eye, such as N-43-L. Copies add test- or train- before them, and sizes after.
@@ -64,11 +64,9 @@ class Fundus(Dataset):
     )
     published_counts = {"DRISHTI-GS": 101, "RIM-ONE-r3": 159, "REFUGE-train": 400, "REFUGE-val": 400}
 
-    @classmethod
-    def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if the folder has images of at least one of the published sites, else None."""
-        dataset = cls(root=str(root))
-        return dataset if dataset.has_cases() else None
+    image_patterns = ("{site}/images/{case}.*", "{site}/{part:train|test}/rois/image/{case}.*")
+    mask_patterns = ("{site}/masks/{case}.*", "{site}/{part:train|test}/rois/mask/{case}.*")
+    site_folders = SITES
 
     @property
     def channels(self) -> int:
@@ -91,38 +89,29 @@ class Fundus(Dataset):
     def is_phantom(self) -> bool:
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
-    def find_sites(self) -> dict[str, Path]:
-        return file_names.site_folders(Path(self.root), SITES)
-
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask of one site; the published folders `train` and `test` are both searched."""
-        by_name: dict[str, Case] = {}
-        problems = []
-        for part, images, masks in self._folders(folder):
-            if not (images and masks):
-                existing = images or masks or folder
-                missing = "masks" if images else "images"
-                problems.append(
-                    f"{existing.parent}: found only the folder '{existing.name}'; expected a folder of images and one "
-                    f"of masks; add the folder of {missing}"
+    def scan(self) -> Found:
+        """As in `Dataset`; the published split needs the folders train and test at each site."""
+        found = super().scan()
+        for site, cases in found.cases.items():
+            if self.published_split and any(not case.part for case in cases):
+                found.problems.setdefault(site, []).append(
+                    f"{self.root}: the folders train and test of the published split are missing at the site {site}; "
+                    "add them, or set data.published_split: false"
                 )
-                continue
-            found = pair_two_folders(images, masks)
-            problems += found.problems
-            for name, (image, mask) in found.pairs.items():
-                if other := by_name.get(name.casefold()):
-                    problems.append(
-                        f"{image}: this image has the same name as {other.image}; expected every name once; rename "
-                        "one of them"
-                    )
-                    continue
-                by_name[name.casefold()] = Case(site, name, image, mask, _patient(site, name), part=part)
-        if self.published_split and any(not case.part for case in by_name.values()):
-            problems.append(
-                f"{folder}: the folders train and test of the published split are missing; add them, or set "
-                "data.published_split: false"
-            )
-        return list(by_name.values()), problems
+        return found
+
+    def case_name(self, site: str, values: Mapping[str, str]) -> str:
+        """Return the name of the image file, which is unique within its site."""
+        return values["case"]
+
+    def patient_name(self, site: str, one: Pair) -> str:
+        """Return the patient, which the names of RIM-ONE contain; "" at other sites."""
+        match = _EYE.fullmatch(one.fields["case"]) if site == "RIM-ONE-r3" else None
+        return match[1] if match else ""
+
+    def part_name(self, values: Mapping[str, str]) -> str:
+        """Return the folder, train or test, with `published_split`."""
+        return values.get("part", "").lower() if self.published_split else ""
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         """Return the channels disc and cup, (2, H, W, 1); the disc includes the cup.
@@ -135,9 +124,9 @@ class Fundus(Dataset):
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]
         if corners.max() <= MAX_RIM_GREY or grey.max() > 255:
             raise UserError(
-                f"{case.mask}: the mask has the grey values {reading.format_values(reading.label_values(grey))}, and "
-                f"{reading.format_values(reading.label_values(corners))} in its corners; expected 0 in the cup, 128 in "
-                "the rim of the disc and 255 outside; write the mask again with these values"
+                f"{case.mask_path}: the mask has the grey values {reading.format_values(reading.label_values(grey))}, "
+                f"and {reading.format_values(reading.label_values(corners))} in its corners; expected 0 in the cup, "
+                "128 in the rim of the disc and 255 outside; write the mask again with these values"
             )
         if any(value not in LABELS for value in reading.label_values(grey)):
             notices.append(f"grey values of the mask thresholded at {MAX_CUP_GREY} and {MAX_RIM_GREY}")
@@ -147,23 +136,3 @@ class Fundus(Dataset):
         mask = reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
         notices += nesting.nesting_notices(mask.as_tensor(), LABELS, self.structures)
         return mask
-
-    def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:
-        """Return (part, folder of images, folder of masks) for each part of one site, in either layout; a missing
-        folder is None."""
-        candidates: list[tuple[str, Path, str, str]] = [("", folder, "images", "masks")]
-        for part in PARTS:
-            part_folder = file_names.find_subfolder(folder, part)
-            rois = file_names.find_subfolder(part_folder, "rois") if part_folder else None
-            candidates += [(part if self.published_split else "", rois, "image", "mask")] if rois else []
-        pairs = [
-            (part, file_names.find_subfolder(parent, image_name), file_names.find_subfolder(parent, mask_name))
-            for part, parent, image_name, mask_name in candidates
-        ]
-        return [(part, images, masks) for part, images, masks in pairs if images or masks]
-
-
-def _patient(site: str, name: str) -> str:
-    """Return the identifier of the patient if the name of the image contains it (RIM-ONE), or ""."""
-    match = _EYE.fullmatch(name) if site == "RIM-ONE-r3" else None
-    return match[1] if match else ""

@@ -1,4 +1,4 @@
-"""Read 2-D image files (PNG, JPEG, BMP, TIFF) with Pillow, as arrays with height before width.
+"""Read 2-D image files (PNG, JPEG, BMP, TIFF, GIF) with Pillow, as arrays with height before width.
 
 MONAI's own reader returns width before height.
 """
@@ -16,8 +16,8 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from medfed.core.errors import UserError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF")
 TWO_COLOURS = "two-colour mask:"  # start of the notice about such a mask
 MAX_COLOURS = 8  # of a mask with one colour for each structure; more mean soft edges, or JPEG
 MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
@@ -60,7 +60,8 @@ def read_image_file(
 
 
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False, hint: str = "") -> np.ndarray:
-    """Read a mask from a 2-D image file as its stored values (of a palette, the indices), (H, W) float32.
+    """Read a mask from a 2-D image file as its stored values, (H, W) float32: of a palette, the indices; of a GIF file,
+    the grey values that it shows.
 
     It is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. With `two_colours`, a
     mask of two colours, one of them black, has the values 0 and 255; other colours are refused, with `hint` in the
@@ -85,7 +86,7 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False, h
         raise UserError(
             f"{path}: the mask stores its labels as {len(colours)} colours; expected one number per pixel; write the "
             "mask again with 0 for the background and 1, 2, ... for the structures"
-            + (f"{hint} {listed}" if hint and len(colours) <= MAX_COLOURS else "")
+            + (f"{hint} {listed}" if hint and len(colours) <= MAX_COLOURS else hint.rstrip(":"))
         )
     return pixels.astype(np.float32)
 
@@ -125,14 +126,14 @@ def stored_size(path: Path) -> tuple[int, int]:
             return image.height, image.width
 
 
-def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
-    """Return the channels, 1 or 3, that 2-D image files need without loss, and whether grey ones have to be repeated.
+def needed_channels(paths: Iterable[Path]) -> int:
+    """Return the channels, 1 or 3, that 2-D image files need without loss.
 
     A palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour files are read
     until one is in colour; of the others, only headers. If all images have a single colour, the way they are stored
     counts.
     """
-    has_grey_files = has_colour_files = is_colour = is_grey = False
+    has_grey_files = has_colour_files = is_grey = False
     for path in filter(Path.is_file, paths):  # to open a pipe would wait for another program
         try:
             with Image.open(path, formats=FORMATS) as image:
@@ -140,18 +141,16 @@ def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
                     has_grey_files = True
                     continue
                 has_colour_files = True
-                if is_colour:
-                    continue
                 if image.width * image.height > MAX_PIXELS:  # reading the file reports it
                     continue
                 _check_scans(path, image)
                 pixels = np.asarray(image.convert("RGB"))
         except (*READ_ERRORS, Image.DecompressionBombError):
             continue
-        is_colour = not (pixels == pixels[..., :1]).all()
-        is_grey |= not is_colour and pixels.min() < pixels.max()
-    needs_colour = is_colour or (has_colour_files and not is_grey and not has_grey_files)
-    return (3, has_grey_files) if needs_colour else (1, False)
+        if not (pixels == pixels[..., :1]).all():
+            return 3
+        is_grey |= bool(pixels.min() < pixels.max())
+    return 3 if has_colour_files and not is_grey and not has_grey_files else 1
 
 
 def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
@@ -162,6 +161,8 @@ def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
             with Image.open(path, formats=FORMATS) as image:
                 _check_header(path, image, notices, is_mask)
                 image.load()
+                if is_mask and image.format == "GIF":  # programs number its colours in any order
+                    return image.convert("RGB")
                 return ImageOps.exif_transpose(image)
     except UserError:
         raise
@@ -169,8 +170,8 @@ def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
         raise UserError(f"{path}: {error}; expected at most {MAX_PIXELS:,} pixels; resize or crop it") from None
     except UnidentifiedImageError:
         raise UserError(
-            f"{path}: the content is not a PNG, JPEG, BMP or TIFF image, whatever the file name says; copy the file "
-            "again from its source"
+            f"{path}: the content is not a PNG, JPEG, BMP, TIFF or GIF image, whatever the file name says; copy the "
+            "file again from its source"
         ) from None
     except READ_ERRORS as error:
         raise UserError(f"{path}: the file is damaged or incomplete ({error}); copy it again from its source") from None
@@ -186,7 +187,7 @@ def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: b
         raise UserError(
             f"{path}: the image has {width} x {height} pixels; expected at most {MAX_PIXELS:,}; resize or crop it"
         )
-    if image.format == "TIFF" and (n_pages := _n_pages(image)) > 1:
+    if image.format in ("TIFF", "GIF") and (n_pages := _n_pages(image)) > 1:
         n_or_more = f"{n_pages} or more" if n_pages == MAX_COUNTED_PAGES else n_pages
         raise UserError(
             f"{path}: the file has {n_or_more} pages; expected one page; save a stack of slices as NIfTI or MHA"

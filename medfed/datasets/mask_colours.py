@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
 from monai.data import MetaTensor
+from scipy import ndimage
 
 from medfed.core.errors import UserError
 from medfed.datasets import image_files, reading
@@ -17,6 +19,10 @@ ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a 
 BACKGROUND = "background"  # name of the colour that belongs to no structure
 MAX_NAMED_COLOURS = 4  # in an error message
 LOST = "the mask has several colours, but by data.mask_colours all are background"  # a notice
+BLURRED = "colours that JPEG has changed became the nearest colour in data.mask_colours"  # a notice
+JPEG_SUFFIXES = (".jpg", ".jpeg")
+MAX_BLUR = 100.0  # distance of red, green and blue from a colour that JPEG has changed
+MAX_UNNAMED_FRACTION = 0.01  # of the pixels of a JPEG file that have a colour without a name
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 _GREY = 0x010101  # times a grey value is the number of this colour
 
@@ -74,8 +80,9 @@ def read_coloured_mask(
 ) -> MetaTensor:
     """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
-    An image with a palette is read as its colours. The values of a volume are grey values. UserError if the file has a
-    colour that `by_colour`, from `structures_by_colour`, does not contain.
+    An image with a palette is read as its colours. The values of a volume are grey values. In a JPEG file, which blurs
+    edges, each pixel takes the nearest colour. UserError if the file has a colour that `by_colour`, from
+    `structures_by_colour`, does not contain.
 
     `meta["label_values"]` of the result has 0 if the file shows the background, and 1, 2, ... for the structures that
     it shows, in the order of `by_colour`. Colours of the same structures have the same value.
@@ -94,14 +101,19 @@ def read_coloured_mask(
         else (pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2])
     )
     present, places, counts = np.unique(colours, return_inverse=True, return_counts=True)
-    unknown = {int(colour): int(n) for colour, n in zip(present, counts) if int(colour) not in by_colour}
-    if unknown:
-        raise _unknown_colours(path, unknown, by_colour)
-    if len(present) > 1 and not any(by_colour[int(colour)] for colour in present):
+    places = places.reshape(colours.shape)
+    n_pixels = {int(colour): int(n) for colour, n in zip(present, counts)}
+    is_jpeg = path.suffix.lower() in JPEG_SUFFIXES and present[0] >= 0
+    if is_jpeg and not n_pixels.keys() <= by_colour.keys():
+        present = _nearest_colours(path, present, places, by_colour, n_pixels)
+        notices.append(BLURRED)
+    if unknown := set(map(int, present)) - by_colour.keys():
+        raise _unknown_colours(path, {colour: n_pixels[colour] for colour in unknown}, by_colour)
+    if len(set(present)) > 1 and not any(by_colour[int(colour)] for colour in present):
         notices.append(LOST)
     number_of = {names: number for number, names in enumerate(dict.fromkeys(by_colour.values()))}  # 0: the background
     table = np.array([number_of[by_colour[int(colour)]] for colour in present], dtype=np.float32)
-    labels = torch.from_numpy(table[places.reshape(colours.shape)])
+    labels = torch.from_numpy(table[places])
     mask = MetaTensor(labels[None, ..., None] if affine is None else labels[None], affine=affine)
     return reading.to_structures(path, mask, {number: names for names, number in number_of.items()}, structures)
 
@@ -113,6 +125,38 @@ def name_of(colour: int) -> str:
     return str(colour // _GREY) if colour % _GREY == 0 else f"#{colour:06x}"
 
 
+def _nearest_colours(
+    path: Path,
+    present: np.ndarray,
+    places: np.ndarray,
+    by_colour: Mapping[int, tuple[str, ...]],
+    n_pixels: Mapping[int, int],
+) -> np.ndarray:
+    """Return the nearest named colour of each colour in a JPEG file; `places` (H, W) are the indices of the pixels.
+
+    UserError if the file shows a colour without a name: one that is far from all named colours and from the mixtures of
+    two of them, which an edge may show, or a mixture that fills more than an edge.
+    """
+    points, named = _rgb(present), _rgb(np.array(list(by_colour)))
+    distances = np.stack([np.linalg.norm(points - colour, axis=1) for colour in named])
+    is_far = distances.min(0) > MAX_BLUR
+    is_no_mixture = is_far.copy()
+    for start, end in combinations(named, 2):
+        ratio = ((points - start) @ (end - start) / ((end - start) ** 2).sum()).clip(0, 1)
+        mixture = start + ratio[:, None] * (end - start)
+        is_no_mixture &= np.linalg.norm(points - mixture, axis=1) > MAX_BLUR
+    fills_area = ndimage.binary_erosion(is_far[places], np.ones((3, 3)), border_value=1)
+    if (fills_area | is_no_mixture[places]).mean() > MAX_UNNAMED_FRACTION:
+        unknown = {int(colour): n_pixels[int(colour)] for colour in present[is_far]}
+        raise _unknown_colours(path, unknown, by_colour)
+    return np.array(list(by_colour))[distances.argmin(0)]
+
+
+def _rgb(colours: np.ndarray) -> np.ndarray:
+    """Return colours (N,), as in `colours_of`, as red, green and blue (N, 3)."""
+    return np.stack([colours >> 16 & 255, colours >> 8 & 255, colours & 255], axis=1).astype(np.float64)
+
+
 def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> UserError:
     frequent = sorted(unknown, key=lambda colour: -unknown[colour])[:MAX_NAMED_COLOURS]
     listed = ", ".join(f"{name_of(colour)} ({unknown[colour]:,} pixels)" for colour in frequent)
@@ -120,7 +164,7 @@ def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[
     meanings = {name_of(colour): " and ".join(names) or BACKGROUND for colour, names in by_colour.items()}
     expected = ", ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
     hint = (
-        "save it as PNG with one colour per structure"
+        "add the most frequent ones to data.mask_colours, or save it as PNG with one colour per structure"
         if more
         else (f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure")
     )

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from medfed.datasets.card import Card
-from medfed.datasets.class_folders import _ClassFolders
+from medfed.datasets.objects import _Objects
 
 
 @dataclass(frozen=True)
-class OfficeHome(_ClassFolders):
+class OfficeHome(_Objects):
     """Office-Home: 65 classes of objects in four domains, which are the sites. No image shows a patient.
 
     `python -m medfed.keys officehome` explains the fields.
     """
 
-    generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
         "Art": 2427,
         "Clipart": 4365,

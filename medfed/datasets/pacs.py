@@ -9,16 +9,16 @@ from typing import ClassVar
 
 from medfed.core.errors import UserError
 from medfed.core.files import read_text
+from medfed.datasets.base import Found
 from medfed.datasets.card import Card
-from medfed.datasets.case import Case
-from medfed.datasets.class_folders import _ClassFolders
+from medfed.datasets.objects import _Objects
 
 MAX_LIST_BYTES = 10_000_000
 LISTS = {"train": "train", "validation": "crossval"}  # part of the split: its word in the name of the list
 
 
 @dataclass(frozen=True)
-class PACS(_ClassFolders):
+class PACS(_Objects):
     """PACS: seven classes of objects in four domains, which are the sites. No image shows a patient.
 
     `python -m medfed.keys pacs` explains the fields that are not explained here.
@@ -32,7 +32,6 @@ class PACS(_ClassFolders):
 
     lists: str | None = None
 
-    generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
         "art_painting": 2048,
         "cartoon": 2344,
@@ -54,20 +53,25 @@ class PACS(_ClassFolders):
         layout="ROOT/DOMAIN/CLASS/NAME.jpg (or .png), DOMAIN: art_painting, cartoon, photo, sketch",
     )
 
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the images of one domain; with `lists`, each image has its part of the published split."""
-        cases, problems = super().find_cases(site, folder)
+    def scan(self) -> Found:
+        """As in `Dataset`; with `lists`, each image has its part of the published split."""
+        found = super().scan()
         if self.lists is None:
-            return cases, problems
-        parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
-        names = {case: case.image.relative_to(folder.parent).as_posix() for case in cases}
-        problems += [
-            f"{case.image}: this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
-            f"{site}_train_kfold.txt or {site}_crossval_kfold.txt; move the image, or set data.lists: null"
-            for case, name in names.items()
-            if name not in parts
-        ]
-        return [replace(case, part=parts.get(name, "")) for case, name in names.items()], problems
+            return found
+        root = Path(self.root)
+        for site, cases in found.cases.items():
+            if self.sites and site not in self.sites:
+                continue
+            parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
+            names = {case: case.image.relative_to(root).as_posix() for case in cases}
+            found.problems.setdefault(site, []).extend(
+                f"{case.image}: this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
+                f"{site}_train_kfold.txt or {site}_crossval_kfold.txt; move the image, or set data.lists: null"
+                for case, name in names.items()
+                if name not in parts
+            )
+            found.cases[site] = [replace(case, part=parts.get(name, "")) for case, name in names.items()]
+        return found
 
 
 def _listed(folder: Path, site: str, word: str) -> list[str]:

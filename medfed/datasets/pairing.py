@@ -1,306 +1,210 @@
-"""Pair the image files and the mask files of a folder, or of two folders, and say what has no counterpart."""
+"""Find the images and masks that patterns match, and bring each image together with its masks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
-from medfed.core.errors import UserError
-from medfed.datasets import file_names, pairing_messages
-from medfed.datasets.file_names import Listing, composed, stem_of
-from medfed.datasets.name_pairs import belong_to_others, has_equal_names, pair_names, split_names
-from medfed.datasets.reading import suffix
+from medfed.datasets.file_names import folded
+from medfed.datasets.patterns import Pattern
+from medfed.datasets.walk import Files
 
-Problems = list[str]  # one sentence each
-MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # usual names of the mask in a case folder, lower case
-SLICER_ENDING = ".seg"  # of the name of a segmentation that 3D Slicer writes, as in Segmentation.seg.nrrd
+MAX_NAMED = 3  # files that a message names
 
 
 @dataclass(frozen=True)
-class NameSettings:
-    """How the folders and files of a dataset are named: the settings of the dataset `folder` of the same names.
+class Layout:
+    """Where the images and masks of a dataset are.
 
-    A `dataset.json` may not lead out of `links_inside` by a symbolic link; None follows all links.
+    Args:
+        images: patterns of images, of which the first that matches a file counts.
+        masks: patterns of masks, each with the structure that the masks show, or "" if their values decide. The masks
+            of an image that several patterns match are joined. Empty for classification.
+        site: name of the site of images whose pattern has no field `site`.
     """
 
-    image_folders: tuple[str, ...] = ()
-    mask_folders: tuple[str, ...] = ()
-    image_name: str | None = None
-    mask_name: str | None = None
-    ignored_names: tuple[str, ...] = ()
-    merge_masks: bool = False
-    links_inside: Path | None = None
+    images: tuple[Pattern, ...]
+    masks: tuple[tuple[str, Pattern], ...] = ()
+    site: str = ""
+
+    @property
+    def text(self) -> str:
+        """The patterns as text, such as "{site}/images/{case}.* with {site}/masks/{case}.*"."""
+        images = " or ".join(pattern.text for pattern in self.images)
+        masks = " and ".join(dict.fromkeys(pattern.text for _, pattern in self.masks))
+        return f"{images} with {masks}" if masks else images
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image that a pattern matched, with its masks.
+
+    Args:
+        image: path of the image, relative to the folder of the dataset.
+        fields: values of the fields of its pattern.
+        masks: each a structure (or "") with the path of a mask.
+    """
+
+    image: str
+    fields: Mapping[str, str]
+    masks: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
-class Found:
-    """The pairs of image and mask in a folder.
+class Pairs:
+    """What a layout matches in a folder.
 
     Args:
-        pairs: (image, mask) by the name of the case, which is the name of the image without its suffix.
-        problems: one sentence for each file that has no counterpart, exists twice or has an unsupported format.
-        patients: identifier of the patient by the name of the case, where the folder of the case says it.
-        more_masks: further masks of the image by the name of the case, with `NameSettings.merge_masks`.
+        pairs: the images with their masks; for classification, without.
+        problems: (site, path, rest of the sentence) of each problem; the site is "" if it is not known.
+        unmatched: files that no pattern matches, and folders of DICOM images.
     """
 
-    pairs: dict[str, tuple[Path, Path]] = field(default_factory=dict)
-    problems: Problems = field(default_factory=list)
-    patients: dict[str, str] = field(default_factory=dict)
-    more_masks: dict[str, tuple[Path, ...]] = field(default_factory=dict)
-
-    def only_case(self, name: str) -> Found:
-        """Return the only pair under another name, that of the folder of the case."""
-        (pair,) = self.pairs.values()
-        more_masks = next(iter(self.more_masks.values()), ())
-        return Found({name: pair}, more_masks={name: more_masks} if more_masks else {})
-
-    def add(self, name: str, inner: Found) -> None:
-        """Add the pairs of an inner folder; the name of this folder comes before the names of its cases."""
-        for case, pair in inner.pairs.items():
-            self.pairs[f"{name}/{case}"] = pair
-        self.problems += inner.problems
-        self.patients.update({f"{name}/{case}": patient for case, patient in inner.patients.items()})
-        self.more_masks.update({f"{name}/{case}": masks for case, masks in inner.more_masks.items()})
+    pairs: list[Pair] = field(default_factory=list)
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
 
 
-def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = None, is_case: bool = False) -> Found:
-    """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
+class _Hit(NamedTuple):
+    path: str
+    pattern: Pattern
+    fields: dict[str, str]
 
-    If the names are not equal, also without a word such as `_mask`, they are paired by a rule or by their numbers
-    (`name_pairs.pair_names`). If `names` is None, no message recommends a setting. `is_case` as in
-    `pair_in_one_folder`.
+    def key(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the values of some fields, by which two files are compared."""
+        return tuple(folded(self.fields[name]) for name in names)
+
+
+def pair(files: Files, layout: Layout) -> Pairs:
+    """Match all files with the patterns of a layout.
+
+    An image and a mask belong together if all fields that both of their patterns have are equal. A file that a pattern
+    of masks matches is no image. Problems are: two files of one case, an image without a mask or with fewer masks than
+    the others of its site, a mask without an image or with several.
     """
-    suggest_keys = names is not None
-    names = names or NameSettings()
-    by_name, problems = [], list[str]()
-    for folder, pattern in ((images, names.image_name), (masks, names.mask_name)):
-        listing = file_names.list_folder(folder, names.ignored_names)
-        files, duplicates = _by_name(listing.files, pattern)
-        by_name.append(files)
-        problems += [*file_names.unsupported_problems(listing, suggest_keys), *duplicates]
-    if is_case and not problems and (found := _pair_only_case(by_name[0], by_name[1], names)):
+    result = Pairs()
+    images: dict[tuple[Pattern, tuple[str, ...]], _Hit] = {}
+    masks: list[dict[tuple[str, ...], _Hit]] = [{} for _ in layout.masks]
+    series = [path for path in files.series if any(_hit(path, pattern) for pattern in layout.images)]
+    for path in (*files.images, *series):
+        by_mask = [(index, hit) for index, (_, pattern) in enumerate(layout.masks) if (hit := _hit(path, pattern))]
+        for index, hit in by_mask:
+            _add(masks[index], hit.key(hit.pattern.fields), hit, "mask", layout.site, result)
+        image = None if by_mask else next((hit for pattern in layout.images if (hit := _hit(path, pattern))), None)
+        if image:
+            _add(images, (image.pattern, image.key(image.pattern.fields)), image, "image", layout.site, result)
+        elif not by_mask:
+            result.unmatched.append(path)
+    inside = {hit.path for hit in images.values()}
+    result.unmatched += [path for path in files.slices if not any(part in inside for part in parents(path))]
+    if not layout.masks:
+        result.pairs = [Pair(hit.path, hit.fields) for hit in images.values()]
+        return result
+    if problem := _without_common_field(layout, images.values()):
+        result.problems.append(problem)
+        return result
+    find = _masks_by_image(layout, masks)
+    used: dict[str, list[str]] = {}
+    for image in images.values():
+        found = find(image)
+        for _, mask in found:
+            used.setdefault(mask.path, []).append(image.path)
+        result.pairs.append(Pair(image.path, image.fields, tuple((name, mask.path) for name, mask in found)))
+    result.problems += _incomplete(layout, result.pairs)
+    result.pairs = [found for found in result.pairs if found.masks]
+    for hits in masks:
+        for mask in hits.values():
+            of = list(dict.fromkeys(used.get(mask.path, ())))
+            site = mask.fields.get("site", layout.site)
+            if not of:
+                result.problems.append((site, mask.path, "this mask has no image; add the image, or remove the mask"))
+            elif len(of) > 1:
+                others = f"{of[0]} and {of[1]}" + (f" and {len(of) - 2} more" if len(of) > 2 else "")
+                advice = "expected one image; say in data.image which of them is meant"
+                result.problems.append((site, mask.path, f"this mask belongs to {len(of)} images, {others}; {advice}"))
+    result.problems = list(dict.fromkeys(result.problems))
+    return result
+
+
+def _hit(path: str, pattern: Pattern) -> _Hit | None:
+    fields = pattern.match(path)
+    return None if fields is None else _Hit(path, pattern, fields)
+
+
+def parents(path: str) -> Iterator[str]:
+    """Yield a path and the paths of the folders that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def _add(hits: dict, key: object, hit: _Hit, kind: str, site: str, result: Pairs) -> None:
+    """Add a file, or the problem that another file has the same fields."""
+    other = hits.setdefault(key, hit)
+    if other is not hit:
+        advice = f"remove one of them, or name the part in which they differ as a field of '{hit.pattern.text}'"
+        text = f"another {kind} of the same case: {other.path}; expected one file; {advice}"
+        result.problems.append((hit.fields.get("site", site), hit.path, text))
+
+
+def _without_common_field(layout: Layout, images: Collection[_Hit]) -> tuple[str, str, str] | None:
+    """Return the problem that a mask would belong to all images of a site, because no field tells them apart."""
+    sites = {image.fields.get("site", layout.site) for image in images}
+    for _, mask in layout.masks:
+        if len(images) > len(sites) and not any({*one.fields} & {*mask.fields} - {"site"} for one in layout.images):
+            fields = sorted({name for one in layout.images for name in one.fields} - {"site"})
+            text = f"data.mask '{mask.text}' has none of the fields {fields} of data.image; expected the same names"
+            return "", next(iter(images)).path, text
+    return None
+
+
+def _masks_by_image(
+    layout: Layout, masks: Sequence[Mapping[tuple[str, ...], _Hit]]
+) -> Callable[[_Hit], list[tuple[str, _Hit]]]:
+    """Return a function that finds the masks of an image, by an index for each pair of patterns."""
+    indices: dict[tuple[Pattern, int], tuple[list[str], dict[tuple[str, ...], list[_Hit]]]] = {}
+    for image in layout.images:
+        for number, (_, mask) in enumerate(layout.masks):
+            shared = [name for name in image.fields if name in mask.fields]
+            by_key: dict[tuple[str, ...], list[_Hit]] = {}
+            for hit in masks[number].values():
+                by_key.setdefault(hit.key(shared), []).append(hit)
+            indices[image, number] = shared, by_key
+
+    def find(image: _Hit) -> list[tuple[str, _Hit]]:
+        found = []
+        for number, (structure, _) in enumerate(layout.masks):
+            shared, by_key = indices[image.pattern, number]
+            found += [(structure, hit) for hit in by_key.get(image.key(shared), ())]
         return found
-    return pair_files(by_name[0], by_name[1], problems, images, masks, names if suggest_keys else None)
+
+    return find
 
 
-def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:
-    """Pair images and masks in the same folder by a word at the end or start of a mask's name, such as `_mask`.
-
-    With `is_case`, the folder may belong to a single case: its only image and its only mask then need no similar names,
-    but their names must not contradict each other (`name_pairs.belong_to_others`).
-    """
-    listing = file_names.list_folder(folder, names.ignored_names)
-    images, masks = _split_files(listing.files, names)
-    if pairs_of_endings := pairing_messages.same_name_twice(images, masks):
-        return Found({}, [pairs_of_endings])
-    images_by_name, problems = _by_name(images, names.image_name)
-    masks_by_name, mask_problems = _by_name(masks, names.mask_name)
-    problems = [*file_names.unsupported_problems(listing, True), *problems, *mask_problems]
-    if is_case and not problems and (found := _pair_only_case(images_by_name, masks_by_name, names)):
-        return found
-    if len(images_by_name) > 1 and not masks_by_name and not problems:
-        return Found({}, [pairing_messages.no_mask_word(folder, images_by_name)])
-    return pair_files(images_by_name, masks_by_name, problems, folder, folder, names)
-
-
-def folders_of_masks(images: Listing, masks: Listing, names: NameSettings) -> Found | None:
-    """Pair images with folders of masks of the same names: `images/a.png` with `masks/a/1.png` and `masks/a/2.png`.
-
-    None if less than half of the images have such a folder. Without `merge_masks`, several masks in it are a problem.
-    """
-    stems = {stem_of(path): path for path in images.files}
-    folders = {composed(name): path for name, path in masks.folders.items()}
-    if masks.files or 2 * len(stems.keys() & folders.keys()) < max(len(stems), 1):
-        return None
-    files = {name: file_names.list_folder(path, names.ignored_names).files for name, path in folders.items()}
-    if not names.merge_masks and any(len(paths) > 1 for paths in files.values()):
-        name = max(files, key=lambda name: len(files[name]))
-        return Found({}, [pairing_messages.several_in_folder(masks.folder, name, len(files[name]))])
-    found = Found(problems=file_names.unsupported_problems(images, suggest_keys=True))
-    for name, path in stems.items():
-        if first := files.get(name, ())[:1]:
-            found.pairs[name], found.more_masks[name] = (path, first[0]), files[name][1:]
-        else:
-            found.problems.append(pairing_messages.no_mask(path, [], suggest_keys=True))
-    found.problems += [
-        f"{folders[name]}: there is no image {name} in {images.folder}; add it, or remove this folder"
-        for name in files
-        if name not in stems
-    ]
-    return found
-
-
-def find_case_files(
-    folder: Path, image_name: str, mask_name: str, ignored_names: Sequence[str] = ()
-) -> tuple[Path | None, Path | None]:
-    """Return the image and the mask in the folder of one case; None for a file that does not exist.
-
-    The names have no suffix, unless several files have the same name; upper and lower case are not distinguished.
-    """
-    files = file_names.list_folder(folder, ignored_names).files
-    image, mask = (_only_file(files, name) for name in (image_name, mask_name))
-    return image, mask
-
-
-def pair_case_folders(folder: Path, names: NameSettings) -> Found:
-    """Find the files `image_name` and `mask_name` in each case folder of a site, such as `CASE/t2.nii.gz`."""
-    found = Found()
-    assert names.image_name and names.mask_name
-    for name, case in file_names.list_folder(folder, names.ignored_names).folders.items():
-        try:
-            image, mask = find_case_files(case, names.image_name, names.mask_name, names.ignored_names)
-        except UserError as error:
-            found.problems.append(str(error))
-            continue
-        if image and mask:
-            found.pairs[name] = image, mask
-        else:
-            found.problems.append(
-                f"{case}: the folder has no file named {names.mask_name if image else names.image_name}; expected an "
-                "image and a mask; add the file, or remove the folder"
-            )
-    return found
-
-
-def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Return the names, without suffixes, of the only image and the only mask with a usual name in a folder, or None.
-
-    Of several other image files, the one with a usual name, such as "t2" or "image", is the image.
-    """
-    endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
-    stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
-    masks = [stem for stem in stems if stem.lower().removesuffix(SLICER_ENDING) in MASK_NAMES]
-    others = [stem for stem in stems if stem not in masks]
-    images = [stem for stem in others if stem.lower() in pairing_messages.USUAL_IMAGE_NAMES] or others
-    return (images[0], masks[0]) if len(masks) == 1 and len(images) == 1 else None
-
-
-def case_name(path: Path, pattern: str | None) -> str | None:
-    """Return the name of the case that an image or mask belongs to, in the Unicode form NFC; None if it does not fit.
-
-    In a pattern such as "*_T2", the `*` stands for the name of the case. A pattern that ends with the suffix of an
-    image file, such as "*.png", is compared with the whole name of the file. None returns the name without its suffix.
-    """
-    stem = file_names.stem_of(path)
-    if pattern is None:
-        return stem
-    pattern = composed(pattern)
-    name = composed(path.name) if suffix(Path(pattern)) else stem
-    start, star, end = pattern.partition("*")
-    if not star:
-        return stem if name.casefold() == pattern.casefold() else None
-    fits = name.casefold().startswith(start.casefold()) and name.casefold().endswith(end.casefold())
-    return name[len(start) : len(name) - len(end)] if fits and len(name) > len(start) + len(end) else None
-
-
-def _only_file(files: Sequence[Path], name: str) -> Path | None:
-    """Return the file with a name; None if there is none, and UserError if there are several."""
-    fitting = [path for path in files if case_name(path, name) is not None]
-    if len(fitting) > 1:
-        raise UserError(
-            f"{fitting[1]}: another file has the same name: {fitting[0].name}; remove one of them, or give the name "
-            f"with its suffix (data.image_name or data.mask_name: {fitting[1].name})"
-        )
-    return fitting[0] if fitting else None
-
-
-def _split_files(files: Sequence[Path], names: NameSettings) -> tuple[list[Path], list[Path]]:
-    """Divide the files in one folder into images and masks, by the patterns or by the usual words for a mask."""
-    if names.mask_name is not None:
-        masks = [path for path in files if case_name(path, names.mask_name) is not None]
-        chosen = set(masks)
-        return [path for path in files if path not in chosen and case_name(path, names.image_name) is not None], masks
-    stems = set(split_names([stem_of(path) for path in files])[1])
-    masks = [path for path in files if stem_of(path) in stems]
-    if names.image_name is None:
-        return [path for path in files if stem_of(path) not in stems], masks
-    images = [path for path in files if case_name(path, names.image_name) is not None]
-    chosen = set(images)
-    others = [path for path in files if path not in chosen]
-    return images, [path for path in others if stem_of(path) in stems] or others
-
-
-def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path], Problems]:
-    """Return the image files that fit a pattern by the names of their cases; a name that exists twice is a problem."""
-    by_name: dict[str, Path] = {}
+def _incomplete(layout: Layout, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
+    """Return the problems of images without a mask, or without a mask that other images of their site have."""
     problems = []
-    for path in paths:
-        if (name := case_name(path, pattern)) is None:
+    patterns = {structure: [p for name, p in layout.masks if name == structure] for structure, _ in layout.masks}
+    used = {  # patterns of masks that at least one image of a site has
+        (image.fields.get("site", layout.site), pattern.text)
+        for image in pairs
+        for _, path in image.masks
+        for _, pattern in layout.masks
+        if pattern.match(path) is not None
+    }
+    for image in pairs:
+        if len(image.masks) >= len(layout.masks) == 1:
             continue
-        if name in by_name and path.name != by_name[name].name and composed(path.name) == composed(by_name[name].name):
-            problems.append(
-                f"{path}: the names of two files in this folder look the same, but store their letters with accents in "
-                "two ways (Unicode NFC and NFD, as Windows and macOS do); expected one file of this name; remove or "
-                "rename one of them"
-            )
-        elif name in by_name:
-            problems.append(f"{path}: another file has the same name: {by_name[name].name}; remove one of them")
-        by_name[name] = path
-    return by_name, problems
-
-
-def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names: NameSettings) -> Found | None:
-    """Pair the only image and the only mask of a case, whatever their names; None for other numbers of files.
-
-    Several masks are a problem unless all are joined, because it is not known what each of them shows.
-    """
-    if len(images) != 1 or not masks:
-        return None
-    ((name, image),) = images.items()
-    if len(masks) == 1:
-        ((mask_name, mask),) = masks.items()
-        return None if belong_to_others(name, mask_name) else Found({name: (image, mask)})
-    if has_equal_names(images, masks):
-        return None
-    if names.merge_masks:
-        first, *others = masks.values()
-        return Found({name: (image, first)}, more_masks={name: tuple(others)})
-    return Found({}, [pairing_messages.several_masks(image, list(masks.values()))])
-
-
-def pair_files(
-    images: Mapping[str, Path],
-    masks: Mapping[str, Path],
-    problems: Problems,
-    image_folder: Path,
-    mask_folder: Path,
-    names: NameSettings | None,
-) -> Found:
-    """Pair images and masks, given by the names of their cases; every file without a counterpart gives a problem.
-
-    The two folders are named in messages; `problems` come first in the result. `names` is None to recommend no setting.
-    """
-    result = pair_names(images, masks)
-    if result.rivals:
-        return Found({}, [*problems, pairing_messages.rivals(result.rivals, images, masks)])
-    if images and masks and not result.image_of and names:
-        return Found({}, [*problems, pairing_messages.no_pair(images, masks, image_folder, mask_folder)])
-    several: dict[str, set[str]] = {}
-    for *both, image in result.second_masks:
-        several.setdefault(image, set()).update(both)
-    is_second = {mask for group in several.values() for mask in group}
-    first_mask = {image: mask for mask, image in result.image_of.items()}
-    more_masks: dict[str, tuple[Path, ...]] = {}
-    if names and names.merge_masks:
-        for image, group in several.items():
-            first, *others = sorted(group)
-            first_mask[image], more_masks[image] = first, tuple(masks[mask] for mask in others)
-    else:
-        problems = problems + [
-            pairing_messages.second_mask(masks[mask], masks[other], image, suggest_keys=names is not None)
-            for mask, other, image in result.second_masks
-        ]
-    problems = problems + [
-        pairing_messages.no_mask(path, [images[other] for other in first_mask], suggest_keys=names is not None)
-        for name, path in images.items()
-        if name not in first_mask
-    ]
-    leave_out = ", or leave it out with data.ignored_names" if names else ""
-    problems += [
-        f"{path}: this mask has no image; add the image, or remove the mask{leave_out}"
-        for name, path in masks.items()
-        if name not in result.image_of and name not in is_second
-    ]
-    pairs = {name: (path, masks[first_mask[name]]) for name, path in images.items() if name in first_mask}
-    return Found(pairs, problems, more_masks=more_masks)
+        site = image.fields.get("site", layout.site)
+        for structure, of_structure in patterns.items():
+            paths = [path for name, path in image.masks if name == structure]
+            missing = [p for p in of_structure if not any(p.match(path) is not None for path in paths)]
+            what = f"mask of {structure}" if structure else "mask"
+            if not paths:
+                problems.append((site, image.image, f"this image has no {what}; add the mask, or remove the image"))
+            elif missing := [pattern for pattern in missing if (site, pattern.text) in used]:
+                advice = "add it, or write one pattern with one more field, such as {number:.*}, if their number varies"
+                text = f"this image has no mask '{missing[0].text}', which other images of its site have; {advice}"
+                problems.append((site, image.image, text))
+    return problems

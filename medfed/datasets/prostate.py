@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets import file_names, reading
+from medfed.datasets import reading
 from medfed.datasets.base import PHANTOM_MARK, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
@@ -23,7 +23,6 @@ SITES = {  # name of the site: possible names of its folder; older copies use th
     "HK": ("HK",),
 }
 LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}  # RUNMC and BMC mark two zones, the others the whole gland
-_FILE = re.compile(r"(case\d+)(_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,9 @@ class Prostate(Dataset):
     )
     published_counts = {"RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
 
-    @classmethod
-    def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if the folder has images of at least one of the published sites, else None."""
-        dataset = cls(root=str(root))
-        return dataset if dataset.has_cases() else None
+    image_patterns = ("{site}/{case:case[0-9]+}.nii*",)
+    mask_patterns = ("{site}/{case:case[0-9]+}_segmentation.nii*",)
+    site_folders = SITES
 
     @property
     def channels(self) -> int:
@@ -68,29 +65,9 @@ class Prostate(Dataset):
     def is_phantom(self) -> bool:
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
-    def find_sites(self) -> dict[str, Path]:
-        return file_names.site_folders(Path(self.root), SITES)
-
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Return the cases of a site, and one sentence for each problem with its files."""
-        images: dict[str, Path] = {}
-        masks: dict[str, Path] = {}
-        problems = []
-        for path in sorted(folder.iterdir()):
-            if match := _FILE.fullmatch(path.name):
-                group, name = masks if match[2] else images, match[1].capitalize()
-                if name in group:
-                    problems.append(f"{path}: another file has the same name: {group[name].name}; remove one of them")
-                group[name] = path
-        problems += [
-            f"{path}: this image has no mask; add the mask, or remove the image"
-            if group is images
-            else f"{path}: this mask has no image; add the image, or remove the mask"
-            for group, other in ((images, masks), (masks, images))
-            for name, path in group.items()
-            if name not in other
-        ]
-        return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
+    def case_name(self, site: str, values: Mapping[str, str]) -> str:
+        """Return the name of a case as the collection writes it at most sites, such as "Case00"."""
+        return values["case"].capitalize()
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         """Return the whole gland, (1, H, W, D): the values 1 and 2, which mark two zones at some sites."""

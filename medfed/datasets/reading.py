@@ -36,13 +36,13 @@ _SET_WHITE = (
 )
 
 
-def suffix(path: Path) -> str | None:
+def suffix(path: Path | str) -> str | None:
     """Return the suffix of an image file's name in lower case, such as ".nii.gz"; None if it is not supported."""
-    name = path.name.lower()
+    name = str(path).lower()
     return next((ending for ending in SUFFIXES if name.endswith(ending)), None)
 
 
-def is_2d_image_file(path: Path) -> bool:
+def is_2d_image_file(path: Path | str) -> bool:
     """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name."""
     return suffix(path) in image_files.SUFFIXES
 
@@ -53,7 +53,6 @@ def read_image(
     notices: list[str],
     *,
     intensity_max: float | None = None,
-    grey_to_rgb: bool = False,
     suggest_keys: bool = False,
 ) -> MetaTensor:
     """Read an image file of any supported format: (C, H, W, D) float32, finite.
@@ -65,14 +64,13 @@ def read_image(
         channels: C. In a volume, the fourth axis of the file contains the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
         intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
-        grey_to_rgb: whether the channel of a grey 2-D image is repeated if `channels` is 3; False refuses such images.
         suggest_keys: whether messages may recommend the settings of these arguments, which not every dataset has.
     """
     check_exists(path)
     if is_2d_image_file(path):
         hint = _SET_WHITE if suggest_keys else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
         image = MetaTensor(torch.from_numpy(image_files.read_image_file(path, intensity_max, notices, hint))[..., None])
-        image = _match_channels(path, image, channels, grey_to_rgb, suggest_keys, notices)
+        image = _match_channels(path, image, channels, suggest_keys, notices)
     else:
         image = volumes.read_volume(path)
         if image.shape[-1] == 1:
@@ -336,14 +334,9 @@ def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:
     return f"the mask lies up to {shift_mm:.3g} mm away from the position"
 
 
-def _match_channels(
-    path: Path, image: MetaTensor, channels: int, grey_to_rgb: bool, suggest_keys: bool, notices: list[str]
-) -> MetaTensor:
+def _match_channels(path: Path, image: MetaTensor, channels: int, suggest_keys: bool, notices: list[str]) -> MetaTensor:
     """Convert a 2-D image between grey and RGB, if that is allowed and loses no information."""
     if len(image) == 1 and channels == 3:
-        if not grey_to_rgb:
-            hint = "set data.grey_to_rgb: true to repeat its channel three times" if suggest_keys else "save it as RGB"
-            raise UserError(f"{path}: the image is grey; expected colour; {hint}")
         notices.append("grey repeated as RGB")
         return cast(MetaTensor, image.repeat(3, 1, 1, 1))
     if len(image) == 3 and channels == 1:

@@ -2,101 +2,110 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.files import note_absolute
-from medfed.datasets import datalists
+from medfed.datasets import table
 from medfed.datasets.base import Dataset
+from medfed.datasets.folder import Folder
+from medfed.datasets.usual import find_patterns
+from medfed.datasets.walk import walk
 
-_LAYOUT_KEYS = ("image_folders", "mask_folders", "datalist")  # they replace the recognised layout
-_NAME_KEYS = ("image_name", "mask_name", "one_site_per_case")  # so do these, if a name has a *
+CLASSIFICATION = {"image_size": 224, "standardise": "imagenet"}  # settings of own images with classes
+_LAYOUT = re.compile(r"\b(?:image|mask|table)\b")  # settings that replace the recognised patterns, also of single sites
 
 
 def recognise(root: Path, name: str | None = None) -> Dataset:
     """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's files.
 
-    `Dataset.recognise` of each dataset decides whether the folder has its layout: published collections are tried
-    first, then datasets for any images in a particular layout, then datasets for any folder. The first that fits is
-    taken. A few images of each site decide on the number of image channels (`Dataset.with_stored_channels`).
+    The published collections are tried first (`Dataset.recognise`); any other folder is a `Folder` with the table in
+    it, or with the first usual patterns that pair every image. A few images of each site decide on the number of image
+    channels (`Dataset.with_stored_channels`).
 
     Args:
-        root: folder of the dataset, or a datalist: a CSV or JSON file that lists the images.
-        name: name of the only dataset to try, as in a config: a known name or the dotted name of a class. If the folder
-            does not have the dataset's layout, the dataset with default settings is returned. None tries all datasets.
+        root: folder of the dataset, or a table: a CSV or JSON file that lists the images.
+        name: name of the only dataset to try, as in a config: a known name or the dotted name of a class. None tries
+            all datasets.
 
     Raises:
-        UserError: if there is no such folder or dataset, if no dataset fits, or if several datasets of the same
-            `generality` fit.
+        UserError: if there is no such folder or dataset, if several datasets fit, or if no usual pattern pairs every
+            image; the message is then a table of what was tried.
     """
     return recognise_layout(root, name).with_stored_channels()
 
 
-def recognise_layout(root: Path, name: str | None = None) -> Dataset:
-    """Do what `recognise` does, but leave the number of image channels at its default."""
-    if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
-        return _from_datalist(root, name)
+def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str, Any] | None = None) -> Dataset:
+    """Do what `recognise` does, but leave the number of image channels at its default.
+
+    `settings` are the user's own for `Folder`; `ignored_names`, `sites` and `follow_symlinks` decide which files count.
+    """
+    settings = settings or {}
+    if root.is_file() and root.suffix.lower() in table.SUFFIXES:
+        return _from_table(root.parent, root.name)
     if not root.is_dir():
         raise UserError(
-            f"{root}: this is not a folder{note_absolute(root)}; expected a folder that contains one folder per site"
+            f"{root}: this is not a folder{note_absolute(root)}; expected a folder with images of two or more sites"
         )
-    if name is not None:
-        dataset_class = registry.resolve("datasets", name)
-        return dataset_class.recognise(root) or dataset_class(root=str(root))
-    classes = {candidate: registry.resolve("datasets", candidate) for candidate in registry.known_names("datasets")}
-    by_generality = sorted(classes, key=lambda candidate: classes[candidate].generality)
-    for _, level in groupby(by_generality, key=lambda candidate: classes[candidate].generality):
-        recognised = {candidate: dataset for candidate in level if (dataset := classes[candidate].recognise(root))}
-        if len(recognised) > 1:
-            names = " and ".join(recognised)
-            raise UserError(f"{root}: the files fit several datasets: {names}; choose one with --dataset NAME")
-        if recognised:
-            return recognised.popitem()[1]
-    raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")
+    if name is not None and (named := registry.resolve("datasets", name)) is not Folder:
+        return named.recognise(root) or named(root=str(root))
+    classes = {known: registry.resolve("datasets", known) for known in registry.known_names("datasets")}
+    fitting = {known: found for known, cls in classes.items() if not name and (found := cls.recognise(root))}
+    if len(fitting) > 1:
+        raise UserError(
+            f"{root}: the files fit several datasets: {' and '.join(fitting)}; choose one with --dataset NAME"
+        )
+    if fitting:
+        return fitting.popitem()[1]
+    columns = {path.name: table.columns_of(path) for path in sorted(root.iterdir()) if _may_be_table(path)}
+    tables = [path for path, names in columns.items() if {"site", "image"} <= names and names & {"mask", "class"}]
+    if len(tables) > 1:
+        raise UserError(
+            f"{root}: the tables {' and '.join(tables)} both list images; expected one; check the one that you want: "
+            f"python -m medfed.data check {root / tables[0]}"
+        )
+    if tables:
+        return _from_table(root, tables[0])
+    files = walk(root, tuple(settings.get("ignored_names", ())), bool(settings.get("follow_symlinks", False)))
+    usual = dict(find_patterns(files, tuple(settings.get("sites", ()))).settings)
+    usual["ignored_names"] = (*settings.get("ignored_names", ()), *usual.get("ignored_names", ()))
+    return _folder(root, usual | (CLASSIFICATION if "{class}" in usual["image"] else {}))
 
 
 def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys of the block `data` for a folder or datalist for which the user gives further settings.
+    """Return the keys of the block `data` for a folder or table for which the user gives further settings.
 
-    These are `name`, `root` and what `recognise_layout` finds out, without what the settings in `overrides` replace.
-    `name` is `folder` if no layout is recognised, or if only `folder` has one of these settings.
+    Settings that say where the files are, such as `image` or `by_site.A.mask`, replace the recognised patterns.
     """
+    by_site = {key: value for key, value in overrides.items() if key.split(".")[0] == "by_site"}
+    has_layout = _LAYOUT.search(" ".join(overrides.keys() - by_site.keys())) or _LAYOUT.search(str(by_site))
     name = str(overrides["name"]) if "name" in overrides else name
-    try:
-        dataset = recognise_layout(root, name)
-        if "sites" not in overrides:
-            dataset.site_names()
-    except UserError:
-        if not overrides or not root.is_dir():
-            raise
-        return {"name": name or "folder", "root": str(root)}
-    only_folder = overrides.keys() - _field_names(type(dataset)) & _field_names(registry.resolve("datasets", "folder"))
-    if name is None and only_folder:
-        return {"name": "folder", "root": str(root)}
-    block: dict[str, object] = {}
+    if has_layout and root.is_dir() and name in (None, "folder"):
+        has_classes = "{class" in str(overrides.get("image", ""))
+        return {"name": "folder", "root": str(root), **(CLASSIFICATION if has_classes else {})}
+    dataset = recognise_layout(root, name, overrides)
+    block: dict[str, object] = {"name": registry.name_of("datasets", type(dataset))}
     for entry in fields(dataset):
         value = getattr(dataset, entry.name)
         if value != (entry.default if entry.default_factory is MISSING else entry.default_factory()):
             block[entry.name] = list(value) if isinstance(value, tuple) else value
-    describes_layout = overrides.keys() & _LAYOUT_KEYS or any("*" in str(overrides.get(key)) for key in _NAME_KEYS)
-    if describes_layout and root.is_dir():
-        block = {key: value for key, value in block.items() if key not in (*_LAYOUT_KEYS, *_NAME_KEYS)}
-    return {"name": registry.name_of("datasets", type(dataset)), **block}
+    return block
 
 
-def _from_datalist(path: Path, name: str | None) -> Dataset:
-    """Return the dataset `name` for a datalist; None chooses `folder` if the list has masks, else `folder_classes`."""
-    rows = datalists.read_datalist(path)
-    name = name or ("folder" if any(row.mask for row in rows) else "folder_classes")
-    dataset_class = registry.resolve("datasets", name)
-    if "datalist" not in _field_names(dataset_class):
-        raise UserError(f"{path}: the dataset {name} reads no datalist; use --dataset folder or folder_classes")
-    return dataset_class(root=str(path.parent), datalist=path.name)
+def _may_be_table(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in table.SUFFIXES
 
 
-def _field_names(dataset_class: type[Dataset]) -> set[str]:
-    return {entry.name for entry in fields(dataset_class)}
+def _from_table(root: Path, name: str) -> Folder:
+    """Return the dataset of a table."""
+    dataset = Folder(root=str(root), table=name)
+    return _folder(root, {"table": name, **CLASSIFICATION}) if dataset.classes else dataset
+
+
+def _folder(root: Path, settings: Mapping[str, Any]) -> Folder:
+    return Folder(root=str(root), **settings)

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from medfed.datasets.card import Card
-from medfed.datasets.class_folders import _ClassFolders
+from medfed.datasets.objects import _Objects
 
 
 @dataclass(frozen=True)
-class VLCS(_ClassFolders):
+class VLCS(_Objects):
     """VLCS: five classes of objects in four collections of photographs, which are the sites. No image shows a patient.
 
     `python -m medfed.keys vlcs` explains the fields.
     """
 
-    generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
         "Caltech101": 1415,
         "LabelMe": 2656,

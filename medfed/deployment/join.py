@@ -38,6 +38,7 @@ LOST = re.compile(r"CLIENT: finished connection \[(CN\d+) ")
 MAX_LOST, LOST_WITHIN_S = 3, 180.0
 MIN_CONNECTED_S = 0.5  # a connection that ends sooner was refused: the server does not run
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
+WHOLE_KEYS = ("mask", "by_site")  # of `data`, which have names as keys: the hospital's value replaces all of the plan's
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
 
@@ -68,7 +69,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """Read a hospital's YAML file, and the plan with the hospital's own `data`, `device` and `cache`.
 
     The paths in the result start with the folder of the file. UserError also if the plan names Python code from outside
-    medfed or the file of the hospital's secret (`data.dicom_salt`), or needs more than the hospital agreed to.
+    medfed, the file of the hospital's secret (`data.dicom_salt`) or a table outside the images, or needs more than the
+    hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -77,7 +79,9 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     site_file = validation.load_settings(SiteFile, document, str(path))
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
     site_file = replace(site_file, **paths)
-    values = dict(_dotted(local))
+    data = local.get("data")
+    whole = {f"data.{key}": data.pop(key) for key in WHOLE_KEYS if key in data} if isinstance(data, dict) else {}
+    values = dict(_dotted(local)) | whole
     for key in ("data.root", "data.dicom_salt", "cache.folder"):
         if isinstance(value := values.get(key), str) and value:
             values[key] = str(path.parent / value)
@@ -90,6 +94,12 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(
             f"{site_file.plan}: data.dicom_salt: the plan names the file with the secret that hides this "
             "hospital's patients, which the coordinator could then know; ask for a plan without it"
+        )
+    table = Path(getattr(config.data, "table", None) or "")
+    if (table.is_absolute() or ".." in table.parts) and "data.table" not in values:
+        raise UserError(
+            f"{site_file.plan}: data.table: '{table}' is a table outside this hospital's images, which a plan may not "
+            f"choose; expected a path inside data.root; ask for another plan, or set data.table in {path}"
         )
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}

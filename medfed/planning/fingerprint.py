@@ -103,8 +103,7 @@ def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
     paths = [case.image for case in cases if reading.is_2d_image_file(case.image)]
     if not paths:
         return dataset
-    n_channels, has_grey = image_files.needed_channels(paths)
-    return replace(dataset, image_channels=n_channels, grey_to_rgb=dataset.grey_to_rgb or has_grey)
+    return replace(dataset, image_channels=image_files.needed_channels(paths))
 
 
 def take_fingerprint(
@@ -160,7 +159,7 @@ def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[
 
 def _read(dataset: Dataset, case: Case) -> _CaseFacts:
     """Measure one case: size, voxel size, intensities and structures."""
-    if case.mask is None:
+    if not case.masks:
         image, masks, is_lost = dataset.read_image(case, []), None, False
         spacing_mm = reading.spacing_mm(case.image, image)
     else:

@@ -16,7 +16,6 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
-from medfed.datasets.folder_classes import FolderClasses
 from medfed.experiments.cohorts import ONE_SITE
 from medfed.experiments.setup import build_network, build_task, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
@@ -26,16 +25,18 @@ from medfed.planning.fingerprint import Fingerprint, take_fingerprint, with_chan
 from medfed.planning.rules import Plan
 
 SEED = 1337
+MAX_UNREAD = 3  # folders with files that are not read, of which the terminal says so
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was planned and written; `notes` are sentences for the terminal about what was assumed."""
+    """What was planned and written, and for the terminal: a line for each site, and sentences about assumptions."""
 
     path: Path
     fingerprint: Fingerprint
     plan: Plan
     config: Config
+    files: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -54,7 +55,7 @@ def write_config(
     open whether folders are classes or masks, whether a few images are two-valued. Equal arguments give the same file.
 
     Args:
-        folder: folder with one folder per site, or a datalist.
+        folder: folder with images of two or more sites, or a table.
         out: the YAML file to write; UserError if it exists.
         unseen: None takes the last site in alphabetical order.
         settings: the user's own values, as "data.image_size=128". The plan follows from them.
@@ -71,6 +72,7 @@ def write_config(
     start = load_text(strict_yaml.dump(document), str(out), settings)
     names = start.data.site_names()
     held_out, reason, notes = _unseen(names, folder, fixed.get("federation.unseen_site", unseen))
+    notes += tuple(start.data.found.unread[:MAX_UNREAD])
     validation_site = start.federation.validation_site
     if validation_site and validation_site not in names:
         raise UserError(
@@ -109,7 +111,7 @@ def write_config(
     _check(config, completed)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
-    return Written(out, fingerprint, plan, config, notes)
+    return Written(out, fingerprint, plan, config, tuple(writing.describe_files(start.data)), notes)
 
 
 def _entries(override: Override) -> list[Override]:
@@ -125,7 +127,7 @@ def _recognise(folder: Path, name: str | None, overrides: Sequence[Override], me
     recognised = load_dataset(folder, name, settings, read_channels=False)
     recognised.site_names()
     fixed = {override.key: override.value for override in overrides}
-    classifies = isinstance(recognised, FolderClasses) or bool(recognised.classes)
+    classifies = bool(recognised.classes)
     return {
         "seed": SEED,
         "data": _data_block(recognised),
@@ -157,8 +159,10 @@ def _data_block(dataset: Dataset) -> dict[str, Any]:
     """The block `data`: the settings that differ from the defaults, and those that a reader looks for."""
     block = strict_yaml.parse(format_data_block(dataset), dataset.root)["data"]
     every = to_block(dataset)
+    if list(dataset.structures) != every.get("structure_names"):  # the dataset has classes, or its patterns name them
+        every.pop("structure_names", None)
     for key in ("image_channels", "structure_names", "intensity_max"):
-        if key in every and every[key] is not None:
+        if every.get(key) is not None:
             block[key] = every[key]
     return block | {"validation_ratio": rules.VALIDATION_RATIO, "test_ratio": rules.TEST_RATIO}
 
@@ -181,9 +185,13 @@ def _reasons(plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str
         "seed": "all random numbers follow from it: the same config gives the same weights",
         "data.name": f"recognised; `python -m medfed.keys {registry.name_of('datasets', type(dataset))}` explains it",
         "data.root": "the images" if Path(dataset.root).is_absolute() else "relative to the current folder",
-        "data.datalist": "the table with the site, the patient and the files of each image",
+        "data.image": "the pattern of the images; each {word} is a field, and {site} the hospital",
+        "data.mask": "the pattern of the masks; a mask belongs to the image whose fields have the same values",
+        "data.by_site": "settings of single sites",
+        "data.ignored_names": "files and folders that are not read",
+        "data.class_names": "the classes, in the order of their numbers",
+        "data.table": "the table with the site, the patient and the files of each image",
         "data.image_channels": channels,
-        "data.grey_to_rgb": "a grey image between colour images is repeated in three channels",
         "data.structure_names": "what the masks show",
         "data.intensity_max": "the stored value that means white",
         "data.patient_pattern": "the first group is the patient, whose images stay in one part of the split",

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medfed.config import strict_yaml
+from medfed.datasets.base import Dataset
+from medfed.datasets.folder import Folder
 from medfed.planning.fingerprint import Fingerprint
 from medfed.planning.rules import PRETRAINED, RECIPES, Plan
 
@@ -30,6 +32,15 @@ def to_text(
             lines += _entry(name, value, reasons.get(f"{key}.{name}", ""), "  ")
     lines.append("")
     return "\n".join([*lines, *(line for paragraph in footer for line in _comment(paragraph))]) + "\n"
+
+
+def describe_files(dataset: Dataset) -> list[str]:
+    """Return a line for each site in use: its number of images, and the patterns or the table that they come from."""
+    return [
+        f"  {site}: {count(len(dataset.found.cases[site]), 'image')}"
+        + (f", {dataset.source_of(site)}" if isinstance(dataset, Folder) else "")
+        for site in dataset.site_names()
+    ]
 
 
 def describe(fingerprint: Fingerprint) -> list[str]:

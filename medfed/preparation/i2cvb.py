@@ -22,7 +22,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import reading
-from medfed.datasets.file_names import find_subfolder
+from medfed.datasets.file_names import folded
 from medfed.preparation.entry import Download, Entry, walk
 from medfed.preparation.volumes import pair_as_nifti, read_series
 
@@ -68,3 +68,9 @@ def _files(name: str, image_folder: Path, mask_folder: Path) -> Mapping[str, byt
         raise UserError(f"the mask has the labels {reading.format_values(values)}; expected 0 and one other value")
     labels = MetaTensor((mask.as_tensor() > 0).to(torch.float32), affine=mask.affine)
     return pair_as_nifti(SITE, name, image, labels, mask_folder)
+
+
+def find_subfolder(folder: Path, name: str) -> Path | None:
+    """Return the folder with a name in lower case directly inside another folder, in whatever case it is written, or
+    None."""
+    return next((path for path in sorted(folder.iterdir()) if folded(path.name) == name and path.is_dir()), None)

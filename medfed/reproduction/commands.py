@@ -158,7 +158,8 @@ def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], s
     }
     if stand_in:  # its sites have other names
         chosen |= {"sites": source.phantom_sites, "pairs": ()}
-    own = (text for text in part.set if not text.startswith("network."))  # a small run has its own network
+    replaced = ("network.",) if folder else ("network.", "data.")  # a small run has its own network, a phantom its data
+    own = (text for text in part.set if not text.startswith(replaced))
     changes = _last_of_each_key((*own, *images, *source.small, *change.set, *more))
     return Command(part, part.config, changes, **chosen, seeds=seeds or 1, stand_in=stand_in)
 

@@ -129,7 +129,7 @@ def _predict(
 def _check_channels(model: BundleModel, dataset: Dataset) -> None:
     if dataset.channels == model.channels:
         return
-    settings = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
+    settings = "data.image_channels=3" if model.channels == 3 else "data.image_channels=1"
     raise UserError(
         f"{model.path}: the model expects images with {model.channels} channel{'s' * (model.channels > 1)}, and the "
         f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with "

@@ -418,12 +418,16 @@ def test_clients_and_a_validation_site_read_back():
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
-        ("data.mask_name='*-labelled'", "*-labelled"),
-        ("\"data.mask_name='*-labelled'\"", "*-labelled"),
+        ("data.dicom_series='*-labelled'", "*-labelled"),
+        ("\"data.dicom_series='*-labelled'\"", "*-labelled"),
         ("\"data.ignored_names=['*.a b', '*_x.*']\"", ["*.a b", "*_x.*"]),
         ("data.ignored_names=['*_a.*','*_b.*']", ["*_a.*", "*_b.*"]),
+        ("data.image='{site}/{case}_{eye:[LR]}.*'", "{site}/{case}_{eye:[LR]}.*"),
+        ("'data.image={site:[a-z]+}_{case}.png'", "{site:[a-z]+}_{case}.png"),
+        ("'data.mask_values={disc:[0,128],cup:[0]}'", {"disc": [0, 128], "cup": [0]}),
+        ("'data.by_site={s:{mask:[a]},t:{mask:[b]}}'", {"s": {"mask": ["a"]}, "t": {"mask": ["b"]}}),
     ],
 )
-def test_a_text_that_begins_with_a_star_survives_the_shell(typed, value):
+def test_a_text_that_begins_with_a_star_or_a_field_survives_the_shell(typed, value):
     (argument,) = shlex.split(typed)  # as a shell passes it
     assert Override.parse(argument).value == value

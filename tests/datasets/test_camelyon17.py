@@ -51,7 +51,7 @@ def test_the_table_alone_decides_sites_patches_and_classes_also_from_the_folder_
     assert data.site_names() == ["hospital_1", "hospital_4"]
     first = next(case for case in data.cases("hospital_1") if case.image == patch_file(root, ROWS[0]))
     assert first.name == "patch_patient_004_node_4_x_3328_y_21792"
-    assert (first.site, first.patient, first.label, first.mask, first.part) == ("hospital_1", "004", 0, None, "")
+    assert (first.site, first.patient, first.label, first.masks, first.part) == ("hospital_1", "004", 0, (), "")
     assert sorted(case.label for case in data.cases("hospital_4")) == [0, 0, 1, 1]
     assert data.classes == ("normal", "tumour") and data.structures == () and data.channels == 3
     assert data.intensity_range == (0.0, 255.0) and not data.is_phantom
@@ -96,32 +96,30 @@ def test_a_smaller_share_is_always_the_same_and_balanced_as_the_whole(root):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "line 9: center is 5, expected 0 to 4"),
-        ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "line 9: tumor is 2, expected 0 or 1"),
-        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: patient 075, node 4, x 96, y 192 is already in line 6"),
-        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: patient 004 is at center 1, but at center 0 in line 2"),
-        ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "line 3: found '1,004,x,.*expected whole numbers"),
-        ([ROWS[0], (4, 1)], "line 3: found '1,004,1'"),
+        ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "line 9: center .*center 5"),
+        ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "line 9: tumor .*tumor 2"),
+        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: this patch is listed twice .patient 75, node 4, x_coord 96"),
+        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: the patient .* at another center.*patient 4,.*center 1"),
+        ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "line 3: .*'node' .* found 004,x,1"),
+        ([ROWS[0], (4, 1)], "line 3: .*'x_coord' .* found 004,1,"),
+        ([(4, 1, 1.5, 1, 0, 0, 0, 0)], "line 2: .*'x_coord'"),
+        ([(4, 1, 1, "9" * 30, 0, 0, 0, 0)], "line 2: .*'y_coord'"),
+        ([(*ROWS[0][:-1], 2)], "line 2: split .*split 2"),
         ([], "the table has no rows"),
     ],
 )
-def test_a_wrong_row_is_one_sentence_with_its_line(root, rows, sentence):
+def test_a_wrong_row_is_named_with_its_line_and_column(root, rows, sentence):
     write_table(root, rows)
-    with pytest.raises(UserError, match=f"metadata.csv: {sentence}"):
-        Camelyon17(root=str(root)).site_names()
+    with pytest.raises(UserError, match=f"metadata.csv: .*{sentence}"):
+        Camelyon17(root=str(root), splits="published").site_names()
 
 
 def test_a_missing_column_is_named_and_the_split_matters_only_where_it_is_used(root):
-    write_table(root, header=HEADER.replace("tumor", "label"))
-    with pytest.raises(UserError, match="line 1: the column 'tumor' is missing: found the columns patient, node"):
-        Camelyon17(root=str(root)).site_names()
-    write_table(root, header=HEADER.replace("split", "part"))
-    assert Camelyon17(root=str(root)).site_names()
-    with pytest.raises(UserError, match="the column 'split' is missing"):
-        Camelyon17(root=str(root), splits="published").site_names()
-    write_table(root, [(*row[:-1], 2) for row in ROWS])
-    with pytest.raises(UserError, match="line 2: split is 2"):
-        Camelyon17(root=str(root), splits="published").site_names()
+    for column, splits in (("tumor", "patient"), ("split", "published")):
+        write_table(root, header=HEADER.replace(column, "other"))
+        with pytest.raises(UserError, match=f"metadata.csv: the column '{column}' is missing"):
+            Camelyon17(root=str(root), splits=splits).site_names()
+    assert Camelyon17(root=str(root)).site_names() == ["hospital_1", "hospital_4"]
 
 
 def test_a_file_that_is_not_a_table_is_refused_and_a_missing_one_with_the_layout(root):
@@ -134,15 +132,14 @@ def test_a_file_that_is_not_a_table_is_refused_and_a_missing_one_with_the_layout
         Camelyon17(root=str(root)).site_names()
 
 
-def test_a_changed_table_is_read_again_and_missing_patches_are_counted_by_slide(root):
+def test_missing_patches_are_counted_by_slide(root):
     patch_file(root, ROWS[4]).unlink()
     data = Camelyon17(root=str(root))
-    cases, problems = data.cases_and_problems("hospital_4")
-    assert len(cases) == 3 and len(problems) == 1
+    assert len(data.cases_and_problems("hospital_4")[0]) == 3
     with pytest.raises(UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, .*x_96_y_192.png"):
         data.cases("hospital_4")
     write_table(root, [row for row in ROWS if row != ROWS[4]])
-    assert len(data.cases("hospital_4")) == 3
+    assert len(Camelyon17(root=str(root)).cases("hospital_4")) == 3
 
 
 @pytest.mark.parametrize(("row", "site"), [(ROWS[0], "hospital_1"), (ROWS[3], "hospital_4")])

@@ -1,7 +1,10 @@
 """704 files with one cause are one paragraph; different causes are never merged."""
 
+from folder_layouts import make
+
 from medfed.datasets.check_groups import format_groups, group_sentences
-from medfed.datasets.pairing_messages import no_mask_word
+from medfed.datasets.checking import check_dataset
+from medfed.datasets.folder import Folder
 
 ROOT = "/data"
 
@@ -21,15 +24,14 @@ def test_one_cause_is_one_paragraph_with_its_number_two_examples_and_the_cure():
     assert lines[2] == "    -> name the colours in data.mask_colours: #000000, #00ff00" and len(lines) == 3
 
 
-def test_folders_are_counted_as_folders_and_a_folder_without_masks_may_be_one_of_at_least_two_classes(tmp_path):
-    problems = []
-    for site in ("HK", "UCL"):
-        folder = tmp_path / site / "tumour"
-        folder.mkdir(parents=True)
-        problems.append(no_mask_word(folder, {name: folder / f"{name}.png" for name in ("p0", "p1")}))
+def test_folders_are_counted_as_folders_and_each_is_in_the_names_to_ignore(tmp_path):
+    make(tmp_path, "{HK,UCL}/images/a.png {HK,UCL}/masks/a.png {b,c}/tumour/p{0,1}.png UCL/other/a.png")
+    data = Folder(root=str(tmp_path))
+    problems = [problem for site in "bc" for problem in data.cases_and_problems(site)[1]]
     text = " ".join(" ".join(format_groups(problems, str(tmp_path), ["HK", "UCL"])).split())
-    assert text.startswith("2 folders: found 2 image files") and "such as: HK/tumour, UCL/tumour" in text
-    assert "if the images have classes (a classification needs at least two) and no masks, list them" in text
+    assert text.startswith("2 folders: none of its 2 files, such as b/tumour/p0.png, fits the patterns {site}/images")
+    assert "such as: b, c -> " in text and text.endswith("data.ignored_names: [b, c]")
+    assert [warning.split(": ")[0] for warning in data.found.unread] == [f"{tmp_path}/UCL"], "b and c are named once"
 
 
 def test_other_causes_are_other_groups_and_numbers_files_and_values_do_not_divide_one():
@@ -54,10 +56,10 @@ def test_a_warning_of_several_sites_names_each_with_its_cases():
     ]
 
 
-def test_every_folder_that_was_not_read_is_named():
-    sentences = [f"/data/site{number}: not read: raw/ (3 files)" for number in range(5)]
-    text = "\n".join(format_groups(sentences, ROOT, []))
-    assert all(sentence in text for sentence in sentences)
+def test_every_folder_with_files_that_are_not_read_is_named(tmp_path):
+    data = Folder(root=str(make(tmp_path, "s{1,2,3,4}/images/a.png s{1,2,3,4}/masks/a.png s{1,2,3,4}/old/b.png")))
+    text = "\n".join(format_groups(check_dataset(data).warnings, str(tmp_path), data.site_names()))
+    assert all(f"{tmp_path}/s{number}: not read" in " ".join(text.split()) for number in range(1, 5))
 
 
 def test_lines_have_at_most_100_characters_but_a_sentence_is_complete_and_a_setting_in_quotes_whole():

@@ -12,7 +12,6 @@ from PIL import Image
 from medfed.datasets.check_names import suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.folder import Folder
-from medfed.datasets.folder_classes import FolderClasses
 
 SIDE = 64
 
@@ -69,12 +68,12 @@ def test_an_image_that_equals_its_mask_is_named(root):
 
 
 class TestPatients:
-    def classes(self, root: Path, *names: str) -> FolderClasses:
+    def classes(self, root: Path, *names: str) -> Folder:
         """Two sites with these images in folders of classes."""
         for number, name in enumerate(names):
             for site in ("north", "south"):
                 save_pixels(root / site / f"{name}.png", scan(ord(site[0]), number))
-        return FolderClasses(root=str(root), image_channels=1)
+        return Folder(root=str(root), image="{site}/{class}/{case}.png")
 
     @pytest.mark.parametrize(
         ("names", "patients"),

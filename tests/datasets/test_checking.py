@@ -114,24 +114,13 @@ def test_text_and_json_contain_the_same_facts_and_different_sizes_are_a_range(da
     assert "8 x 8 x 3-5" in to_text(check_dataset(data))
 
 
-class TestRecognise:
-    def test_the_published_prostate_layout_and_any_other_sites_with_colour_images(self, data, tmp_path_factory):
-        assert recognise(Path(data.root)) == Prostate(root=data.root)
-        root = tmp_path_factory.mktemp("colour")
-        for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
-            save_pixels(root / "north" / name, np.zeros(shape))
-        assert recognise(root) == Folder(root=str(root), image_channels=3)
-
-    @pytest.mark.parametrize(("case_folder", "one_site_per_case"), [("p1", True), ("north/p1", False)])
-    def test_case_folders(self, tmp_path, case_folder, one_site_per_case):
-        for name in ("T2.nii.gz", "Segmentation.nii.gz"):
-            path = tmp_path / case_folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            nib.save(nib.Nifti1Image(np.eye(4)[None], np.eye(4)), path)
-        dataset = recognise(tmp_path)
-        names = {"image_name": "T2", "mask_name": "Segmentation"}
-        assert dataset == Folder(root=str(tmp_path), one_site_per_case=one_site_per_case, **names)
-        assert len(dataset.cases(dataset.site_names()[0])) == 1
+def test_the_published_prostate_layout_and_any_other_sites_with_colour_images_are_recognised(data, tmp_path_factory):
+    assert recognise(Path(data.root)) == Prostate(root=data.root)
+    root = tmp_path_factory.mktemp("colour")
+    for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
+        save_pixels(root / "north" / name, np.zeros(shape))
+    patterns = {"image": "{site}/images/{case}.*", "mask": "{site}/masks/{case}.*"}
+    assert recognise(root) == Folder(root=str(root), image_channels=3, **patterns)
 
 
 def test_a_mask_with_another_value_than_the_other_masks_of_its_site_gives_a_warning(tmp_path):

@@ -3,7 +3,6 @@
 import re
 import stat
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,6 +15,8 @@ from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
 
 MASK = (volume((4, 3, 2)) > 11).astype(np.uint8)
+IN_CASE = {"image": "{site}/{case}", "mask": "{site}/{case}/mask.*"}
+STUDIES = {"image": "{site}/{study}/{case}", "mask": "{site}/{study}/{case}/mask.*"}
 
 
 def series(folder, **tags):
@@ -26,118 +27,124 @@ def nifti_mask(path):
     write_nifti(path, MASK)
 
 
-def found(root, **settings):
-    """The pairs of image and mask of the site n, relative to it, and the problems."""
-    cases, problems = Folder(str(root), **settings).cases_and_problems("n")
-    pairs = {" ".join(str(path.relative_to(root)) for path in (case.image, case.mask)) for case in cases}
-    return pairs, problems
+def write_case(root, image, mask):
+    """Write a series, and its mask as a DICOM SEG object or NIfTI."""
+    datasets = series(root / image)
+    if mask.endswith(".dcm"):
+        write_segmentation(root / mask, datasets, {"x": MASK})
+    else:
+        nifti_mask(root / mask)
+
+
+def found(dataset):
+    """The pairs of image and mask of the site n, as paths below the root, and the problems."""
+    cases, problems = dataset.cases_and_problems("n")
+    return {" ".join(str(path.relative_to(dataset.root)) for path in case.files) for case in cases}, problems
 
 
 class TestLayouts:
-    def test_slices_and_mask_in_one_folder(self, tmp_path):
-        for case in "ab":
-            series(tmp_path / "n" / case, names="I{}", PatientID=case)
-            nifti_mask(tmp_path / "n" / case / "mask.nii.gz")
-        (tmp_path / "n" / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
-        assert found(tmp_path) == ({"n/a n/a/mask.nii.gz", "n/b n/b/mask.nii.gz"}, [])
-        report = check_dataset(recognise(tmp_path))
-        assert (report.problems, report.warnings) == ((), ())
-        assert [case.shape for case in report.sites[0].cases] == [(4, 3, 2)] * 2
-
-    def test_folders_of_studies_and_series(self, tmp_path):
-        for study in ("p1/s1", "p1/s2", "p2/s1"):
-            datasets = series(tmp_path / "n" / study / "T2" / "more")
-            write_segmentation(tmp_path / "n" / study / "SEG" / "1-1.dcm", datasets, {"x": MASK})
-        nifti_mask(tmp_path / "n" / "p3" / "m.mha.nii")
-        series(tmp_path / "n" / "p3" / "DICOM")
-        pairs = {f"n/{study}/T2/more n/{study}/SEG/1-1.dcm" for study in ("p1/s1", "p1/s2", "p2/s1")}
-        assert found(tmp_path) == (pairs | {"n/p3/DICOM n/p3/m.mha.nii"}, [])
-
     @pytest.mark.parametrize(
-        "folders, masks",
+        ("slices", "mask", "image_pattern", "mask_pattern"),
         [
-            ("n/images/a n/images/b", "n/masks/a_mask n/masks/b/m"),
-            ("n/DICOM/a n/DICOM/b", "n/GT/a_mask n/GT/b/m"),
-            ("n/scans/a n/scans/b", "n/drawn/a_mask n/drawn/b/m"),
-            ("n/a n/b n/c", "n/a_mask n/b_mask n/c/x"),
+            ("n/@", "n/@/mask.nii.gz", "{site}/{case}", "{site}/{case}/mask.*"),
+            ("n/@/T2/more", "n/@/seg.dcm", "{site}/{case}", "{site}/{case}/seg.dcm"),
+            ("n/@/T2", "n/@/SEG/1-1.dcm", "{site}/{case}", "{site}/{case}/SEG/1-1.dcm"),
+            ("n/@", "n/@/@_mask.nii.gz", "{site}/{case}", "{site}/{case}/{case}_mask.*"),
+            ("n/@", "n/@_mask.nii.gz", "{site}/{case}", "{site}/{case}_mask.*"),
+            ("n/images/@", "n/masks/@.nii.gz", "{site}/images/{case}", "{site}/masks/{case}.*"),
+            ("n/images/@", "n/masks/@.dcm", "{site}/images/{case}", "{site}/masks/{case}.*"),
+            ("n/DICOM/@", "n/GT/@_mask.nii", "{site}/DICOM/{case}", "{site}/GT/{case}_mask.*"),
+            ("images/n/@", "masks/n/@.nii.gz", "images/{site}/{case}", "masks/{site}/{case}.*"),
+            ("n/p/@", "n/p/@/mask.nii.gz", "{site}/{study}/{case}", "{site}/{study}/{case}/mask.*"),
+            ("n/p/@", "n/p/@_mask.nii.gz", "{site}/{study}/{case}", "{site}/{study}/{case}_mask.*"),
+            ("n/p/@/T2", "n/p/@/SEG/1.dcm", "{site}/{study}/{case}", "{site}/{study}/{case}/SEG/1.dcm"),
         ],
     )
-    def test_masks_in_a_folder_of_their_own_beside_or_among_the_slices(self, tmp_path, folders, masks):
+    def test_usual_folders_are_recognised(self, tmp_path, slices, mask, image_pattern, mask_pattern):
         pairs = set()
-        for folder, mask in zip(folders.split(), masks.split()):
-            series(tmp_path / folder)
-            nifti_mask(tmp_path / f"{mask}.nii.gz")
-            pairs.add(f"{folder} {mask}.nii.gz")
-        assert found(tmp_path) == (pairs, [])
+        for case in "ab":
+            write_case(tmp_path, slices.replace("@", case), mask.replace("@", case))
+            pairs.add(f"{slices.partition('@')[0]}{case} {mask.replace('@', case)}")
+        (tmp_path / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
+        dataset = recognise(tmp_path)
+        assert found(dataset) == (pairs, [])
+        assert (dataset.image, dataset.mask) == (image_pattern, mask_pattern)
+        report = check_dataset(dataset)
+        assert (report.problems, [case.shape for case in report.sites[0].cases]) == ((), [(4, 3, 2)] * 2)
 
-    def test_sites_inside_folders_of_images_and_masks(self, tmp_path):
-        for site in "nm":
-            series(tmp_path / "images" / site / "a")
-            nifti_mask(tmp_path / "masks" / site / "a.nii.gz")
-        assert found(tmp_path, sites=("n", "m")) == ({"images/n/a masks/n/a.nii.gz"}, [])
+    @pytest.mark.parametrize(
+        ("slices", "masks", "patterns"),
+        [
+            ("n/a/s/T2 n/b/r/T2", "n/a/s/3/1-1.dcm n/b/r/7/1-1.dcm", "{site}/{case}/{s}/T2 {site}/{case}/{s}/*/1-1.*"),
+            ("n/scans/a n/scans/b", "n/drawn/a/m.nii n/drawn/b/k.nii", "{site}/scans/{case} {site}/drawn/{case}/*.nii"),
+        ],
+    )
+    def test_other_folders_are_refused_and_found_by_two_lines(self, tmp_path, slices, masks, patterns):
+        for image, mask in zip(slices.split(), masks.split()):
+            write_case(tmp_path, image, mask)
+        with pytest.raises(UserError, match=r"(?s)no usual pattern.*data\.image=.*data\.mask="):
+            recognise(tmp_path)
+        dataset = Folder(str(tmp_path), **dict(zip(("image", "mask"), patterns.split())))
+        assert found(dataset) == ({" ".join(pair) for pair in zip(slices.split(), masks.split())}, [])
 
-    def test_equal_names_of_series_with_masks_beside_them_are_kept_apart_by_patient(self, tmp_path):
-        for patient in "ab":
-            for time in ("pre", "post"):
-                series(tmp_path / "n" / patient / time, PatientID=patient)
-                nifti_mask(tmp_path / "n" / patient / f"{time}_mask.nii.gz")
-        pairs, problems = found(tmp_path)
-        assert pairs == {f"n/{p}/{time} n/{p}/{time}_mask.nii.gz" for p in "ab" for time in ("pre", "post")}
-        assert problems == []
-        assert sorted(Counter(case.patient for case in Folder(str(tmp_path)).cases("n")).values()) == [2, 2]
-
-    def test_the_folder_of_a_case_is_not_taken_for_a_site_nor_a_case_for_the_folder_of_the_sites(self, tmp_path):
-        for folder in ("case/n", "sites/n/T2"):
-            series(tmp_path / folder)
-            nifti_mask(tmp_path / folder.removesuffix("/T2") / "mask.nii.gz")
-        assert "directly in the folder of the site" in found(tmp_path / "case")[1][0]
-        pairs, (problem,) = found(tmp_path / "sites")
-        assert not pairs
-        assert problem.endswith(f"if this folder is a case, give the folder {tmp_path} instead")
+    @pytest.mark.parametrize(
+        ("slices", "mask"),
+        [("n", "n/mask.nii"), ("n/T2", "n/mask.nii"), ("n/images", "n/masks/a.nii"), ("n/a", "m/a.nii")],
+    )
+    def test_the_folder_of_a_case_is_no_site_and_a_site_has_a_folder_for_each_case(self, tmp_path, slices, mask):
+        write_case(tmp_path, slices, mask)
+        with pytest.raises(UserError, match="no usual pattern"):
+            recognise(tmp_path)
 
     def test_nifti_cases_beside_dicom_cases(self, tmp_path):
-        series(tmp_path / "n" / "a")
-        nifti_mask(tmp_path / "n" / "a" / "mask.nii.gz")
-        nifti_mask(tmp_path / "n" / "b" / "x_T2.nii.gz")
-        nifti_mask(tmp_path / "n" / "b" / "x_seg.nii.gz")
-        assert found(tmp_path) == ({"n/a n/a/mask.nii.gz", "n/b/x_T2.nii.gz n/b/x_seg.nii.gz"}, [])
+        write_case(tmp_path, "n/a", "n/a/mask.nii.gz")
+        for name in ("T2", "mask"):
+            nifti_mask(tmp_path / "n" / "b" / f"x_{name}.nii.gz")
+        images = ("{site}/{case}/x_T2.*", "{site}/{case}")
+        dataset = Folder(str(tmp_path), image=images, mask="{site}/{case}/{any:(x_)?}mask.*")
+        assert found(dataset) == ({"n/a n/a/mask.nii.gz", "n/b/x_T2.nii.gz n/b/x_mask.nii.gz"}, [])
 
-    def test_what_has_no_mask_or_several_is_named(self, tmp_path):
+    def test_what_has_no_mask_and_what_no_pattern_reads_is_named(self, tmp_path):
         for case in "abc":
             series(tmp_path / "n" / case)
-        for name in ("gland", "zone"):
-            nifti_mask(tmp_path / "n" / "b" / f"{name}.nii.gz")
-        nifti_mask(tmp_path / "n" / "c" / "mask.nii.gz")
-        pairs, (none, several) = found(tmp_path)
-        assert pairs == {"n/c n/c/mask.nii.gz"}
-        assert none.startswith(f"{tmp_path}/n/a: this case of DICOM images has no mask")
-        assert "gland.nii.gz, zone.nii.gz; expected one" in several
-        assert found(tmp_path, ignored_names=("a", "zone*"))[1] == []
+        series(tmp_path / "n" / "more" / "deep" / "d")
+        for name in ("b/mask", "c/mask", "c/zone"):
+            nifti_mask(tmp_path / "n" / f"{name}.nii.gz")
+        dataset = Folder(str(tmp_path), **IN_CASE | {"image": "{site}/{case:[a-c]}"})
+        pairs, (problem,) = found(dataset)
+        assert pairs == {"n/b n/b/mask.nii.gz", "n/c n/c/mask.nii.gz"}
+        assert problem.startswith(f"{tmp_path}/n/a: this image has no mask")
+        (unread,) = dataset.found.unread
+        assert "2 files, such as n/c/zone.nii.gz" in unread
+        without = Folder(str(tmp_path), **IN_CASE, ignored_names=("a", "more", "zone*"))
+        assert found(without) == (pairs, []) and without.found.unread == []
 
-    def test_a_link_to_a_slice_outside_the_root_is_refused(self, tmp_path):
+    @pytest.mark.parametrize("settings", [IN_CASE, {"table": "list.csv"}])
+    def test_a_link_to_a_slice_outside_the_root_is_refused(self, tmp_path, settings):
+        root = tmp_path / "root"
         series(tmp_path / "elsewhere")
-        (tmp_path / "root" / "n" / "a").mkdir(parents=True)
+        nifti_mask(root / "n" / "a" / "mask.nii.gz")
+        (root / "list.csv").write_text("site,image,mask\nn,n/a,n/a/mask.nii.gz")
         for path in (tmp_path / "elsewhere").iterdir():
-            (tmp_path / "root" / "n" / "a" / path.name).symlink_to(path)
-        nifti_mask(tmp_path / "root" / "n" / "a" / "mask.nii.gz")
-        assert "data.follow_symlinks" in found(tmp_path / "root")[1][0]
-        assert found(tmp_path / "root", follow_symlinks=True)[1] == []
+            (root / "n" / "a" / path.name).symlink_to(path)
+        assert "data.follow_symlinks" in "".join(found(Folder(str(root), **settings))[1])
+        assert found(Folder(str(root), **settings, follow_symlinks=True)) == ({"n/a n/a/mask.nii.gz"}, [])
 
     def test_the_same_series_in_two_folders_is_found(self, tmp_path):
         for case in "ab":
             series(tmp_path / "n" / case, **SAME_UIDS)
             nifti_mask(tmp_path / "n" / case / "mask.nii.gz")
-        first = sorted((tmp_path / "n" / "a").glob("*.dcm"))
-        for path in first:
+        for path in (tmp_path / "n" / "a").glob("*.dcm"):
             (tmp_path / "n" / "b" / path.name).write_bytes(path.read_bytes())
-        assert len(find_duplicates(Folder(str(tmp_path)).cases("n"))) == 1
+        assert len(find_duplicates(Folder(str(tmp_path), **IN_CASE).cases("n"))) == 1
 
 
 class TestSegmentations:
     """Masks that highdicom has written."""
 
     def mask(self, root, structures=("gland",), **settings):
-        dataset = Folder(str(root), structure_names=structures, **settings)
+        images = ("{site}/{case}/image.*", "{site}/{case}")
+        dataset = Folder(str(root), image=images, mask="{site}/{case}/seg*", structure_names=structures, **settings)
         volume_ = dataset.load(dataset.cases("n")[0])
         return volume_.mask.numpy(), volume_.notices
 
@@ -203,34 +210,44 @@ class TestSegmentations:
 
 
 class TestNames:
-    def cases(self, root, patients, **settings):
+    def cases(self, root, patients, settings=IN_CASE):
         for folder, patient in patients.items():
-            series(root / "n" / folder, PatientID=patient)
-            nifti_mask(root / "n" / folder / "mask.nii.gz")
+            if not (root / "n" / folder).exists():
+                series(root / "n" / folder, PatientID=patient)
+                nifti_mask(root / "n" / folder / "mask.nii.gz")
         return {str(case.image.relative_to(root / "n")): case for case in Folder(str(root), **settings).cases("n")}
 
-    def test_two_studies_of_a_patient_have_the_same_patient_and_different_names(self, tmp_path):
-        cases = self.cases(tmp_path, {"a": "CANARY", "b": "CANARY", "c": "other"})
-        assert cases["a"].patient == cases["b"].patient != cases["c"].patient
-        assert len({case.name for case in cases.values()}) == 3
-        for case in cases.values():
-            assert re.fullmatch("p[0-9a-f]{12}", case.patient) and case.name.startswith(case.patient + "_")
+    @pytest.mark.parametrize(
+        ("identifiers", "settings", "patients"),
+        [
+            ("7 7 8", IN_CASE, "1 1 2"),
+            ("7 8 7", STUDIES, "1 2 1"),  # the first folder is a study: PatientID decides
+            ("7 8 9", {key: text.replace("study", "patient") for key, text in STUDIES.items()}, "1 1 2"),
+            ("7 8 9", {**STUDIES, "patient_pattern": "^(CANARY [0-9])"}, "1 1 2"),
+            ("  ", STUDIES, "1 1 2"),  # PatientID is empty: the first folder is the patient
+            ("  ", IN_CASE, "1 2 3"),
+        ],
+    )
+    def test_images_of_a_patient_stay_together_and_no_name_tells_who_it_is(
+        self, tmp_path, identifiers, settings, patients
+    ):
+        separator = " " if settings is IN_CASE else "/"
+        folders = [f"CANARY {patient}{separator}{study}" for patient, study in ("1a", "1b", "2a")]
+        of_folder = self.cases(tmp_path, dict(zip(folders, identifiers.split(" "))), settings)
+        cases = [of_folder[folder] for folder in folders]
+        numbers = list(dict.fromkeys(case.patient for case in cases))
+        assert " ".join(str(1 + numbers.index(case.patient)) for case in cases) == patients
+        assert len({case.name for case in cases}) == 3
+        for case in cases:
+            assert re.fullmatch("p[0-9a-f]{12}", case.patient)
+            assert re.fullmatch(f"{case.patient}_[0-9a-f]{{6}}", case.name)
 
     def test_names_do_not_change_between_runs_and_differ_between_secrets(self, tmp_path):
         first = self.cases(tmp_path, {"a": "7"})["a"]
-        assert Folder(str(tmp_path)).cases("n") == [first]
-        other = Folder(str(tmp_path), dicom_salt=str(tmp_path / "salt")).cases("n")[0]
+        assert self.cases(tmp_path, {"a": "7"})["a"] == first
+        other = self.cases(tmp_path, {"a": "7"}, {**IN_CASE, "dicom_salt": str(tmp_path / "salt")})["a"]
         assert other.patient != first.patient
-
-    def test_without_an_identifier_the_folder_is_the_patient(self, tmp_path):
-        cases = self.cases(tmp_path, {"Doe^Jane/s1": "", "Doe^Jane/s2": "", "Roe": ""})
-        assert cases["Doe^Jane/s1"].patient == cases["Doe^Jane/s2"].patient != cases["Roe"].patient
-        assert "oe" not in "".join(case.name + case.patient for case in cases.values())
-
-    def test_a_pattern_comes_before_the_identifier(self, tmp_path):
-        cases = self.cases(tmp_path, {"x1_a": "7", "x1_b": "8", "x2_a": "7"}, patient_pattern="^(x[0-9])")
-        assert cases["x1_a"].patient == cases["x1_b"].patient != cases["x2_a"].patient
-        assert "x1" not in cases["x1_a"].patient
+        assert {path.name for path in tmp_path.rglob("*salt")} == {dicom_names.SALT_FILE, "salt"}
 
     def test_a_table_names_folders_of_slices(self, tmp_path):
         for folder, patient in (("CANARY/1", "7"), ("CANARY/2", "7"), ("CANARY/3", "8")):
@@ -238,7 +255,7 @@ class TestNames:
             nifti_mask(tmp_path / f"{folder}.nii.gz")
         rows = [f"n,CANARY/{index},CANARY/{index}.nii.gz" for index in (1, 2, 3)]
         (tmp_path / "list.csv").write_text("\n".join(["site,image,mask", *rows]))
-        dataset = Folder(str(tmp_path), datalist="list.csv")
+        dataset = Folder(str(tmp_path), table="list.csv")
         cases = {case.image.name: case for case in dataset.cases("n")}
         assert cases["1"].patient == cases["2"].patient != cases["3"].patient
         assert "CANARY" not in "".join(case.name + case.patient for case in cases.values())

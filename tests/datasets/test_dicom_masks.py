@@ -14,6 +14,7 @@ from medfed.datasets.folder import Folder
 from medfed.preparation.dicom_masks import MAY_BE_EMPTY, write_segmentations
 
 SHAPE = (4, 3, 5)
+IN_CASE = {"image": "{site}/{case}", "mask": "{site}/{case}/seg.dcm"}
 NAME = "Rossi^Anna"
 STUDY = {"SeriesInstanceUID": "1.2.3", "StudyInstanceUID": "1.2.4"}
 
@@ -38,7 +39,7 @@ def test_the_segments_are_the_masks_voxel_by_voxel_and_belong_to_the_patient(dat
     printed = "".join(capsys.readouterr())
     assert "Wrote 1 DICOM SEG object." in printed and "4711" not in printed and NAME not in printed
     (folder / "seg" / "case_1.dcm").rename(folder / "data" / "n" / "case_1" / "seg.dcm")
-    dataset = Folder(str(folder / "data"), structure_names=("tumour zone", "organ"))
+    dataset = Folder(str(folder / "data"), **IN_CASE, structure_names=("tumour zone", "organ"))
     read = dataset.load(dataset.cases("n")[0])
     assert np.array_equal(read.mask.numpy(), [masks[1], masks[0]]) and masks[0].any() and read.notices == ()
     written = highdicom.seg.segread(folder / "data" / "n" / "case_1" / "seg.dcm")
@@ -101,7 +102,7 @@ def test_an_empty_mask_is_a_segment_without_voxels(data):
     write_nifti(folder / "masks" / "case_1_organ.nii.gz", 0 * masks[0])
     assert write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg") == 1
     (folder / "seg" / "case_1.dcm").rename(folder / "data" / "n" / "case_1" / "seg.dcm")
-    dataset = Folder(str(folder / "data"), structure_names=("organ",))
+    dataset = Folder(str(folder / "data"), **IN_CASE, structure_names=("organ",))
     assert not dataset.load(dataset.cases("n")[0]).mask.any()
 
 

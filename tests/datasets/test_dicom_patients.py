@@ -15,6 +15,7 @@ from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
 
 MASK = (volume((4, 3, 2)) > 11).astype(np.uint8)
+STUDY = {"image": "{site}/{case}", "mask": "{site}/{case}/mask.*"}
 
 
 def study(folder, patient, **tags):
@@ -33,42 +34,41 @@ class TestPatientsAreNoSites:
         assert init.main([str(tmp_path), "--out", str(tmp_path / "my.yaml")]) == 2
         printed = capfd.readouterr()
         assert "canary" not in (printed.out + printed.err).lower()
-        assert printed.err.count("each of its 3 folders with DICOM files holds the images of one patient") == 3
+        assert printed.err.count("each of its 3 sites with DICOM files holds the images of one patient") == 3
         assert printed.err.count("put a folder for each hospital above the patients") == 3
         assert not list(tmp_path.rglob(dicom_names.SALT_FILE)) and not (tmp_path / "my.yaml").exists()
 
     def test_a_hospital_has_folders_of_patients_or_the_images_of_its_patients_in_one_folder(self, tmp_path):
-        """In the second case, the folder of the site gives a problem of its own; it is no folder of a patient."""
         for path in ("BMC/A", "HK/B", "HK/C"):
             study(tmp_path / "patients" / path / "study", path[-1])
         assert recognise(tmp_path / "patients").site_names() == ["BMC", "HK"]
         for site in ("BMC", "HK"):
-            for patient in (f"{site}1", f"{site}2"):
-                write_series(tmp_path / "a" / site, volume((4, 3, 2)), PatientID=patient, names=f"{patient}_{{}}")
-        assert Folder(str(tmp_path / "a")).site_names() == ["BMC", "HK"]
+            study(tmp_path / "a" / site / "all", f"{site}1")
+            write_series(tmp_path / "a" / site / "all", volume((4, 3, 2)), PatientID=f"{site}2", names="other{}")
+        assert recognise(tmp_path / "a").site_names() == ["BMC", "HK"]
 
     @pytest.mark.parametrize("patient", ["", "ANON"])
     def test_without_a_telling_identifier_folders_with_one_study_are_patients(self, tmp_path, patient):
         for folder in ("P1", "P2"):
             for series in ("pre", "post"):
                 study(tmp_path / folder / series, patient, StudyInstanceUID=f"1.2.{folder[1]}")
-        with pytest.raises(UserError, match="look like folders of patients"):
-            Folder(str(tmp_path)).site_names()
+        with pytest.raises(UserError, match="look like patients"):
+            recognise(tmp_path).site_names()
         study(tmp_path / "P2" / "visit 2", patient, StudyInstanceUID="1.2.3")
-        assert Folder(str(tmp_path)).site_names() == ["P1", "P2"]
+        assert recognise(tmp_path).site_names() == ["P1", "P2"]
 
     def test_hospitals_of_one_patient_each_are_confirmed_by_naming_them_and_a_single_folder_is_a_site(self, tmp_path):
         study(tmp_path / "BMC" / "case", "BMC")
-        assert Folder(str(tmp_path)).site_names() == ["BMC"]
+        assert Folder(str(tmp_path), **STUDY).site_names() == ["BMC"]
         study(tmp_path / "HK" / "case", "HK")
         with pytest.raises(UserError, match="if each folder is a hospital, list the folders in data.sites"):
-            Folder(str(tmp_path)).site_names()
-        assert len(Folder(str(tmp_path), sites=("BMC", "HK")).cases("HK")) == 1
+            recognise(tmp_path).site_names()
+        assert len(Folder(str(tmp_path), **STUDY, sites=("BMC", "HK")).cases("HK")) == 1
 
 
 class TestASiteOfOnePatient:
     def warnings(self, root, **settings):
-        return Folder(str(root), **settings).site_warnings("BMC")
+        return Folder(str(root), **{**STUDY, **settings}).found.warnings["BMC"]
 
     def test_one_identifier_for_different_studies_is_named_with_the_cure(self, tmp_path):
         for case in "abc":
@@ -77,8 +77,8 @@ class TestASiteOfOnePatient:
         assert warning.startswith("BMC: all 3 DICOM images count as one patient, although they belong to 3 studies")
         assert "no split by patient" in warning and "ANON" not in warning
         pattern = re.search(r"data\.patient_pattern .* such as '(.*?)' for the first", warning)[1]
-        cured = Folder(str(tmp_path), patient_pattern=pattern)
-        assert len({case.patient for case in cured.cases("BMC")}) == 3 and cured.site_warnings("BMC") == []
+        cured = Folder(str(tmp_path), **STUDY, patient_pattern=pattern)
+        assert len({case.patient for case in cured.cases("BMC")}) == 3 and cured.found.warnings["BMC"] == []
 
     @pytest.mark.parametrize("key, values", [("PatientSex", "MF"), ("PatientBirthDate", ("19500101", "19600101"))])
     def test_patients_of_different_sex_or_age_are_not_one(self, tmp_path, key, values):
@@ -98,24 +98,14 @@ class TestASiteOfOnePatient:
             study(tmp_path / "other" / "BMC" / case, case)
         assert self.warnings(tmp_path / "other") == []
 
-    def test_an_empty_identifier_in_one_folder_is_named_and_a_folder_per_patient_needs_no_cure(self, tmp_path):
+    def test_without_an_identifier_the_first_folder_is_the_patient_and_a_single_one_is_named(self, tmp_path):
+        deeper = {"image": "{site}/{export}/{case}", "mask": "{site}/{export}/{case}/mask.*"}
         for case in "ab":
-            study(tmp_path / "BMC" / case, "")
-        assert self.warnings(tmp_path) == []
-        for case in "ab":
-            (tmp_path / "BMC" / case).rename(tmp_path / f"HK {case}")
-            (tmp_path / "BMC" / "export").mkdir(exist_ok=True)
-            (tmp_path / f"HK {case}").rename(tmp_path / "BMC" / "export" / case)
-        assert "all 2 DICOM images count as one patient" in self.warnings(tmp_path)[-1]
-
-    @pytest.mark.parametrize("patient, n_warnings", [("canary", 0), ("", 1)])
-    def test_warnings_name_no_folder_of_a_patient(self, tmp_path, patient, n_warnings):
-        for case in "ab":
-            for visit in (1, 2):
-                study(tmp_path / "BMC" / f"CANARY {case}" / f"visit {visit}", patient and f"{patient}{case}")
-        warnings = self.warnings(tmp_path)
-        assert len(warnings) == n_warnings and all("all images in a folder count" in text for text in warnings)
-        assert not any("canary" in text.lower() for text in warnings)
+            study(tmp_path / "1" / "BMC" / case, "")
+            study(tmp_path / "2" / "BMC" / "CANARY export" / case, "")
+        assert self.warnings(tmp_path / "1") == []
+        (warning,) = self.warnings(tmp_path / "2", **deeper)
+        assert "all 2 DICOM images count as one patient" in warning and "CANARY" not in warning
 
 
 class TestTheTableOfTheSite:
@@ -126,20 +116,20 @@ class TestTheTableOfTheSite:
         root = tmp_path / "sites"
         assert data.main(["check", str(root), "--quiet", "--patients", str(path)]) == 0
         rows = list(csv.DictReader(path.open()))
-        salt = dicom_names.read_salt(root / "BMC" / dicom_names.SALT_FILE)
+        salt = dicom_names.read_salt(root / dicom_names.SALT_FILE)
         keys = {name: dicom_names.patient_key(salt, name) for name in "78"}
         assert {(row["site"], row["patient"], row["image"]) for row in rows} == {
-            ("BMC", keys[patient], str(root / "BMC" / case / "series"))
-            for case, patient in (("a", "7"), ("b", "7"), ("c", "8"))
+            ("BMC", keys[patient], str(root / "BMC" / case)) for case, patient in (("a", "7"), ("b", "7"), ("c", "8"))
         }
-        cases = Folder(str(root)).cases("BMC")
-        assert {row["case"]: row["mask"] for row in rows} == {case.name: str(case.mask) for case in cases}
+        cases = Folder(str(root), **STUDY).cases("BMC")
+        assert {row["case"]: row["mask"] for row in rows} == {case.name: str(case.mask_path) for case in cases}
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         printed = capsys.readouterr().out
-        assert keys["7"] not in printed and "series" not in printed
+        assert keys["7"] not in printed and "BMC/a" not in printed
 
     def test_it_is_never_written_into_a_run_folder_nor_over_another_file(self, tmp_path, capsys):
-        study(tmp_path / "sites" / "BMC" / "a", "7")
+        for case in "ab":
+            study(tmp_path / "sites" / "BMC" / case, case)
         (tmp_path / "run" / "tables").mkdir(parents=True)
         (tmp_path / "run" / "environment.json").write_text("{}")
         (tmp_path / "mine.csv").write_text("mine")

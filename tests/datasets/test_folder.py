@@ -1,4 +1,5 @@
 import os
+from itertools import product
 from pathlib import Path
 
 import nibabel as nib
@@ -10,6 +11,9 @@ from PIL import Image
 from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
+
+SIDE_BY_SIDE = {"image": "{site}/{case}.*", "mask": "{site}/{case}_mask.*"}
+CLASSES = "{site}/{class}/{case}.*"
 
 
 def write_image(path: Path, seed: int = 0) -> None:
@@ -40,58 +44,57 @@ def colour(root: Path, **values) -> Folder:
 
 
 def names(data: Folder, site: str) -> list[tuple[str, str, str]]:
-    return [(case.name, case.image.name, case.mask.name) for case in data.cases(site)]
+    return [(case.name, case.image.name, case.mask_path.name) for case in data.cases(site)]
 
 
-def test_images_and_masks_in_two_folders(root):
+def labels(data: Folder, site: str) -> list[tuple[str, int]]:
+    return [(case.name, case.label) for case in data.cases(site)]
+
+
+def test_without_a_pattern_images_and_masks_are_in_two_folders_of_a_site(root):
     write_image(root / "north" / "images" / "c_seg.png")
-    mask(root / "north" / "masks" / "c_seg.png")
-    (root / "north" / "masks" / "b.png").rename(root / "north" / "masks" / "b_Mask.png")
+    mask(root / "north" / "masks" / "c_seg.PNG")
     (root / "north" / "images" / "Thumbs.db").write_text("x")
     (root / "north" / "images" / ".hidden.png").write_text("x")
     data = colour(root)
     assert data.site_names() == ["north", "south"]
-    assert names(data, "north") == [
-        ("a", "a.jpg", "a.png"),
-        ("b", "b.jpg", "b_Mask.png"),
-        ("c_seg",) + ("c_seg.png",) * 2,
-    ]
+    expected = [("a", "a.jpg", "a.png"), ("b", "b.jpg", "b.png"), ("c_seg", "c_seg.png", "c_seg.PNG")]
+    assert names(data, "north") == expected
     loaded = data.load(data.cases("north")[0])
     assert loaded.image.shape == (3, 6, 8, 1) and loaded.mask.float().mean() == 0.5 and loaded.spacing_mm is None
     assert data.intensity_range == (0.0, 255.0)
 
 
-def test_images_and_masks_side_by_side(tmp_path):
-    for image, ending in (("a.nii.gz", "a_mask.nii"), ("b.nii", "b_Segmentation.nii.gz"), ("c.nii", "c_seg.nii")):
+def test_volumes_and_masks_side_by_side(tmp_path):
+    for image, of_image in (("a.nii.gz", "a_mask.nii"), ("b.nii", "b_Mask.nii.gz")):
         volume(tmp_path / "north" / image)
-        volume(tmp_path / "north" / ending, (0, 1))
-    data = Folder(root=str(tmp_path))
-    assert [case[0] for case in names(data, "north")] == ["a", "b", "c"]
+        volume(tmp_path / "north" / of_image, (0, 1))
+    data = Folder(root=str(tmp_path), **SIDE_BY_SIDE)
+    assert names(data, "north") == [("a", "a.nii.gz", "a_mask.nii"), ("b", "b.nii", "b_Mask.nii.gz")]
     assert data.load(data.cases("north")[0]).spacing_mm == (1, 1, 3) and data.intensity_range is None
-    assert Folder(root=str(tmp_path), intensity_max=4095.0).intensity_range == (0.0, 4095.0)
+    assert Folder(root=str(tmp_path), intensity_max=4095.0, **SIDE_BY_SIDE).intensity_range == (0.0, 4095.0)
 
 
 def test_a_folder_for_each_case_which_can_be_a_site(tmp_path):
     for case in ("p1", "p2"):
         volume(tmp_path / "north" / case / "t2.nii.gz")
         volume(tmp_path / "north" / case / "gland.nii.gz", (0, 1))
-    data = Folder(root=str(tmp_path / "north"), image_name="t2", mask_name="gland", one_site_per_case=True)
+    data = Folder(root=str(tmp_path / "north"), image="{site}/t2.*", mask="{site}/gland.*")
     assert data.site_names() == ["p1", "p2"] and names(data, "p2") == [("p2", "t2.nii.gz", "gland.nii.gz")]
-    data = Folder(root=str(tmp_path), image_name="t2", mask_name="gland")
-    assert [case[0] for case in names(data, "north")] == ["p1", "p2"]
+    patterns = {"image": "{site}/{case}/t2.*", "mask": "{site}/{case}/gland.*"}
+    assert [case[0] for case in names(Folder(root=str(tmp_path), **patterns), "north")] == ["p1", "p2"]
     (tmp_path / "north" / "p2" / "gland.nii.gz").unlink()
-    with pytest.raises(UserError, match="p2: the folder has no file named gland"):
-        data.cases("north")
+    with pytest.raises(UserError, match="p2/t2.nii.gz: this image has no mask"):
+        Folder(root=str(tmp_path), **patterns).cases("north")
 
 
 def test_all_files_without_a_counterpart_are_in_one_message(root):
     (root / "north" / "masks" / "a.png").unlink()
     write_image(root / "north" / "images" / "b.png")
     mask(root / "north" / "masks" / "c.png")
-    (root / "north" / "images" / "d.gif").write_text("x")
     with pytest.raises(UserError) as error:
         colour(root).cases("north")
-    for part in ("a.jpg: this image has no mask", "c.png: this mask has no image", "d.gif: this file format is"):
+    for part in ("a.jpg: this image has no mask", "c.png: this mask has no image", "b.png: another image of the same"):
         assert part in str(error.value)
 
 
@@ -99,11 +102,14 @@ def test_two_eyes_of_a_patient_belong_together(tmp_path):
     for name in ("Image_04L", "Image_04R", "Image_05L"):
         write_image(tmp_path / "north" / f"{name}.png")
         mask(tmp_path / "north" / f"{name}_mask.png")
-    cases = colour(tmp_path, patient_pattern=r"_(\d+)").cases("north")
-    assert [case.patient for case in cases] == ["04", "04", "05"]
-    assert [case.name for case in cases] == ["Image_04L", "Image_04R", "Image_05L"]
+    cases = colour(tmp_path, patient_pattern=r"_(\d+)", **SIDE_BY_SIDE).cases("north")
+    assert [(case.name, case.patient) for case in cases] == [
+        ("Image_04L", "04"),
+        ("Image_04R", "04"),
+        ("Image_05L", "05"),
+    ]
     with pytest.raises(UserError, match="patient_pattern .* does not match the name 'Image_04L'"):
-        colour(tmp_path, patient_pattern=r"_(\d+)R").cases("north")
+        colour(tmp_path, patient_pattern=r"_(\d+)R", **SIDE_BY_SIDE).cases("north")
 
 
 def test_a_single_structure_is_the_value_that_is_not_background_and_a_third_value_needs_mask_values(root):
@@ -176,7 +182,7 @@ def test_a_volume_mask_is_resampled_where_its_header_places_it(tmp_path):
     affine = np.diag([2.0, 2, 3, 1])
     affine[:3, 3] = 0.5, 0.5, 6
     nib.save(nib.Nifti1Image(values, affine), tmp_path / "north" / "a_mask.nii")
-    data = Folder(root=str(tmp_path), resample_masks=True)
+    data = Folder(root=str(tmp_path), resample_masks=True, **SIDE_BY_SIDE)
     loaded = data.load(data.cases("north")[0])
     expected = np.zeros((6, 5, 4))
     expected[2:4, 4:, 2:] = 1
@@ -196,8 +202,9 @@ def test_2d_image_files_and_volumes_in_one_dataset_are_refused(root):
 
 def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_path):
     write_image(tmp_path / "a:b" / "a.png")
+    write_image(tmp_path / "a:b" / "a_mask.png")
     with pytest.raises(UserError, match="a site cannot be called"):
-        colour(tmp_path).site_names()
+        colour(tmp_path, **SIDE_BY_SIDE).site_names()
 
 
 @pytest.mark.parametrize(
@@ -212,10 +219,16 @@ def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_pa
         ({"mask_threshold": 1.0, "structure_names": ("a", "b")}, "mask_threshold"),
         ({"patient_pattern": "("}, "patient_pattern"),
         ({"patient_pattern": "[0-9]+"}, "group"),
-        ({"image_name": "t2"}, "mask_name"),
-        ({"one_site_per_case": True}, "image_name"),
-        ({"image_name": "*_t2", "mask_name": "gland", "one_site_per_case": True}, "one_site_per_case"),
-        ({"mask_name": "*_a_*"}, "one '\\*'"),
+        ({"image": "{case}.png"}, "no field {site}"),
+        ({"image": "{site}/{case"}, "image: "),
+        ({"mask": {"cup": "{site}/../{case}"}}, "mask: "),
+        ({"table": "a.csv", "mask": "{site}/{case}.png"}, "table replaces"),
+        ({"image": CLASSES, "mask": "{site}/{case}.png"}, "{class}"),
+        ({"mask": {"cup": "{site}/c/{case}"}, "structure_names": ("disc",)}, "structure_names"),
+        ({"class_names": ("a", "a")}, "class_names"),
+        ({"class_names": ("a",)}, "class_names"),
+        ({"by_site": {"UCL": {"image_size": 3}}}, "by_site.UCL.image_size: unknown key"),
+        ({"by_site": {"UCL": {"patient_pattern": "("}}}, "by_site.UCL: .*patient_pattern"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values, word):
@@ -228,23 +241,25 @@ def test_the_error_about_a_missing_relative_folder_has_the_absolute_path_that_wa
     absolute = str(tmp_path / "own images")
     with pytest.raises(UserError) as raised:
         Folder(root="own images").ensure_available()
-    found = f"data.root: the folder 'own images' does not exist (medfed looked for {absolute}); expected ROOT/SITE/"
-    assert str(raised.value).startswith(found)
+    assert str(raised.value).startswith(
+        f"data.root: the folder 'own images' does not exist (medfed looked for {absolute}); expected files that"
+    )
     with pytest.raises(UserError, match=f"^own images: this is not a folder .medfed looked for {absolute}.; expected"):
         recognise(Path("own images"))
     with pytest.raises(UserError) as raised:
         Folder(root=absolute).ensure_available()
-    assert str(raised.value).startswith(f"data.root: the folder '{absolute}' does not exist; expected ROOT/SITE/")
+    assert str(raised.value).startswith(f"data.root: the folder '{absolute}' does not exist; expected files that")
     with pytest.raises(UserError, match="has no phantom"):
         Folder(root=absolute, if_missing="phantom").ensure_available()
 
 
 def test_the_message_about_an_unreadable_image_recommends_a_config_key(root):
-    image = colour(root).cases("north")[0].image
-    Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(image.with_suffix(".png"))
-    image.unlink()
-    with pytest.raises(UserError, match="a.png: .*data.intensity_max to the value that means white, such as 4095"):
-        colour(root).read_image(colour(root).cases("north")[0], [])
+    Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(root / "north" / "images" / "0.png")
+    mask(root / "north" / "masks" / "0.png")
+    case = colour(root).cases("north")[0]
+    with pytest.raises(UserError, match="0.png: .*data.intensity_max to the value that means white, such as 4095"):
+        colour(root).read_image(case, [])
+    assert float(Folder(root=str(root), intensity_max=4095.0).read_image(case, []).max()) == 255
 
 
 def test_a_file_name_that_is_not_utf8_is_refused_before_training(tmp_path):
@@ -261,3 +276,45 @@ def test_a_file_name_that_is_not_utf8_is_refused_before_training(tmp_path):
     assert len(problems) == 2 and all("caf\\xe9.png: the file name is not valid UTF-8" in text for text in problems)
     with pytest.raises(UserError, match="not valid UTF-8, so tables cannot contain it; rename the file"):
         data.cases("north")
+
+
+class TestClasses:
+    @pytest.fixture
+    def photos(self, tmp_path) -> Path:
+        for seed, place in enumerate(product(("photo", "sketch"), ("horse", "dog"), "12")):
+            write_image(tmp_path.joinpath(*place).with_suffix(".png"), seed)
+        return tmp_path
+
+    def test_sites_classes_and_labels_are_the_folders(self, photos):
+        (photos / "photo" / ".DS_Store").write_text("x")
+        (photos / "photo" / "dog" / "Thumbs.db").write_text("x")
+        data = colour(photos, image=CLASSES)
+        assert data.site_names() == ["photo", "sketch"] and data.classes == ("dog", "horse")
+        assert labels(data, "photo") == [("dog/1", 0), ("dog/2", 0), ("horse/1", 1), ("horse/2", 1)]
+        assert (data.structures, data.intensity_range) == ((), (0.0, 255.0))
+        assert all(case.masks == () and case.patient == case.name for case in data.cases("photo"))
+
+    def test_class_names_select_and_order_the_classes_which_are_those_of_the_sites_in_use(self, photos):
+        write_image(photos / "photo" / "cat" / "1.png")
+        data = colour(photos, image=CLASSES, class_names=("horse", "DOG"))
+        assert data.classes == ("horse", "DOG") and labels(data, "photo")[0] == ("dog/1", 1)
+        assert len(data.cases("photo")) == 4, "without the cat"
+        assert colour(photos, image=CLASSES).found.warnings["sketch"] == ["sketch: no images of the class 'cat'"]
+        assert colour(photos, image=CLASSES, sites=("sketch",)).classes == ("dog", "horse")
+        with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
+            colour(photos, image=CLASSES, class_names=("hors", "dog")).cases("photo")
+
+    def test_a_single_class_or_no_image_is_refused(self, photos):
+        with pytest.raises(UserError, match="found only the class 'dog'; expected at least two"):
+            colour(photos, image="{site}/{class:dog}/{case}.*").cases("photo")
+        (photos / "empty" / "dog").mkdir(parents=True)
+        with pytest.raises(UserError, match="the site empty has no images"):
+            colour(photos, image=CLASSES, sites=("empty", "photo")).site_names()
+
+    def test_two_images_of_a_name_are_a_problem_and_a_folder_too_deep_is_named(self, photos):
+        write_image(photos / "photo" / "dog" / "1.jpg")
+        write_image(photos / "photo" / "dog" / "more" / "7.png")
+        data = colour(photos, image=CLASSES)
+        with pytest.raises(UserError, match="1.png: another image of the same case: photo/dog/1.jpg"):
+            data.cases("photo")
+        assert len(data.found.unread) == 1 and "photo/dog/more/7.png" in data.found.unread[0]

@@ -15,7 +15,6 @@ from PIL import Image
 from medfed.core.errors import UserError
 from medfed.data import main
 from medfed.datasets import image_files, volume_headers
-from medfed.datasets.file_names import check_patient_pattern, list_folder
 from medfed.datasets.folder import Folder
 from medfed.datasets.reading import check_exists, check_stored_sizes, read_image, read_labels
 
@@ -60,6 +59,16 @@ def grey(path: Path):
     return read_image(path, 1, [])
 
 
+@pytest.fixture
+def site(tmp_path) -> Path:
+    """A site with an image and its mask."""
+    for name in ("images", "masks"):
+        (tmp_path / "root" / "A" / name).mkdir(parents=True)
+    nifti(tmp_path / "root/A/images/a.nii")
+    nifti(tmp_path / "root/A/masks/a.nii", (VOXELS > 50).astype(np.uint8))
+    return tmp_path / "root" / "A"
+
+
 class TestDetachedHeaders:
     def test_a_file_in_the_same_folder_is_read(self, tmp_path):
         (tmp_path / "a.raw").write_bytes(VOXELS.tobytes("F"))
@@ -69,20 +78,23 @@ class TestDetachedHeaders:
         (tmp_path / "a.raw").unlink()
         assert "names a.raw as the file with the voxels, which does not exist" in refusal(grey, path)
 
-    def test_a_link_out_of_the_data_is_a_problem(self, tmp_path):
-        for name in ("images", "masks"):
-            (tmp_path / "root" / "A" / name).mkdir(parents=True)
-        (tmp_path / "secret.raw").write_bytes(VOXELS.tobytes("F"))
-        (tmp_path / "root/A/images/a.raw").symlink_to(tmp_path / "secret.raw")
-        nrrd(tmp_path / "root/A/images/a.nrrd", "encoding: raw", "data file: a.raw")
-        sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "b.mhd"))
-        (tmp_path / "b.mhd").rename(tmp_path / "root/A/images/b.mhd")
-        (tmp_path / "root/A/images/b.raw").symlink_to(tmp_path / "b.raw")
-        for name in "ab":
-            nifti(tmp_path / f"root/A/masks/{name}.nii", (VOXELS > 50).astype(np.uint8))
-        cases, problems = Folder(root=str(tmp_path / "root")).cases_and_problems("A")
-        for file, problem in zip(("a.nrrd", "b.mhd"), problems, strict=True):
-            assert not cases and f"{file}: this file, or the file with its voxels, lies outside" in problem
+    def test_a_link_out_of_the_data_is_a_problem_also_of_voxels_whatever_their_name(self, site):
+        root = site.parent
+        sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(root.parent / "b.mhd"))
+        (root.parent / "b.mhd").rename(site / "images" / "b.mhd")
+        nrrd(site / "images" / "c.nrrd", "encoding: raw", "data file: c.txt")
+        for voxels in ("b.raw", "c.txt"):
+            (root.parent / voxels).write_bytes(VOXELS.tobytes("F"))
+            (site / "images" / voxels).symlink_to(root.parent / voxels)
+        for name in "bc":
+            nifti(site / "masks" / f"{name}.nii", (VOXELS > 50).astype(np.uint8))
+        rows = ["site,image,mask", "A,A/images/b.mhd,A/masks/b.nii", "A,A/images/c.nrrd,A/masks/c.nii"]
+        (root / "list.csv").write_text("\n".join(rows))
+        for settings in ({}, {"table": "list.csv"}):
+            problems = Folder(str(root), **settings).cases_and_problems("A")[1]
+            outside = " ".join(problem for problem in problems if "data.follow_symlinks" in problem)
+            assert "A/images/b.mhd" in outside and "A/images/c.nrrd" in outside
+            assert Folder(str(root), **settings, follow_symlinks=True).cases_and_problems("A")[1] == []
 
 
 class TestSizes:
@@ -171,16 +183,6 @@ class TestVoxels:
             assert f"voxel size in {unit} " in refusal(grey, with_header(tmp_path / "b.nii", 123, "b", code | 8))
 
 
-@pytest.fixture
-def site(tmp_path) -> Path:
-    """A site with an image and its mask."""
-    for name in ("images", "masks"):
-        (tmp_path / "root" / "A" / name).mkdir(parents=True)
-    nifti(tmp_path / "root/A/images/a.nii")
-    nifti(tmp_path / "root/A/masks/a.nii", (VOXELS > 50).astype(np.uint8))
-    return tmp_path / "root" / "A"
-
-
 class TestThingsThatAreNoFiles:
     @pytest.mark.parametrize("kind", ["loop", "folder", "pipe", "device"])
     def test_each_is_a_sentence_and_ends(self, site, kind, capsys):
@@ -192,13 +194,13 @@ class TestThingsThatAreNoFiles:
         words = "a folder, a pipe or a device" if kind in ("folder", "pipe") else "a link that leads to no file"
         assert words in refusal(check_exists, path)
         assert main(["check", str(site.parent), "--quiet"]) == 2
-        assert "problem" in capsys.readouterr().out
+        assert ("data.follow_symlinks" if kind == "device" else "b.nii") in "".join(capsys.readouterr())
 
     def test_a_pipe_without_an_ending_is_not_opened_and_a_pipe_as_a_list_is_refused(self, site, capsys):
         os.mkfifo(site / "images" / "pipe")
         assert main(["check", str(site.parent), "--quiet"]) in (0, 2)
         os.mkfifo(site.parent / "list.csv")
-        assert main(["check", str(site.parent), "--quiet", "--set", "data.datalist=list.csv"]) == 2
+        assert main(["check", str(site.parent), "--quiet", "--set", "data.table=list.csv"]) == 2
         assert "it is a pipe or a device, not a file" in capsys.readouterr().err
 
     def test_links_that_lead_back_are_not_followed(self, site, capsys):
@@ -208,8 +210,8 @@ class TestThingsThatAreNoFiles:
             (folder / "root").symlink_to(site.parent)
         (site.parent / "B").symlink_to(".")
         assert main(["check", str(site.parent), "--quiet"]) == 0
-        output = capsys.readouterr().out
-        assert "0 problems" in output and "not read: 2 other files (root, up)" in output and "not read: B\n" in output
+        assert "0 problems, 0 warnings" in capsys.readouterr().out
+        assert [len(cases) for cases in Folder(str(site.parent)).found.cases.values()] == [1]
 
     def test_folders_inside_each_other_have_a_limit(self, site, capsys):
         folder = site
@@ -221,37 +223,23 @@ class TestThingsThatAreNoFiles:
         assert "folders lie inside each other in it, 100 or more" in capsys.readouterr().err
 
 
-def test_a_hostile_datalist_is_one_sentence(site, capsys):
+def test_a_hostile_table_is_one_sentence(site, capsys):
     for name, content, words in (
-        ("list.json", "[" * 100_000, "nested too deeply"),
-        ("list.csv", "site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
+        ("list.json", "[" * 100_000, "not a table or list"),
+        ("list.csv", "site,image,mask\nA," + "x" * 200_000 + ",y\n", "has a value of more than 4,096 characters"),
     ):
         (site.parent / name).write_text(content)
-        assert main(["check", str(site.parent), "--quiet", "--set", f"data.datalist={name}"]) == 2
+        assert main(["check", str(site.parent), "--quiet", "--set", f"data.table={name}"]) == 2
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "((a|b)*)+", r"((?:\d+x)*y){3,}", "(([a-z]+)-)*"])
-def test_a_repeat_inside_a_repeat_is_refused(pattern):
-    with pytest.raises(ValueError, match="a repeat .* inside a repeat"):
-        check_patient_pattern(pattern)
+@pytest.mark.parametrize("regex", ["(a+)+$", "((a|b)*)+", r"((?:\d+x)*y){3,}", "(([a-z]+)-)*"])
+@pytest.mark.parametrize("setting", ["patient_pattern", "image"])
+def test_a_repeat_inside_a_repeat_is_refused(setting, regex):
+    with pytest.raises(ValueError, match=f"{setting}.*a repeat .* inside a repeat"):
+        Folder("data", **{setting: regex if setting == "patient_pattern" else f"{{site}}/{{case:{regex}}}.png"})
 
 
 @pytest.mark.parametrize("pattern", [r"(.+)", r"^([a-z]+)_\d+$", "([+*]+)", r"(\(+a\)+)", "((?:[^_]+_){2})", "(a+){2}"])
 def test_usual_patterns_are_accepted(pattern):
-    check_patient_pattern(pattern)
-
-
-def test_a_folder_that_does_not_change_is_listed_once(tmp_path, monkeypatch):
-    (tmp_path / "a.png").touch()
-    assert [path.name for path in list_folder(tmp_path).files] == ["a.png"]
-    (tmp_path / "b.png").touch()  # at once: the file system may give both changes the same time
-    assert [path.name for path in list_folder(tmp_path).files] == ["a.png", "b.png"]
-    os.utime(tmp_path, (1, 1))
-    list_folder(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "iterdir", lambda folder: pytest.fail("listed again"))
-        assert len(list_folder(tmp_path).files) == 2
-    os.utime(tmp_path, (2, 2))
-    (tmp_path / "c.png").touch()
-    assert len(list_folder(tmp_path).files) == 3
+    Folder("data", patient_pattern=pattern, image=f"{{site}}/{{case:{pattern}}}.png")

@@ -6,7 +6,7 @@ import pytest
 
 from medfed.core import site_names
 from medfed.core.errors import UserError
-from medfed.datasets import base, datalists
+from medfed.datasets import base, table
 from medfed.datasets.folder import Folder
 
 N_SITES = 40
@@ -19,14 +19,14 @@ def dataset(tmp_path) -> Folder:
     for n in range(N_SITES):
         for kind in "ab":
             (tmp_path / f"{kind}{n}.png").touch()
-    return Folder(root=str(tmp_path), datalist="list.csv")
+    return Folder(root=str(tmp_path), table="list.csv")
 
 
 def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(dataset, monkeypatch):
     calls: Counter = Counter()
-    real_problem, real_exists = site_names._problem, datalists._exists
+    real_problem, real_existing = site_names._problem, table._existing
     monkeypatch.setattr(site_names, "_problem", lambda name: (calls.update(names=1), real_problem(name))[1])
-    monkeypatch.setattr(datalists, "_exists", lambda path: (calls.update(files=1), real_exists(path))[1])
+    monkeypatch.setattr(table, "_existing", lambda *path: (calls.update(files=1), real_existing(*path))[1])
     site_names._check.cache_clear()
     cases = dataset.cases_by_site(dataset.site_names())
     assert [len(cases[f"s{n}"]) for n in range(N_SITES)] == [1] * N_SITES

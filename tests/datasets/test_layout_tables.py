@@ -1,252 +1,277 @@
 """Folders as people have them and challenges distribute them: found with the right pairs, or refused with what helps.
 
 An entry `NAME: FILES -> EXPECTED --set SETTING` may go on in indented lines. The files lie at the sites n and s, or
-below the root if they begin with `/`. Expected is a pair of the site n as `CASE IMAGE MASK`, or words of the message.
+below the root if they begin with `/`. FOUND expects all pairs of the site n, as `CASES IMAGES MASKS`; with a setting,
+the folder is refused without it. REFUSED expects words of the message.
 """
 
+import re
+
 import pytest
-from folder_layouts import Layout, layouts, make
+from folder_layouts import Layout, expected_triples, layouts, make, refusal, triples
 
-from medfed.core.errors import UserError
+from medfed.datasets.folder import Folder
 
-FOUND = """
-images and masks: images/{a,b}.jpg masks/{a,b}.png -> a images/a.jpg masks/a.png
-img and mask: {img,mask}/{a,b}.png -> a img/a.png mask/a.png
-imgs and labels: {imgs,labels}/{a,b}.png -> a imgs/a.png labels/a.png
-Image and Label: {Image,Label}/{a,b}.png -> a Image/a.png Label/a.png
-IMAGES and GT: {IMAGES,GT}/{a,b}.png -> a IMAGES/a.png GT/a.png
-Images and Ground Truth: {images,Ground_Truth}/{a,b}.png -> a images/a.png Ground_Truth/a.png
-images and annotations: {images,annotations}/{a,b}.png -> a images/a.png annotations/a.png
-images and seg, volumes: {images,seg}/{a,b}.nii.gz -> a images/a.nii.gz seg/a.nii.gz
-top folders with the sites inside: /{Images,Masks}/{n,s}/{a,b}.png -> a /Images/n/a.png /Masks/n/a.png
-nnU-Net with one channel: imagesTr/{a,b}_0000.png labelsTr/{a,b}.png -> a_0000 imagesTr/a_0000.png labelsTr/a.png
+FOUND = r"""
+images and masks: images/{a,b}.jpg masks/{a,b}.png -> {a,b} images/{a,b}.jpg masks/{a,b}.png
+img and mask: {img,mask}/{a,b}.png -> {a,b} img/{a,b}.png mask/{a,b}.png
+imgs and labels: {imgs,labels}/{a,b}.png -> {a,b} imgs/{a,b}.png labels/{a,b}.png
+Image and Label: {Image,Label}/{a,b}.png -> {a,b} Image/{a,b}.png Label/{a,b}.png
+IMAGES and GT: {IMAGES,GT}/{a,b}.png -> {a,b} IMAGES/{a,b}.png GT/{a,b}.png
+Images and Ground Truth: {images,Ground_Truth}/{a,b}.png -> {a,b} images/{a,b}.png Ground_Truth/{a,b}.png
+images and annotations: {images,annotations}/{a,b}.png -> {a,b} images/{a,b}.png annotations/{a,b}.png
+images and seg, volumes: {images,seg}/{a,b}.nii.gz -> {a,b} images/{a,b}.nii.gz seg/{a,b}.nii.gz
+other words at each site: /n/{images,masks}/{a,b}.png /s/{img,label}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
+masks as GIF: images/{a,b}.png masks/{a,b}.gif -> {a,b} images/{a,b}.png masks/{a,b}.gif
+top folders with the sites inside: /{Images,Masks}/{n,s}/{a,b}.png -> {a,b} /Images/n/{a,b}.png /Masks/n/{a,b}.png
+nnU-Net with one channel: imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
+    -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
 one nnU-Net case: imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
-    -> p_01_0000 imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
-nnU-Net, the channel is set: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
-    -> a imagesTr/a_0000.png labelsTr/a.png --set image_name='*_0000'
-T2 and seg in one folder: P{1,2}_T2.nii P{1,2}_seg.nii -> P1_T2 P1_T2.nii P1_seg.nii
-NAME and NAME_label: {a,b}.png {a,b}_label.png -> a a.png a_label.png
-NAME and NAME-mask: {a,b}.png {a,b}-mask.png -> a a.png a-mask.png
-img_1 and mask_1: img_{1,2,10}.png mask_{1,2,10}.png -> img_1 img_1.png mask_1.png
-a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png -> im0001 images/im0001.png labels/im0001ah.png
-a common suffix of a single mask: images/im0001.png labels/im0001ah.png -> im0001 images/im0001.png labels/im0001ah.png
-a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> a.IMG images/a.IMG.png masks/a.png
-case folders with T2 and seg: {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii -> p1 p1/p1_T2.nii p1/p1_seg.nii
-case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii -> p1 p1/scan.nii p1/gland_label.nii
-case folders with images and masks: {p1,p2}/{images,masks}/{1,2}.png -> p1/1 p1/images/1.png p1/masks/1.png
-train and test: {train,test}/{images,masks}/{a,b}.png -> train/a train/images/a.png train/masks/a.png
-images/train and masks/train: {images,masks}/{train,test}/{a,b}.png -> test/a images/test/a.png masks/test/a.png
-masks in a folder beside the images: {a,b}.png masks/{a,b}.png -> a a.png masks/a.png
-folder names are set: {raw,gt2}/{a,b}.png -> a raw/a.png gt2/a.png --set image_folders=[RAW] --set mask_folders=[gt2]
-one mask folder is set: images/{a,b}.png {masks,gt}/{a,b}.png -> a images/a.png gt/a.png --set mask_folders=[gt]
-a rater is set: {1,2}{,_1stHO,_2ndHO}.png
-    -> 1 1.png 1_1stHO.png --set mask_name='*_1stHO' --set ignored_names=['*_2ndHO.*']
-the sequence is set: {p1,p2}/X_{T2,ADC,seg}.nii -> p1 p1/X_T2.nii p1/X_seg.nii --set image_name='*_T2'
-JPEG images and PNG masks of the same name, set: {a,b}.{jpg,png} -> a a.jpg a.png --set mask_name='*.png'
+    -> p_01 imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
+nnU-Net with test images: {imagesTr,imagesTs}/{a,b}_0000.png labelsTr/{a,b}.png
+    -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
+nnU-Net with two channels: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
+    -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png --set ignored_names=['*_0001.*']
+T2 and seg in one folder: P{1,2}_T2.nii P{1,2}_seg.nii -> P{1,2} P{1,2}_T2.nii P{1,2}_seg.nii
+T2 and seg of names without a number: {k7x,9ab}_T2.jpg {k7x,9ab}_seg.png -> {k7x,9ab} {k7x,9ab}_T2.jpg {k7x,9ab}_seg.png
+NAME and NAME_label: {a,b}.png {a,b}_label.png -> {a,b} {a,b}.png {a,b}_label.png
+NAME and NAME-mask: {a,b}.png {a,b}-mask.png -> {a,b} {a,b}.png {a,b}-mask.png
+img_1 and mask_1: img_{1,2,10}.png mask_{1,2,10}.png -> {1,2,10} img_{1,2,10}.png mask_{1,2,10}.png
+a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png
+    -> im000{1,2} images/im000{1,2}.png labels/im000{1,2}ah.png
+    --set image={site}/images/{case}.* --set mask={site}/labels/{case}ah.*
+a suffix of a single mask: images/im0001.png labels/im0001.ah.png -> im0001 images/im0001.png labels/im0001.ah.png
+    --set mask={site}/labels/{case}.ah.png
+a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> {a,b} images/{a,b}.IMG.png masks/{a,b}.png
+case folders with T2 and seg: {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii -> {p1,p2}/p1 {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii
+case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii
+    -> {p1,p2} {p1,p2}/scan.nii {p1,p2}/gland_label.nii
+case folders with unknown names: {p1,p2}/{scan,tumour}.nii -> {p1,p2} {p1,p2}/scan.nii {p1,p2}/tumour.nii
+    --set image={site}/{case}/scan.nii --set mask={site}/{case}/tumour.nii
+case folders with images and masks: {p1,p2}/{images,masks}/{1,2}.png
+    -> {p1,p2}/{1,2} {p1,p2}/images/{1,2}.png {p1,p2}/masks/{1,2}.png
+train and test: {train,test}/{images,masks}/{a,b}.png
+    -> {train,test}/{a,b} {train,test}/images/{a,b}.png {train,test}/masks/{a,b}.png
+images/train and masks/train: {images,masks}/{train,test}/{a,b}.png
+    -> {train,test}/{a,b} images/{train,test}/{a,b}.png masks/{train,test}/{a,b}.png
+parts above the sites: /{train,test}/{n,s}/{images,masks}/{a,b}.png
+    -> {train,test}/{a,b} /{train,test}/n/images/{a,b}.png /{train,test}/n/masks/{a,b}.png
+parts above the sites, deeper: /data/{train,test}/{n,s}/{images,masks}/{a,b}.png
+    -> {train,test}/{a,b} /data/{train,test}/n/images/{a,b}.png /data/{train,test}/n/masks/{a,b}.png
+    --set image=data/{part}/{site}/images/{case}.* --set mask=data/{part}/{site}/masks/{case}.*
+folders for each part: {test,trainval}-{image,mask}/{1,2}.png
+    -> {test,trainval}/{1,2} {test,trainval}-image/{1,2}.png {test,trainval}-mask/{1,2}.png
+    --set image={site}/{part}-image/{case}.png --set mask={site}/{part}-mask/{case}.png
+masks in a folder beside the images: {a,b}.png masks/{a,b}.png -> {a,b} {a,b}.png masks/{a,b}.png
+folders of unknown names: {raw,gt2}/{a,b}.png -> {a,b} raw/{a,b}.png gt2/{a,b}.png
+    --set image={site}/RAW/{case}.* --set mask={site}/gt2/{case}.*
+one of two mask folders: images/{a,b}.png {masks,gt}/{a,b}.png -> {a,b} images/{a,b}.png gt/{a,b}.png
+    --set mask={site}/gt/{case}.png
+two mask folders, joined: images/{a,b}.png {masks,gt}/{a,b}.png
+    -> {a,a,b,b} images/{a,a,b,b}.png {gt/a,masks/a,gt/b,masks/b}.png
+    --set mask=["{site}/gt/{case}.png", "{site}/masks/{case}.png"]
+two masks or more of an image, joined: images/{a,b}.png masks/{a_1,a_2,b_1}.png
+    -> {a,a,b} images/{a,a,b}.png masks/{a_1,a_2,b_1}.png --set mask={site}/masks/{case}_{lesion}.png
+a folder of masks for each image, joined: images/{a,b}.png masks/{a,b}/{1,2}.png
+    -> {a,a,b,b} images/{a,a,b,b}.png masks/{a/1,a/2,b/1,b/2}.png --set mask={site}/masks/{case}/{lesion}.png
+a folder of a single mask for each image: images/{a,b}.png masks/{a,b}/lesion.png
+    -> {a,b} images/{a,b}.png masks/{a,b}/lesion.png --set mask={site}/masks/{case}/lesion.png
+one of two raters: {1,2}{,_1stHO,_2ndHO}.png -> {1,2} {1,2}.png {1,2}_1stHO.png
+    --set image={site}/{case}.png --set mask={site}/{case}_1stHO.png --set ignored_names=['*_2ndHO.*']
+one of two readers: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png -> {a,b} images/{a,b}.png masks/reader2/{a,b}.png
+    --set mask={site}/masks/reader2/{case}.png
+the only reader: images/{a,b}.png masks/reader1/{a,b}.png -> {a,b} images/{a,b}.png masks/reader1/{a,b}.png
+    --set mask={site}/masks/*/{case}.png
+one of two readers, patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
+    -> {P1,P2}/{a,b} images/{P1,P2}/{a,b}.png masks/r1/{P1,P2}/{a,b}.png
+    --set image={site}/images/{patient}/{case}.png --set mask={site}/masks/r1/{patient}/{case}.png
+one of two sequences: {p1,p2}/X_{T2,ADC,seg}.nii -> {p1,p2} {p1,p2}/X_T2.nii {p1,p2}/X_seg.nii
+    --set image={site}/{case}/X_T2.nii --set mask={site}/{case}/X_seg.nii
+one of two sequences in folders: images/{T1,T2}/{a,b}.png masks/{a,b}.png -> {a,b} images/T2/{a,b}.png masks/{a,b}.png
+    --set image={site}/images/T2/{case}.png
+one of three organs: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
+    -> {p1,p2} {p1,p2}/ct.nii {p1,p2}/segmentations/liver.nii
+    --set image={site}/{case}/ct.nii --set mask={site}/{case}/segmentations/liver.nii
+two organs: {p1,p2}{,_liver,_spleen}.png -> {p1,p1,p2,p2} {p1,p1,p2,p2}.png {p1_liver,p1_spleen,p2_liver,p2_spleen}.png
+    --set image={site}/{case}.png --set mask={liver: "{site}/{case}_liver.png", spleen: "{site}/{case}_spleen.png"}
+both lungs: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
+    -> {1,1,2,2} CXR_png/{1,1,2,2}.png ManualMask/{leftMask/1,rightMask/1,leftMask/2,rightMask/2}.png
+    --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/{side}/{case}.png
+one lung: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
+    -> {1,2} CXR_png/{1,2}.png ManualMask/leftMask/{1,2}.png
+    --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/leftMask/{case}.png
+both sides of a patient in one name: images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
+    -> {7/L,7/R,8/L} images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
+    --set image={site}/images/{patient}{eye:[LR]}.png --set mask={site}/masks/{patient}{eye:[LR]}_m.png
+IDRiD: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
+    -> {a_Training,b_Testing}/{1,2} 1_Original_Images/{a_Training,b_Testing}/{1,2}.png
+    2_Groundtruths/{a_Training,b_Testing}/MA/{1,2}.png
+    --set image={site}/1_Original_Images/{part}/{case}.png --set mask={site}/2_Groundtruths/{part}/MA/{case}.png
+field of view beside vessels: images/{21,22}_training.tif 1st_manual/{21,22}_manual1.gif mask/{21,22}_training_mask.png
+    -> {21,22} images/{21,22}_training.tif 1st_manual/{21,22}_manual1.gif
+    --set image={site}/images/{case}_training.tif --set mask={site}/1st_manual/{case}_manual1.gif
+the name of the case in a folder's name: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png
+    -> {P1,P2} {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png
+    --set image={site}/{case}/{case}_photo/x.png --set mask={site}/{case}/{case}_lesion/y.png
+JPEG images and PNG masks of the same name: {a,b}.{jpg,png} -> {a,b} {a,b}.jpg {a,b}.png
+    --set image={site}/{case}.jpg --set mask={site}/{case}.png
+letters in clear folders: images/p{0,1}_A.png masks/p{0,1}_B.png -> {p0,p1} images/p{0,1}_A.png masks/p{0,1}_B.png
+    --set image={site}/images/{case}_A.png --set mask={site}/masks/{case}_B.png
+masks by no word: {a,b}.png {a,b}gland.png -> {a,b} {a,b}.png {a,b}gland.png
+    --set image={site}/{case}.png --set mask={site}/{case}gland.png
+names that say what they are: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
+    -> {a,b} Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
+    --set image={site}/Training_Input/{case}.jpg --set mask={site}/Training_Part/{case}_segmentation.png
 spaces, brackets and umlauts: Bilder/x.txt images/b_(1)_ä.png masks/b_(1)_ä_mask.png
     -> b_(1)_ä images/b_(1)_ä.png masks/b_(1)_ä_mask.png
 system files: images/{a.png,Thumbs.db,._a.png} masks/{a.png,.DS_Store} /__MACOSX/x.png -> a images/a.png masks/a.png
-an empty folder with a usual name: {images,masks}/{a,b}.png labels/{a,b}.txt -> a images/a.png masks/a.png
-a site that is called GT: /{n,s,GT}/{a,b}.png /{n,s,GT}/{a,b}_mask.png -> a a.png a_mask.png
-fixed names, other case: {p1,p2}/{T2,gland}.png -> p1 p1/T2.png p1/gland.png --set image_name=t2 --set mask_name=GLAND
-fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png}
-    -> p1 p1/T2.png p1/gland.png --set image_name=T2.png --set mask_name=gland
-all files of one folder are masks by their names: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
-    -> a Training_Input/a.jpg Training_Part/a_segmentation.png
-a reader is set: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
-    -> a images/a.png masks/reader2/a.png --set mask_folders=[reader2]
-the only folder in a folder of masks: images/{a,b}.png masks/reader1/{a,b}.png -> a images/a.png masks/reader1/a.png
-a sequence is set: images/{T1,T2}/{a,b}.png masks/{a,b}.png -> a images/T2/a.png masks/a.png --set image_folders=[T2]
-a reader, patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
-    -> P1/a images/P1/a.png masks/r1/P1/a.png --set mask_folders=[r1]
-folders of one lung each, set: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
-    -> 1 CXR_png/1.png ManualMask/leftMask/1.png --set image_folders=[CXR_png] --set mask_folders=[ManualMask, leftMask]
-IDRiD, set: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
-    -> a_Training/1 1_Original_Images/a_Training/1.png 2_Groundtruths/a_Training/MA/1.png --set
-    image_folders=[1_Original_Images] --set mask_folders=[2_Groundtruths, MA]
-a pattern of folder names: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png
-    -> P1 P1/P1_photo/x.png P1/P1_lesion/y.png --set image_folders=['*_photo'] --set mask_folders=['*_lesion']
-one of three organs: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
-    -> p1 p1/ct.nii p1/segmentations/liver.nii --set ignored_names=['heart.*', 'lung.*']
-overlays beside images and masks: images/{a,b}.png {masks,overlays}/{a,b}.png -> a images/a.png masks/a.png
-predictions beside images and masks: images/{a,b}.png {masks,model_predictions}/{a,b}.png -> a images/a.png masks/a.png
-overlays as files, left out: {a,b}{,_mask,_overlay}.png -> a a.png a_mask.png --set ignored_names=['*_overlay.*']
-a test part without masks, left out: train/{images,masks}/{1,2}.png test/images/{3,4}.png
-    -> train/1 train/images/1.png train/masks/1.png --set ignored_names=[test]
-3D Slicer: {p1,p2}/{T2.nrrd,Segmentation.seg.nrrd} -> p1 p1/T2.nrrd p1/Segmentation.seg.nrrd
-3D Slicer beside NIfTI: {p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd} -> p1 p1/T2.nii.gz p1/Segmentation.seg.nrrd
-a folder of a single mask for each image: images/{a,b}.png masks/{a,b}/lesion.png -> a images/a.png masks/a/lesion.png
-letters in clear folders: images/p{0,1}_A.png masks/p{0,1}_B.png -> p0_A images/p0_A.png masks/p0_B.png
+documents: {images,masks}/{a,b}.png notes/x.docx /{LICENSE,data.xlsx} -> {a,b} images/{a,b}.png masks/{a,b}.png
+an empty folder with a usual name: {images,masks}/{a,b}.png labels/{a,b}.txt -> {a,b} images/{a,b}.png masks/{a,b}.png
+a site that is called GT: /{n,s,GT}/{a,b}.png /{n,s,GT}/{a,b}_mask.png -> {a,b} {a,b}.png {a,b}_mask.png
+fixed names: {p1,p2}/{T2,gland}.png -> {p1,p2} {p1,p2}/T2.png {p1,p2}/gland.png
+    --set image={site}/{case}/t2.png --set mask={site}/{case}/GLAND.png
+fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png} -> {p1,p2} {p1,p2}/T2.png {p1,p2}/gland.png
+    --set image={site}/{case}/T2.png --set mask={site}/{case}/gland.*
+overlays beside images and masks: images/{a,b}.png {masks,overlays}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
+    --set ignored_names=[overlays]
+overlay files: {a,b}{,_mask,_overlay}.png -> {a,b} {a,b}.png {a,b}_mask.png --set ignored_names=['*_overlay.*']
+figures beside the sites: {images,masks}/{1,2}.png /plots/{x,y}.png -> {1,2} images/{1,2}.png masks/{1,2}.png
+    --set ignored_names=[plots]
+a test part without masks: train/{images,masks}/{1,2}.png test/images/{3,4}.png
+    -> train/{1,2} train/images/{1,2}.png train/masks/{1,2}.png --set ignored_names=[test]
+3D Slicer: {p1,p2}/{T2.nrrd,Segmentation.seg.nrrd} -> {p1,p2} {p1,p2}/T2.nrrd {p1,p2}/Segmentation.seg.nrrd
+3D Slicer beside NIfTI: {p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd}
+    -> {p1,p2} {p1,p2}/T2.nii.gz {p1,p2}/Segmentation.seg.nrrd
+3D Slicer with two images: {p1,p2}/{DWI,ADC,Segmentation.seg}.nrrd
+    -> {p1,p2} {p1,p2}/ADC.nrrd {p1,p2}/Segmentation.seg.nrrd
+    --set image={site}/{case}/ADC.nrrd --set mask={site}/{case}/Segmentation.seg.nrrd
+sites in the names: /{n,s}_{1,2,3,4,5}.png /{n,s}_{1,2,3,4,5}_mask.png
+    -> {1,2,3,4,5} /n_{1,2,3,4,5}.png /n_{1,2,3,4,5}_mask.png
+sites in the names, folders: /{images,masks}/{n,s}_{1,2,3,4,5}.png
+    -> {1,2,3,4,5} /images/n_{1,2,3,4,5}.png /masks/n_{1,2,3,4,5}.png
+sites in the names, anywhere: /images/{1,2}-{n,s}.png /gt/{1,2}-{n,s}.png -> {1,2} /images/{1,2}-n.png /gt/{1,2}-n.png
+    --set image=images/{case}-{site}.* --set mask=gt/{case}-{site}.*
+two folders for each site: /{n,s}_{images,masks}/{1,2}.png -> {1,2} /n_images/{1,2}.png /n_masks/{1,2}.png
+    --set image={site}_images/{case}.png --set mask={site}_masks/{case}.png
+sites in a folder: /all/{n,s}/{images,masks}/{a,b}.png -> {a,b} /all/n/images/{a,b}.png /all/n/masks/{a,b}.png
+    --set image=all/{site}/images/{case}.png --set mask=all/{site}/masks/{case}.png
+another pattern at a site: /n/{images,masks}/{1,2}.png /s/{x,y}/{1,2}.png -> {1,2} images/{1,2}.png masks/{1,2}.png
+    --set by_site={s: {image: "{site}/x/{case}.png", mask: "{site}/y/{case}.png"}}
+two structures, two visits: {p1,p2}/{p1,p2}_{v1,v2}_{T2,sc,gm}.nii
+    -> {p1/v1,p1/v1,p2/v2,p2/v2,p1/v2,p1/v2,p2/v1,p2/v1}
+    {p1/p1_v1,p1/p1_v1,p2/p2_v2,p2/p2_v2,p1/p1_v2,p1/p1_v2,p2/p2_v1,p2/p2_v1}_T2.nii
+    {p1/p1_v1_sc,p1/p1_v1_gm,p2/p2_v2_sc,p2/p2_v2_gm,p1/p1_v2_sc,p1/p1_v2_gm,p2/p2_v1_sc,p2/p2_v1_gm}.nii
+    --set image={site}/{patient}/{patient}_{visit}_T2.nii
+    --set mask={cord: "{site}/{patient}/{patient}_{visit}_sc.nii", grey: "{site}/{patient}/{patient}_{visit}_gm.nii"}
+classes: dog/d{1,2}.png cat/c{1,2}.png -> {dog/d1,dog/d2,cat/c1,cat/c2} {dog/d1,dog/d2,cat/c1,cat/c2}.png
+classes, of which a site lacks one: dog/d{1,2}.png /n/cat/c1.png -> {dog/d1,dog/d2,cat/c1} {dog/d1,dog/d2,cat/c1}.png
+classes in parts: {train,val}/{dog/d,cat/c}1.png
+    -> {train/dog/d1,train/cat/c1,val/dog/d1,val/cat/c1} {train/dog/d,train/cat/c,val/dog/d,val/cat/c}1.png
+classes with equal names: {dog,cat}/{1,2}.png -> {dog,cat}/{1,2} {dog,cat}/{1,2}.png
+    --set image={site}/{class}/{case}.png
+classes beside an empty folder: {good/a,bad/b}{1,2}.png masks/.keep
+    -> {good/a,bad/b}{1,2} {good/a,bad/b}{1,2}.png
+classes in parts above the sites: /{train,test}/{n,s}/{dog/d,cat/c}1.png
+    -> {train/dog/d1,train/cat/c1,test/dog/d1,test/cat/c1} /{train/n/dog/d,train/n/cat/c,test/n/dog/d,test/n/cat/c}1.png
 """
 REFUSED = r"""
-unknown folder of masks: {img,gt2}/{a,b}.png -> found gt2/ and img/; which holds the masks | data.mask_folders
-unknown images: {photos,masks}/{a,b}.png -> found masks/ and photos/; which holds the images | data.image_folders
-two unknown folders: {left,right}/{a,b}.png
-    -> n/ and s/, both with the folders left/ and right/ and files of the same names; which holds the images |
-    data.mask_folders: if n and s are the sites, such as [left] and [right] | folder_classes
-two unknown folders of other names at each site: /n/{left,right}/{a,b}.png /s/{left,right}/{c,d}.png
-    -> left/ (2 images) and right/ (2 images) with files of the same names | data.mask_folders | folder_classes
+unknown folder of masks: {img,gt2}/{a,b}.png -> {site}/img/{case}.png | {site}/gt2/{case}.png
+unknown images: {photos,masks}/{a,b}.png -> image={site}/photos/{case}.png' --set 'data.mask={site}/masks/{case}.png
+two unknown folders: {left,right}/{a,b}.png -> {site}/left/{case}.png | {site}/right/{case}.png
+two unknown folders of other names at each site: /n/{left,right}/{a,b}.png /s/{left,right}/{c,d}.png -> {site}/left/
 two unknown folders with the sites inside: /{left,right}/{n,s}/{a,b}.png
-    -> found left/ and right/, both with the folders n/ and s/ | data.image_folders | if n and s are the sites, such as
-    [left] and [right]
 top folders, one with an unknown name: /{images,drawn}/{n,s}/{a,b}.png
-    -> found drawn/ and images/; which holds the masks | data.mask_folders, such as [drawn]
-two mask folders: images/{a,b}.png {masks,labels}/{a,b}.png
-    -> labels/ and masks/; which holds the masks | data.mask_folders
-only a folder of images: images/{a,b}.png -> found only the folder images/ | data.mask_folders
-a site without masks: /images/{n,s}/a.png /masks/n/a.png -> images/s: there is no folder s in | masks; add it
+only a folder of images: images/{a,b}.png -> {site}/images/{case}.png
+a site without masks: /images/{n,s}/a.png /masks/n/a.png -> images/{site}/{case}.* | images/s/a.png
 names that do not belong together: images/{x,y}.png masks/{u,v}.png
-    -> none of the 2 images (such as x.png) | 2 masks (such as u.png) | data.image_name | data.datalist
-two channels: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
-    -> two channels of a case, a_0000.png and a_0001.png | data.image_name, such as '*_0000'
-two sequences: {p1,p2}_{T2,ADC,seg}.nii
-    -> p1_ADC.nii and p1_T2.nii, may belong to this mask | data.image_name, such as '*_ADC'
-sequences of cases: {p1,p2}/X_{T2,ADC,seg}.nii -> X_ADC.nii and X_T2.nii, may belong to this mask | data.image_name
-two masks of an image: {a,b}{,_mask}.png a_mask_1.png
-    -> a_mask_1.png: is a second mask of the image a; a_mask.png is also one | data.ignored_names
-two masks of an image with two words: a.png a_{mask,label}.png -> a_mask.png: is a second mask | a_label.png is also one
-masks by no word: {a,b}.png {a,b}gland.png
-    -> a.png and agland.png) | which files are the masks | data.mask_name, such as '*gland'
-images and masks with other suffixes: {a,b}.{jpg,png} -> every name exists as .jpg and as .png | data.mask_name: '*.png'
-an image without a mask: images/{a,b,c}.png masks/{a,b}.png -> c.png: this image has no mask | data.ignored_names
-a mask without an image: images/{a,b}.png masks/{a,b,c}.png -> c.png: this mask has no image | data.ignored_names
-a single site: /{images,masks}/{a,b}.png -> holds the folders images and masks | looks like a single site | give
-one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json -> looks like a single site
-one site with its files: /{a,b}.png /{a,b}_mask.png -> holds image files | looks like a single site
-a folder too high: /all/{n,s}/{images,masks}/{a,b}.png
-    -> the folder all is the only one | all instead | data.sites: [all]
-parts of a split with the sites inside: /{train,test}/{n,s}/{images,masks}/{a,b}.png
-    -> found the folders test and train, which look like parts of a split | data.datalist | data.sites:
-masks of a format that is not supported: images/{a,b}.png masks/{a,b}.gif
-    -> a.gif: this file format is not supported (as those of 1 other files ending in .gif | convert or remove
-a case folder without a mask: {p1,p2,p3}/T2.nii {p1,p2}/T2_seg.nii -> p3/T2.nii: this image has no mask
-one eye, other eye's mask: {p1,p2}/{left,right_mask}.png -> none of the 1 images (such as left.png) | right_mask.png
-two files of a fixed name: {p1,p2}/{t2.nii,t2.nii.gz,seg.nii}
-    -> p1/t2.nii.gz: another file has the same name: t2.nii | remove one | data.image_name --set image_name=t2 --set
-    mask_name=seg
-field of view beside vessels: images/{21,22}_training.png 1st_manual/{21,22}_manual1.png mask/{21,22}_training_mask.png
-    -> n: found mask/ and 1st_manual/; which holds the masks? set data.mask_folders, such as [1st_manual]
-field of view, equal names: images/{01_dr,02_h}.jpg manual1/{01_dr,02_h}.tif mask/{01_dr,02_h}_mask.tif
-    -> n: found mask/ and manual1/; which holds the masks? set data.mask_folders, such as [manual1]
-a part with one image and one mask of unlike names: {train,test}/{images,masks}/{a,b}.png val/{scan,gland_label}.png
-    -> n/val: none of the 1 images (such as scan.png) | data.image_name
-mask folders, case: images/P1/a.png masks/{P1,p1}/a.png -> masks/p1: there is no folder p1 in | images; add it
-two folders of images that differ in case: images/{Pa,pA}/a.png masks/pa/a.png
-    -> images/Pa: there is no folder Pa in | images/pA: there is no | masks/pa: there is no
-a site beside top folders: /{images,masks}/A/1.png /B/images/2.png /B/masks/2.png
-    -> found images/ and masks/ with the folders of the sites, and B/ with other images | data.ignored_names: [B]
-a folder beside the files of a site: a{,_mask}.png more/b{,_mask}.png
-    -> n/more: this folder holds image files and lies beside the image files of | data.ignored_names
-a folder of masks for each reader: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png
-    -> n/masks: found reader1/ and reader2/; which holds the masks? set data.mask_folders, such as [reader1] |
-    data.mask_values
-a folder of images for each sequence: images/{T1,T2}/{a,b}.png masks/{a,b}.png
-    -> n/images: found T1/ and T2/; which holds the images? set data.image_folders, such as [T1]
-folders of one lung each: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
-    -> n: found CXR_png/ (2 images) and ManualMask/ (4 images) | such as [CXR_png] and [ManualMask]
-folders of one lung each, half set: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
-    -> found leftMask/ and rightMask/; which holds the masks | [ManualMask, leftMask] --set image_folders=[CXR_png]
-    --set mask_folders=[ManualMask]
-IDRiD: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
-    -> such as [1_Original_Images] and [2_Groundtruths] | data.datalist
-case names: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}_lesion/y.png -> such as ["*_photo"] and ["*_lesion"]
-organs in files of their own: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
-    -> p1/ct.nii: this image has 3 masks, such as heart.nii and liver.nii | data.mask_values | data.ignored_names, such
-    as ['liver.nii', 'lung.nii']
-organs beside their image: {p1,p2}{,_liver,_spleen}.png
-    -> set data.mask_name, such as '*_liver', and data.ignored_names: ['*_spleen.*'] | data.mask_values
-folders for each part: {test,trainval}-{image,mask}/{1,2}.png -> such as [test-image] and [test-mask] | data.datalist
-case folders with two names that are no known words: {p1,p2}/{scan,tumour}.nii
-    -> if each folder is a case, set data.image_name and data.mask_name, such as scan and tumour
-masks of vessels as GIF: images/2{1,2}_training.tif 1st_manual/2{1,2}_manual1.gif mask/2{1,2}_training_mask.png
-    -> found mask/ and 1st_manual/; which holds the masks? | .gif files in 1st_manual/ cannot be read; convert
-no file can be read: stare-images/im{1,2}.ppm labels-ah/im{1,2}.ah.ppm
-    -> im1.ppm: this file format is not supported | convert | data.ignored_names: ['*.ppm']
-outlines in a folder: images/{a,b}.png annotations/all.json
-    -> n/annotations: found no image file, only 1 .json file; expected a mask for each of the 2 images | draw
-outlines beside the images: {a,b}.{png,json} -> 2 .json files in this folder are not read: draw the outlines
-an empty folder of masks: images/{a,b}.png masks/.keep -> n/masks: found no image file; expected a mask for each
-sites far below: /data/train/{n,s}/{1,2}{,_mask}.png -> n and s in data/train look like sites | data/train instead
-sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
-    -> n and s in all look like sites | all instead | data.sites: [all]
-sites deeper, beside documents: /all/{n,s}/{1,2}{,_mask}.png /code/run.txt /LICENSE -> n and s in all look like sites
-parts deeper: /data/{train,test}/{n,s}/{images,masks}/{1,2}.png -> found the folders test and train, which look like
-parts of a split with classes: /train/{dog,cat}/{1,2}a.png /test/{dog,cat}/{1,2}b.png /train/dog/3.png
-    -> found the folders test and train, which look like parts of a split | data.sites: [test, train]
-two folders for each site: /{Nord,Sued}_{images,masks}/{1,2}.png
-    -> found Nord_images/ and Nord_masks/, which look like the images and masks of a site | Nord/images
-figures beside the sites: {images,masks}/{1,2}.png /plots/{x,y}.png
-    -> plots: found 2 image files | if this folder holds no cases, leave it out with data.ignored_names: [plots]
+two sequences: {p1,p2}_{T2,ADC,seg}.nii -> {site}/{case}_ADC.nii | {site}/{case}_T2.nii | {site}/{case}_seg.nii
+two masks of an image: {a,b}{,_mask}.png a_mask_1.png -> {site}/{case}_mask.* | n/a_mask_1.png
+two masks of an image with two words: a.png a_{mask,label}.png -> n/a_mask.png | n/a_label.png
+an image without a mask: images/{a,b,c}.png masks/{a,b}.png -> n/images/c.png
+a mask without an image: images/{a,b}.png masks/{a,b,c}.png -> n/masks/c.png
+a single site: /{images,masks}/{a,b}.png
+one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json
+one site with its files: /{a,b}.png /{a,b}_mask.png
 a single site by its files: /Input/{a,b}.png /Truth/{a,b}_mask.png
-    -> holds the folders Input and Truth, so it looks like a single
-overlay files: {a,b}{,_mask,_overlay}.png -> a_overlay.png: this image has no mask | data.ignored_names: ['*_overlay.*']
-a test part without masks: train/{images,masks}/{1,2}.png test/images/{3,4}.png
-    -> n/test: found only the folder images/ | leave it out with data.ignored_names: [test]
-a test part in the folder of images: images/{train,test}/{a,b}.png masks/train/{a,b}.png
-    -> there is no folder test in | leave it out with data.ignored_names: [test]
-a test part beside masks: train/{1,2}{,_mask}.png test/{3,4}.png -> leave it out with data.ignored_names: [test]
-3D Slicer with two images: {p1,p2}/{DWI,ADC,Segmentation.seg}.nrrd
-    -> if each folder is a case, set data.image_name: ADC and data.mask_name: Segmentation.seg
+patients in the names: /{p1,p2}_{1,2,3,4,5}{,_mask}.png -> may be patients
+one image of each site in the names: /{anna,bert}_1{,_mask}.png -> may be sites
+a folder too high: /all/{n,s}/{images,masks}/{a,b}.png -> give the folder that contains the sites
+sites far below: /data/train/{n,s}/{1,2}{,_mask}.png
+sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
+sites deeper, beside documents: /all/{n,s}/{1,2}{,_mask}.png /code/run.txt /LICENSE -> give the folder
+masks of a format that is not supported: images/{a,b}.png masks/{a,b}.ppm -> n/masks/a.ppm, have a format
+no file can be read: stare-images/im{1,2}.ppm labels-ah/im{1,2}.ah.ppm -> im1.ah.ppm, have a format
+a case folder without a mask: {p1,p2,p3}/T2.nii {p1,p2}/T2_seg.nii -> n/p3/T2.nii
+one eye, other eye's mask: {p1,p2}/{left,right_mask}.png -> left.png | right_mask.png
+two files of a fixed name: {p1,p2}/{t2.nii,t2.nii.gz,seg.nii} -> n/p1/t2.nii.gz: another image of the same case
+    --set image={site}/{case}/t2.* --set mask={site}/{case}/seg.nii
+field of view, equal names: images/{01_dr,02_h}.jpg manual1/{01_dr,02_h}.tif mask/{01_dr,02_h}_mask.tif
+    -> n/manual1/01_dr.tif
+a part with unlike names: {train,test}/{images,masks}/{a,b}.png val/{scan,gland_label}.png -> n/val/gland_label.png
+mask folders, case: images/P1/a.png masks/{P1,p1}/a.png -> n/masks/p1/a.png
+two folders of images that differ in case: images/{Pa,pA}/a.png masks/pa/a.png -> n/images/pA/a.png
+a site beside top folders: /{images,masks}/A/1.png /B/images/2.png /B/masks/2.png -> images/A/1.png
+a folder beside the files of a site: a{,_mask}.png more/b{,_mask}.png -> n/more/b.png
+both lungs by a pattern without a field: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
+    -> ManualMask/rightMask/1.png: another mask of the same case | ManualMask/leftMask/1.png
+    --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/*/{case}.png
+organs in files of their own: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii -> {site}/{case}/ct.nii
+outlines in a folder: images/{a,b}.png annotations/all.json
+outlines beside the images: {a,b}.{png,json}
+an empty folder of masks: images/{a,b}.png masks/.keep
+parts of a split with classes: /train/{dog/a,cat/b}{1,2}.png /test/{dog/c,cat/d}1.png
+    -> the sites are test, train | parts of a split | data.sites: [test, train]
+parts of a split with classes of equal names: /train/{dog,cat}/{1,2}a.png /test/{dog,cat}/{1,2}b.png /train/dog/3.png
+a test part in the folder of images: images/{train,test}/{a,b}.png masks/train/{a,b}.png -> n/images/test/a.png
+a test part beside masks: train/{1,2}{,_mask}.png test/{3,4}.png -> n/test/3.png
 masks of other letters: {p0,p1}_{A,B_mask}.png
-    -> none of the 2 images (such as p0_A.png) | if p0_A.png belongs to p0_B_mask.png, set data.image_name: '*_A' and
-    data.mask_name: '*_B_mask'
-two letters in one folder: {p0,p1}_{A,B}.png -> set data.mask_name and data.image_name, such as '*_B' and '*_A'
-two readers: images/{1,2,3}.png masks/{1,2,3}_reader{1,2}.png
-    -> 2_reader2.png: is a second mask of the image 2; 2_reader1.png is also one | data.ignored_names: ['*_reader2.*']
-a folder of masks for each image: images/{a,b}.png masks/{a,b}/{1,2}.png
-    -> n/masks: it holds a folder of masks for each image, such as a/ with 2 masks | set data.merge_masks: true
-a folder of masks in each case: {p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii
-    -> each with image files such as CT.nii and a folder RTSTRUCT/ | set data.mask_folders: [RTSTRUCT]
-a folder of masks in each case, set: {p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii
-    -> p1/CT.nii: this image has 2 masks, such as CTV.nii and GTV.nii | data.merge_masks: true --set
-    mask_folders=[RTSTRUCT]
-folders of classes beside an empty folder of masks: {good/a,bad/b}{1,2}.png masks/.keep
-    -> masks/ holds no image; remove it if the images have classes and no masks
+two letters in one folder: {p0,p1}_{A,B}.png -> {site}/{case}_A.png | {site}/{case}_B.png
+two readers: images/{1,2,3}.png masks/{1,2,3}_reader{1,2}.png -> {case}_reader1.png | {case}_reader2.png
+two raters in folders: images/{a,b}.png masks/{rater1,rater2}/{a,b}.png -> masks/rater1/{case}.png | masks/rater2/
+a folder of masks in each case: {p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii -> {site}/{case}/CT.nii
 masks of one of two folders: {normal/normal,tumour/tumour}_{1,2}.png tumour_masks/tumour_{1,2}.png
-    -> data.image_folders and data.mask_folders, such as [tumour] and [tumour_masks]
 masks with numbers: images/{a,b}.png masks/{a,b}_{1,2}.png
-    -> a_2.png: is a second mask of the image a; a_1.png is also one | set data.merge_masks: true | data.ignored_names:
-    ['*_2.*']
-folds: /{fold1,fold2,fold3}/{images,masks}/{1,2}.png
-    -> found the folders fold1, fold2 and fold3, which look like parts of a split | into one folder with its name | set
-    data.sites: [fold1, fold2, fold3]
-parts inside: /{images,masks}/{train,val}/{1,2}.png -> found the folders train and val, which look like parts
-one part: /train/{images,masks}/{1,2}.png -> found the folder train, which looks like a part
-a part beside sites: /{north,south,test_set}/{images,masks}/{1,2}.png
-    -> found the folder test_set | move these folders | data.sites: [north, south, test_set]
-years: /{2019,2020}/{images,masks}/{1,2}.png
-    -> found the folders 2019 and 2020, which look like years | ['2019', '2020']
-patients: /{patient_01,patient_02}/{images,masks}/{1,2}.png -> patient_01 and patient_02, which look like patients
-many patients: /{case1,case2,case3,case4,case5,case6,case7,case8,case9}/{images,masks}/{1,2}.png
-    -> found the folders case1, case2 and 7 more, which | case8, ... (all 9 names)]
-part folders: /{images,masks}_{train,val}/{1,2}.png -> move them to HOSPITAL/train/images and HOSPITAL/train/masks
-years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png
-    -> n: its 2 patients, such as 2019 and 2020, look like years or dates | '(.+)' if each image is another
-dates as patients by a pattern: {images,masks}/{20190101,20200203}_{1,2}.png
-    -> such as 20190101 and 20200203, look like years --set patient_pattern='^(\d+)_'
+folds: /{fold1,fold2,fold3}/{images,masks}/{1,2}.png -> parts of a split | data.sites: [fold1, fold2, fold3]
+parts inside: /{images,masks}/{train,val}/{1,2}.png -> parts of a split | [train, val]
+one part: /train/{images,masks}/{1,2}.png -> parts of a split
+a part beside sites: /{north,south,test_set}/{images,masks}/{1,2}.png -> data.sites: [north, south, test_set]
+patients in parts: /{train/p1,train/p2,test/p3}/{images,masks}/{1,2}.png -> patients | data.sites: [p1, p2, p3]
+a single part above the sites: /train/{x,y}/{images,masks}/{1,2}.png -> patients | data.sites: [x, y]
+years: /{2019,2020}/{images,masks}/{1,2}.png -> years | ['2019', '2020']
+patients: /{patient_01,patient_02}/{images,masks}/{1,2}.png -> look like patients | [patient_01, patient_02]
+part folders: /{images,masks}_{train,val}/{1,2}.png
+case folders with an unknown word for masks: {p1/p1,p2/p2,p3/p3}{,_lesion}.png
+case folders with two fixed names: {p1,p2,p3}/{flair,lesion}.png
+case folders of other names at each site: /n/{ann,bea,cat}/{1,2,3,4,5}.png /s/{dan,eva,fay}/{1,2,3,4,5}.png
+modalities in folders: {flair,t2}/{images,masks}/{p001,p002}.png -> {patient}/{case} or {kind}/{patient}
+visits in folders: {p01_v1,p01_v2,p02_v1,p02_v2}/{images,masks}/{1,2}.png -> may be of one patient
+numbered patients as sites: /{TCGA_0001,TCGA_0002,TCGA_0003}/{1,2}{,_mask}.png -> look like patients
+one image without a mask: images/{a,b,c,d,e,f}.png masks/{a,b,c,d,e}.png /s/masks/f.png
+    -> n/images/f.png: this image has no mask | data.ignored_names=[f.png]
+years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png -> years | {patient} or {year}
+dates as patients: {images,masks}/{20190101,20200203}_{1,2}.png -> 20190101 and 20200203, look like years
+    --set image={site}/images/{patient}_{case}.png --set mask={site}/masks/{patient}_{case}.png
+dates as patients by a pattern: {images,masks}/{20190101,20200203}_{1,2}.png -> 20190101 and 20200203, look like years
+    --set image={site}/images/{case}.png --set patient_pattern='^(\d+)_'
 """
 
 
 @pytest.mark.parametrize("layout", layouts(FOUND))
-def test_a_layout_is_recognised_with_the_right_pairs(layout: Layout, tmp_path):
-    """Each file is in one pair, and the site s has as many as the site n."""
+def test_a_layout_is_found_with_the_right_pairs_by_a_usual_pattern_or_by_the_given_lines(layout: Layout, tmp_path):
     dataset = layout.dataset(make(tmp_path, layout.files))
-    cases, problems = dataset.cases_and_problems("n")
-    pairs = [
-        (case.name, *(path.relative_to(tmp_path).as_posix() for path in (case.image, case.mask))) for case in cases
-    ]
-    case, *paths = layout.expected.split(" ")
-    assert problems == [] and (case, *(path[1:] if path[0] == "/" else f"n/{path}" for path in paths)) in pairs
-    assert len(dataset.cases("s")) == len(pairs) >= 1
-    assert all(len(set(column)) == len(pairs) for column in zip(*pairs))
+    assert {"n", "s"} <= {*dataset.site_names()} <= {"n", "s", "GT"} and dataset.cases("s")
+    assert triples(dataset) == expected_triples(layout.expected)
+    assert refusal(tmp_path, layout) == ""
+    if layout.settings:
+        assert "no usual pattern" in refusal(tmp_path) or "the sites are" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("layout", layouts(REFUSED))
-def test_a_layout_is_refused_with_what_was_found_and_the_setting_that_helps(layout: Layout, tmp_path):
-    make(tmp_path, layout.files)
-    try:
-        dataset = layout.dataset(tmp_path)
-        message = "\n".join(text for site in dataset.site_names() for text in dataset.cases_and_problems(site)[1])
-    except UserError as error:
-        message = str(error)
+def test_a_layout_is_refused_with_what_is_left_over_and_lines_that_are_patterns(layout: Layout, tmp_path):
+    message = refusal(make(tmp_path, layout.files), layout)
     assert [words for words in (str(tmp_path), *layout.expected.split(" | ")) if words not in message] == [], message
+    if not layout.settings and "the sites are" not in message and "ignored_names=" not in message:
+        image, mask = re.search(r"--set 'data.image=(.*?)' --set 'data.mask=(.*?)'", message).groups()
+        assert image != mask and (
+            mask == "PATTERN" or Folder(root=str(tmp_path), image=image, mask=mask).image == image
+        )

@@ -9,9 +9,9 @@ import pytest
 
 from medfed.config import strict_yaml
 from medfed.core.errors import UserError
-from medfed.datasets import camelyon17, datalists, dicom_files, dicom_names, pacs
+from medfed.datasets import camelyon17, dicom_files, dicom_names, pacs
 from medfed.datasets.folder import Folder
-from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.table import read_table
 
 TABLE = "site,image,mask,class\nA,A/images/a.nii,A/masks/a.nii,x\nA,A/images/b.nii,A/masks/b.nii,y\n"
 MSD = '{"training": [{"image": "images/a.nii", "label": "masks/a.nii"}]}'
@@ -28,26 +28,41 @@ def root(tmp_path) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize("dataset", [Folder, FolderClasses])
-def test_a_table_behind_a_link_out_of_the_data_is_not_read(root, dataset):
+def table(root: Path, name: str = "table.csv", **settings) -> Folder:
+    return Folder(root=str(root), table=name, **settings)
+
+
+def test_a_table_behind_a_link_out_of_the_data_is_not_read(root):
     (root / "table.csv").symlink_to(root.parent / "table.csv")
     with pytest.raises(UserError, match=f"{root / 'table.csv'}: this table lies outside .* data.follow_symlinks: true"):
-        dataset(root=str(root), datalist="table.csv").site_names()
-    assert dataset(root=str(root), datalist="table.csv", follow_symlinks=True).site_names() == ["A"]
+        table(root).site_names()
+    assert table(root, follow_symlinks=True).site_names() == ["A"]
     (root / "table.csv").unlink()
     (root.parent / "table.csv").rename(root / "real.csv")
     (root / "table.csv").symlink_to("real.csv")
-    assert len(dataset(root=str(root), datalist="table.csv").cases("A")) == 2
+    assert len(table(root).cases("A")) == 2
 
 
 def test_a_list_of_a_site_or_the_published_table_behind_a_link_is_not_read(root):
     (root / "A" / "dataset.json").symlink_to(root.parent / "list.json")
     with pytest.raises(UserError, match="dataset.json: this table lies outside"):
-        Folder(root=str(root)).cases("A")
-    assert [case.name for case in Folder(root=str(root), follow_symlinks=True).cases("A")] == ["a"]
+        table(root, "{site}/dataset.json").cases("A")
+    linked = table(root, "{site}/dataset.json", follow_symlinks=True)
+    assert [case.name for case in linked.cases("A")] == ["a"]
     (root / camelyon17.TABLE).symlink_to(root.parent / "table.csv")
     with pytest.raises(UserError, match="metadata.csv: this table lies outside"):
-        camelyon17.Camelyon17(root=str(root)).find_sites()
+        camelyon17.Camelyon17(root=str(root)).site_names()
+
+
+@pytest.mark.parametrize("linked", ["A", "A/masks", "A/masks/b.nii"])
+@pytest.mark.parametrize("start", ["", "ROOT/"])
+def test_a_file_in_a_table_behind_a_link_out_of_the_data_is_not_read(root, linked, start):
+    (root / linked).rename(root.parent / "moved")
+    (root / linked).symlink_to(root.parent / "moved")
+    (root / "table.csv").write_text(TABLE.replace(",A/", f",{start}A/").replace("ROOT", str(root)))
+    with pytest.raises(UserError, match="of the listed files lie outside .* data.follow_symlinks: true"):
+        table(root).cases("A")
+    assert len(table(root, follow_symlinks=True).cases("A")) == 2
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -66,21 +81,18 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
         ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
         ("a.json", '[{"site": "A", "image": "x", "mask": "y", "image": "z"}]', "the key 'image' twice"),
+        ("a.json", MSD.replace('"training"', '"training": [], "training"'), "the key 'training' twice"),
     ],
 )
 def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError) as error:
-        datalists.read_datalist(tmp_path / name)
-    assert words in str(error.value) and "not a JSON" not in str(error.value)
+    with pytest.raises(UserError, match=words):
+        read_table(tmp_path / name)
 
 
-def test_a_list_of_a_site_that_says_one_thing_twice_is_refused_unless_it_is_not_read(root):
-    (root / "A" / "dataset.json").write_text(MSD.replace('"training"', '"training": [], "training"'))
-    with pytest.raises(UserError, match="the key 'training' twice"):
-        Folder(root=str(root)).cases("A")
-    (root / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
-    assert datalists.read_datalist(root / "a.csv")[0].image == root / "x"
+def test_columns_that_are_not_read_may_be_repeated(tmp_path):
+    (tmp_path / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
+    assert read_table(tmp_path / "a.csv").iloc[0]["image"] == "x"
 
 
 @pytest.mark.parametrize("kind", ["[{}]", "{{{}}}"])

@@ -11,7 +11,7 @@ from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.datasets.checking import check_dataset
 from medfed.datasets.folder import Folder
-from medfed.datasets.mask_colours import LOST
+from medfed.datasets.mask_colours import BLURRED, LOST
 from medfed.datasets.splits import Split
 from medfed.experiments.loading import SiteImages
 from medfed.planning.fingerprint import take_fingerprint
@@ -20,14 +20,16 @@ from medfed.tasks.segmentation import Segmentation
 RED, GREEN, BLUE, GREY, BLACK, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128,) * 3, (0, 0, 0), (255,) * 3
 
 
-def folder_with(root: Path, colours: list, mode: str = "RGB", **settings) -> Folder:
+def folder_with(root: Path, colours: list, **settings) -> Folder:
     """A site with one image of one row, whose mask shows these colours from left to right."""
-    for name, pixels in (("images", np.arange(len(colours), dtype=np.uint8)[None] * 9), ("masks", np.uint8([colours]))):
-        (root / "north" / name).mkdir(parents=True, exist_ok=True)
-        image = Image.fromarray(pixels)
-        (image.convert(mode, palette=Image.Palette.ADAPTIVE) if mode == "P" and name == "masks" else image).save(
-            root / "north" / name / "a.png"
-        )
+    return folder_with_mask(root, Image.fromarray(np.uint8([colours])), "a.png", **settings)
+
+
+def folder_with_mask(root: Path, mask: Image.Image, name: str, quality: int = 75, **settings) -> Folder:
+    pixels = np.resize(np.arange(0, 250, 9, np.uint8), mask.size[::-1])
+    for kind, image in (("images", Image.fromarray(pixels)), ("masks", mask)):
+        (root / "north" / kind).mkdir(parents=True, exist_ok=True)
+        image.save(root / "north" / kind / (name if kind == "masks" else "a.png"), quality=quality)
     return Folder(root=str(root), **settings)
 
 
@@ -50,19 +52,54 @@ def test_grey_values_are_colours_and_a_colour_can_belong_to_two_structures(tmp_p
     assert mask_of(dataset) == [[0, 1, 1, 1, 0], [0, 0, 1, 0, 0]]
 
 
-@pytest.mark.parametrize("mode", ["RGB", "P"])
-def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_path, mode):
+@pytest.mark.parametrize(("name", "mode"), [("a.png", "RGB"), ("a.png", "P"), ("a.gif", "P")])
+def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_path, name, mode):
+    mask = Image.fromarray(np.uint8([[BLUE, RED, GREEN, WHITE]])).convert(mode, palette=Image.Palette.ADAPTIVE)
     meanings = {"b": "#00ff00", "a": "#ff0000", "background": ("#0000ff", "#ffffff")}
     settings = {"structure_names": ("a", "b"), "mask_colours": meanings}
-    dataset = folder_with(tmp_path, [BLUE, RED, GREEN, WHITE], mode, **settings)
+    dataset = folder_with_mask(tmp_path, mask, name, **settings)
     assert mask_of(dataset) == [[0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def jpeg(root: Path, colours: list, size: int, **settings) -> tuple[Folder, np.ndarray]:
+    """A dataset whose mask, saved with much loss, shows a disc within a disc; and the index of each pixel's colour."""
+    radius = np.hypot(*(np.indices((size, size)) - size / 2 + 0.3))
+    index = (radius < 0.35 * size).astype(int) + (radius < 0.18 * size)
+    mask = Image.fromarray(np.uint8(colours)[index])
+    return folder_with_mask(root, mask, "a.JPG", quality=50, **settings), index
+
+
+@pytest.mark.parametrize(
+    ("size", "colours"),
+    [(64, (BLACK, RED, BLUE)), (128, (WHITE, GREEN, BLACK)), (256, (WHITE, GREY, BLACK))],
+)
+def test_in_a_jpeg_file_each_pixel_takes_the_nearest_colour(tmp_path, size, colours):
+    meanings = dict(zip(("background", "rim", "cup"), (colours[0], colours[1], colours[2]), strict=True))
+    dataset, index = jpeg(tmp_path, colours, size, structure_names=("rim", "cup"), mask_colours=meanings)
+    (case,) = dataset.cases("north")
+    notices: list[str] = []
+    mask = dataset.read_mask(case, notices)
+    wrong = (mask[:, ..., 0].numpy() != np.stack([index == 1, index == 2])).any(0)
+    assert wrong.mean() < 0.01 and notices == [BLURRED]
+    case.mask_path.rename(case.mask_path.with_suffix(".png"))  # only JPEG changes colours
+    with pytest.raises(UserError, match="does not name"):
+        mask_of(Folder(root=str(tmp_path), structure_names=("rim", "cup"), mask_colours=meanings))
+
+
+@pytest.mark.parametrize("colours", [(BLACK, RED, BLUE), (BLACK, RED, (128, 0, 0)), (BLACK, GREY, RED)])
+def test_a_colour_without_a_name_is_refused_in_a_jpeg_file_too(tmp_path, colours):
+    """The second is a mixture of two named colours, as edges are, but it fills an area."""
+    dataset, _ = jpeg(tmp_path, colours, 128, mask_colours={"foreground": "#ff0000"})
+    with pytest.raises(UserError, match="does not name: .*most frequent ones to data.mask_colours"):
+        mask_of(dataset)
 
 
 def test_a_volume_has_grey_values(tmp_path):
     (tmp_path / "north").mkdir()
     for name, values in (("a", [[[5, 6, 7]]]), ("a_mask", [[[0, 300, 2]]])):
         nib.save(nib.Nifti1Image(np.int16(values), np.eye(4)), tmp_path / "north" / f"{name}.nii.gz")
-    dataset = Folder(root=str(tmp_path), mask_colours={"foreground": 2})
+    patterns = {"image": "{site}/{case}.*", "mask": "{site}/{case}_mask.*"}
+    dataset = Folder(root=str(tmp_path), mask_colours={"foreground": 2}, **patterns)
     with pytest.raises(UserError, match=r"name: 300 \(1 pixels\); expected 0 \(background\), 2 \(foreground\)"):
         mask_of(dataset)
 
@@ -153,6 +190,7 @@ class TestStoredChannels:
         ids=["a palette of greys first", "grey among colour", "colour"],
     )
     def test_the_channels_are_those_that_all_images_need(self, tmp_path, images, channels, is_repeated):
-        dataset = self.dataset(tmp_path, *images)
-        assert (dataset.image_channels, dataset.grey_to_rgb) == (channels, is_repeated)
-        assert all(len(dataset.read_image(case, [])) == channels for case in dataset.cases("north"))
+        dataset, notices = self.dataset(tmp_path, *images), []
+        assert dataset.image_channels == channels
+        assert all(len(dataset.read_image(case, notices)) == channels for case in dataset.cases("north"))
+        assert ("grey repeated as RGB" in notices) == is_repeated

@@ -56,7 +56,7 @@ def test_a_jpeg_with_many_scans_is_refused_before_it_is_decoded(tmp_path, monkey
         read_image_file(path, None, [])
     monkeypatch.setattr(image_files.np, "asarray", lambda image: pytest.fail("decoded"))
     path.write_bytes(colour.getvalue()[:-2] + last * 100 + colour.getvalue()[-2:])
-    assert image_files.needed_channels([path]) == (3, False), "the header says colour"
+    assert image_files.needed_channels([path]) == 3, "the header says colour"
 
 
 def test_a_table_of_intensities_is_refused(tmp_path):

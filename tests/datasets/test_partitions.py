@@ -17,7 +17,7 @@ IMAGE = Path("i")
 
 
 def cases(site: str, n: int, images: int = 1) -> list[Case]:
-    return [Case(site, f"{p:04d}_{i}", IMAGE, None, f"{p:04d}") for p in range(n) for i in range(images)]
+    return [Case(site, f"{p:04d}_{i}", IMAGE, (), f"{p:04d}") for p in range(n) for i in range(images)]
 
 
 def sites(sizes=PACS, images: int = 1) -> dict[str, Split]:
@@ -123,7 +123,7 @@ def test_all_images_of_a_person_are_at_one_client(rule):
 def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images():
     """Ten images, four of one patient: each half may differ from five images by at most two, half of that patient's."""
     sizes = [4, 1, 1, 1, 1, 1, 1]
-    of = [Case("north", f"{p}_{i}", IMAGE, None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
+    of = [Case("north", f"{p}_{i}", IMAGE, (), f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
         clients = partitions.assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
         assert all(3 <= len(client) <= 7 for client in clients) and sum(map(len, clients)) == 10
@@ -162,7 +162,7 @@ def test_more_clients_than_patients_and_clients_without_an_image_are_refused_by_
     """One patient has 90 of 99 images, more than the shares of three of the four clients."""
     with pytest.raises(ValueError, match="7 clients share 6 training patients; expected at most 6 clients"):
         partition(sites({"a": 3, "b": 3}, images=9), 7, "domains", 0)
-    lopsided = [Case("a", f"big{i}", Path("i"), None, "big") for i in range(90)] + cases("a", 9)
+    lopsided = [Case("a", f"big{i}", Path("i"), (), "big") for i in range(90)] + cases("a", 9)
     sentence = "[12] of 4 clients would have no training image, the first is client_.; .*fewer"
     with pytest.raises(ValueError, match=sentence):
         partition({"a": Split(lopsided, [], [])}, 4, "domains", 0)

@@ -32,7 +32,7 @@ def test_the_published_layout_is_found_and_both_zones_are_the_prostate(root):
     data = Prostate(root=str(root))
     assert data.site_names() == ["BMC", "RUNMC"]
     assert [case.name for case in data.cases("RUNMC")] == ["Case00", "Case01"]
-    assert data.cases("BMC")[0].mask.name == "Case00_Segmentation.nii.gz"
+    assert data.cases("BMC")[0].mask_path.name == "Case00_Segmentation.nii.gz"
     assert (data.channels, data.structures, data.intensity_range, data.is_phantom) == (1, ("prostate",), None, False)
     volume = data.load(data.cases("RUNMC")[0])
     assert volume.mask.meta["label_values"] == [0, 1, 2]
@@ -52,11 +52,11 @@ def test_older_folder_names_mean_the_same_sites(tmp_path):
 
 def test_equal_names_of_files_and_two_folders_of_a_site_are_named(root):
     nib.save(nib.load(root / "BMC" / "Case00.nii.gz"), root / "BMC" / "case00.nii")
-    with pytest.raises(UserError, match="another file has the same name"):
+    write_case(root / "ISBI", "Case07")
+    with pytest.raises(UserError, match="case00.nii: another image of the same case: BMC/Case00.nii.gz"):
         Prostate(root=str(root)).cases("BMC")
-    write_case(root / "ISBI")
-    with pytest.raises(UserError, match="RUNMC.* and .*ISBI: both folders are the site RUNMC"):
-        Prostate(root=str(root)).site_names()
+    with pytest.raises(UserError, match="ISBI and .*RUNMC: both folders are the site RUNMC"):
+        Prostate(root=str(root)).cases("RUNMC")
 
 
 def test_only_the_sites_in_the_config_are_used_and_unknown_or_missing_ones_are_named(root, tmp_path_factory):

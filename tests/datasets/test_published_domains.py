@@ -1,4 +1,4 @@
-"""PACS, Office-Home, VLCS and Digits-DG: published collections in the layout of `folder_classes`."""
+"""PACS, Office-Home, VLCS and Digits-DG: published collections of objects in folders of classes."""
 
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.case import Case
 from medfed.datasets.checking import check_dataset
 from medfed.datasets.digits_dg import DigitsDG
-from medfed.datasets.folder_classes import FolderClasses
 from medfed.datasets.fundus import Fundus
 from medfed.datasets.officehome import OfficeHome
 from medfed.datasets.pacs import PACS
@@ -27,11 +26,11 @@ from medfed.federation.settings import Federation
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
-def make_folders(root: Path, sites, n_classes: int, parts=("",)) -> Path:
+def make_images(root: Path, sites, n_classes: int, part: str = "") -> Path:
+    """An image of each class at each site."""
     for site in sites:
-        for part in parts:
-            for number in range(n_classes):
-                (root / site / part / f"class {number}").mkdir(parents=True)
+        for number in range(n_classes):
+            save_pixels(root / site / part / f"class {number}" / "a.png", np.zeros((2, 2, 3)))
     return root
 
 
@@ -51,7 +50,6 @@ def digits_root(tmp_path) -> Path:
 def pacs_root(tmp_path) -> Path:
     """Ten dogs and one image of each other class in each domain; the file README.txt is no domain."""
     (tmp_path / "README.txt").write_text("x")
-    (tmp_path / "Train val splits").mkdir()
     for number, site in enumerate(PACS.published_counts):
         for label, name in enumerate(CLASSES):
             for k in range(10 if label == 0 else 1):
@@ -72,14 +70,13 @@ def lists(pacs_root, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dataset", [PACS, OfficeHome, VLCS, DigitsDG])
-def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(dataset, tmp_path):
+@pytest.mark.parametrize(("dataset", "part"), [(PACS, ""), (OfficeHome, ""), (VLCS, ""), (DigitsDG, "val")])
+def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(dataset, part, tmp_path):
     sites, n = tuple(dataset.published_counts), dataset.published_n_classes
-    parts = tuple(dataset.split_folders or ("",))
-    assert recognise(make_folders(tmp_path / "whole", sites, n, parts)) == dataset(root=str(tmp_path / "whole"))
-    assert dataset.recognise(make_folders(tmp_path / "few classes", sites, n - 1, parts)) is None
-    assert dataset.recognise(make_folders(tmp_path / "few sites", sites[1:], n, parts)) is None
-    assert dataset.recognise(make_folders(tmp_path / "other parts", sites, n, ("test",))) is None
+    assert recognise(make_images(tmp_path / "whole", sites, n, part)) == dataset(root=str(tmp_path / "whole"))
+    assert dataset.recognise(make_images(tmp_path / "few classes", sites, n - 1, part)) is None
+    assert dataset.recognise(make_images(tmp_path / "few sites", sites[1:], n, part)) is None
+    assert dataset.recognise(make_images(tmp_path / "other parts", sites, n, "test")) is None
 
 
 def test_the_published_counts_sum_to_the_number_of_images_or_patients():
@@ -96,14 +93,15 @@ def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_datase
     path = tmp_path / "a.png"
     Image.fromarray(np.full((96, 96), 4095, np.uint16)).save(path)
     with pytest.raises(UserError, match=f"^{path}: the image .*8 bits, .* save it as 8-bit RGB$") as error:
-        dataset(root=str(tmp_path)).read_image(Case("a", "a", path, None), [])
+        dataset(root=str(tmp_path)).read_image(Case("a", "a", path), [])
     assert "data." not in str(error.value)
 
 
-def test_other_folders_of_the_collection_are_no_sites(pacs_root):
+def test_other_folders_of_the_collection_are_no_sites_and_are_named(pacs_root):
+    save_pixels(pacs_root / "Train val splits" / "dog" / "a.png", np.zeros((2, 2, 3)))
     data = PACS(root=str(pacs_root))
     assert data.site_names() == ["art_painting", "cartoon", "photo", "sketch"] and data.classes == CLASSES
-    assert "Train val splits" in FolderClasses(root=str(pacs_root)).site_names()
+    assert [text.split(": ")[0] for text in data.found.unread] == [f"{pacs_root}/Train val splits"]
 
 
 def test_the_lists_of_pacs_decide_the_split_and_an_image_in_no_list_or_a_missing_list_is_named(pacs_root, lists):
@@ -150,8 +148,9 @@ def test_the_check_of_digits_dg_reads_all_images_and_names_what_is_missing(digit
     assert not report.problems and [site.n_cases for site in report.sites] == [30, 30, 30, 27]
     assert [text for text in report.warnings if "published" not in text] == ["syn: no images of the class '3'"]
     (digits_root / "mnist" / "val").rename(digits_root / "mnist" / "test")
-    with pytest.raises(UserError, match="mnist/val: this folder of the site mnist does not exist; expected ROOT/DOM"):
-        DigitsDG(root=str(digits_root)).cases("mnist")
+    warnings = check_dataset(DigitsDG(root=str(digits_root))).warnings
+    assert "mnist: found 20 cases, but the published collection has 6000" in warnings
+    assert any(text.startswith(f"{digits_root}/mnist: not read") and "mnist/test/" in text for text in warnings)
 
 
 def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs_root):

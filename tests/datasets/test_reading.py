@@ -166,8 +166,8 @@ class TestAnyFile:
     def test_a_dicom_file_is_recognised_and_an_unknown_ending_lists_the_known_ones(self, tmp_path):
         (tmp_path / "a.nii").write_bytes(bytes(128) + b"DICM" + bytes(300))
         refused(grey, tmp_path / "a.nii", "DICOM", "dcm2niix")
-        (tmp_path / "a.gif").write_text("x")
-        refused(grey, tmp_path / "a.gif", "not supported", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
+        (tmp_path / "a.webp").write_text("x")
+        refused(grey, tmp_path / "a.webp", "not supported", ".nii.gz, .nii, .mha, .mhd, .nrrd, .png")
 
     def test_spaces_unicode_and_long_paths_work(self, tmp_path):
         folder = tmp_path / "Hôpital Saint-Louis α" / ("x" * 200)
@@ -199,6 +199,24 @@ class TestImageFiles:
         np.testing.assert_allclose(image[:, 8, 8, 0].numpy(), [250, 120, 10], atol=4)
         assert notices == ["CMYK converted to RGB"]
 
+    def test_a_grey_image_is_repeated_as_rgb_with_a_notice(self, tmp_path):
+        path, notices = write_image(tmp_path / "a.png", colours()[..., 0]), []
+        np.testing.assert_array_equal(read_image(path, 3, notices)[..., 0].numpy(), [colours()[..., 0]] * 3)
+        assert notices == ["grey repeated as RGB"]
+
+    def test_a_gif_is_read_and_an_animated_one_is_refused(self, tmp_path):
+        """The indices of a mask's palette are no labels: Pillow gives 0 to white here, and 2 to black."""
+        array = colours(4, 8)
+        read = read_image(write_image(tmp_path / "a.gif", array), 3, [])
+        np.testing.assert_array_equal(read[..., 0].numpy(), array.transpose(2, 0, 1))
+        values = np.uint8([[0, 0, 0, 128], [0, 0, 128, 255]])
+        read = read_labels(write_image(tmp_path / "m.gif", values, "RGB"), [])
+        np.testing.assert_array_equal(read[0, ..., 0].numpy(), values)
+        pages = [Image.fromarray(np.full((4, 4), grey, np.uint8)) for grey in (0, 200)]
+        pages[0].save(tmp_path / "b.gif", save_all=True, append_images=pages[1:])
+        for read in (grey, labels):
+            refused(read, tmp_path / "b.gif", "2 pages; expected one page")
+
     def test_alpha_is_dropped_and_an_image_is_rotated_as_its_exif_data_require(self, tmp_path):
         """Orientation 6: the stored image must be rotated by 90 degrees clockwise to be upright."""
         exif, notices = Image.Exif(), []
@@ -228,7 +246,6 @@ class TestImageFiles:
         cases = [
             (deep, 1, "0 to 4095; expected 8 bits; save it as 8-bit grey$"),
             (deep, 3, "save it as 8-bit RGB$"),
-            (write_image(tmp_path / "d.png", colours()[..., 0]), 3, "is grey; expected colour; save it as RGB$"),
             (colour, 1, "is in colour; expected grey; save it as grey$"),
             (volume, 1, "keep only one of these volumes$"),
         ]

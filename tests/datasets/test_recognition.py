@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from folder_layouts import make
 
 import medfed
 from medfed.core import registry
@@ -19,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Found
 from medfed.datasets.card import Card
-from medfed.datasets.case import Case
 
 @dataclass(frozen=True)
 class Spleens(Dataset):
@@ -36,19 +36,15 @@ class Spleens(Dataset):
     def channels(self) -> int:
         return 1
 
-    def find_sites(self) -> dict[str, Path]:
-        return {"north": Path(self.root)}
-
-    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        return [], []
+    def scan(self) -> Found:
+        return Found({"north": []})
 '''
 
 
 @pytest.fixture
 def scans(tmp_path) -> Path:
     """A folder that only the new dataset recognises; to the others it is any folder of sites."""
-    (tmp_path / "scans" / "north").mkdir(parents=True)
-    (tmp_path / "scans" / "scanners.csv").touch()
+    make(tmp_path / "scans", "{north,south}/{images,masks}/{a,b}.png scanners.csv")
     return tmp_path / "scans"
 
 
@@ -66,7 +62,8 @@ def new_file(tmp_path, monkeypatch):
 
 
 def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans, request):
-    assert recognise(scans) == Folder(root=str(scans)), "without the file, it is any folder"
+    usual = Folder(root=str(scans), image="{site}/images/{case}.*", mask="{site}/masks/{case}.*")
+    assert recognise(scans) == usual, "without the file, it is any folder"
     request.getfixturevalue("new_file")
     assert "spleens" in registry.known_names("datasets")
     dataset = recognise(scans)
@@ -85,15 +82,12 @@ def test_a_dataset_is_checked_by_its_name_also_from_outside(scans, tmp_path, mon
 
 
 def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, new_file):
-    for name in ("Case00.nii.gz", "Case00_segmentation.nii.gz"):
-        (scans / "UCL").mkdir(exist_ok=True)
-        (scans / "UCL" / name).touch()
+    make(scans, "UCL/Case00{,_segmentation}.nii.gz")
     with pytest.raises(UserError, match="several datasets: prostate and spleens; .*--dataset NAME"):
         recognise(scans)
     assert type(recognise(scans, "spleens")).__name__ == "Spleens"
 
 
 @pytest.mark.parametrize("name", sorted(registry.known_names("datasets")))
-def test_a_phantom_is_never_recognised_and_an_empty_folder_is_any_folder(name, tmp_path):
-    dataset = registry.resolve("datasets", name).recognise(tmp_path)
-    assert dataset == (Folder(root=str(tmp_path)) if name == "folder" else None)
+def test_no_dataset_is_recognised_in_an_empty_folder(name, tmp_path):
+    assert registry.resolve("datasets", name).recognise(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Several masks of an image, files that are no masks, sides and letters: joined, left out, or asked about."""
+"""Several masks of an image are joined or show a structure each; each site reads its masks in its own way."""
 
 import nibabel as nib
 import numpy as np
@@ -9,8 +9,8 @@ from PIL import Image
 from medfed.core.errors import UserError
 from medfed.datasets.check_groups import format_groups
 from medfed.datasets.folder import Folder
-from medfed.datasets.name_pairs import belong_to_others, pair_names
-from medfed.datasets.recognition import recognise
+
+LESIONS = {"image": "{site}/{case}.png", "mask": "{site}/{case}_mask{number:.*}.png"}
 
 
 def write_masks(folder, **places):
@@ -22,31 +22,69 @@ def write_masks(folder, **places):
         save_pixels(folder / f"{name}.png", pixels)
 
 
-def test_the_lesions_of_an_image_are_joined_if_the_setting_says_so(tmp_path):
+def shown(dataset: Folder, site: str = "n") -> list[list[list[int]]]:
+    """Return the pixels of each structure in the mask of the only case of a site."""
+    (case,) = dataset.cases(site)
+    return [channel[..., 0].nonzero().tolist() for channel in dataset.load(case).mask]
+
+
+def test_masks_that_differ_in_a_field_or_in_a_list_of_patterns_are_joined(tmp_path):
     write_masks(tmp_path / "n", a_mask=(0, 0), a_mask_1=(1, 2), a_mask_2=(3, 3))
-    with pytest.raises(UserError, match="second mask of the image a; .* data.merge_masks: true to join the masks"):
-        Folder(root=str(tmp_path)).cases("n")
-    dataset = Folder(root=str(tmp_path), merge_masks=True)
-    make(tmp_path, "s/images/{a,b}.png s/masks/{a,b}/{1,2,3}.png")
-    assert [case.files[1:] for case in dataset.cases("s")] == [
-        tuple(tmp_path / "s" / "masks" / name / f"{number}.png" for number in (1, 2, 3)) for name in "ab"
-    ]
-    (case,) = dataset.cases("n")
-    assert [path.name for path in case.files] == ["a.png", "a_mask.png", "a_mask_1.png", "a_mask_2.png"]
-    assert dataset.load(case).mask[0, ..., 0].nonzero().tolist() == [[0, 0], [1, 2], [3, 3]]
-    assert dataset.unread([case, *dataset.cases("s")], []) == []
+    assert shown(Folder(root=str(tmp_path), **LESIONS)) == [[[0, 0], [1, 2], [3, 3]]]
+    listed = {"image": "{site}/a.png", "mask": ("{site}/a_mask_1.png", "{site}/a_mask_2.png")}
+    assert shown(Folder(root=str(tmp_path), **listed, ignored_names=("a_mask.png",))) == [[[1, 2], [3, 3]]]
+
+
+def test_masks_of_structures_are_read_from_their_files_and_may_have_values_of_their_own(tmp_path):
+    write_masks(tmp_path / "n", a_sc=(0, 0), a_gm=(1, 2))
+    mask = {"cord": "{site}/{case}_sc.png", "grey": "{site}/{case}_gm.png"}
+    dataset = Folder(root=str(tmp_path), image="{site}/{case}.png", mask=mask)
+    assert dataset.structures == ("cord", "grey") and shown(dataset) == [[[0, 0]], [[1, 2]]]
+    save_pixels(tmp_path / "n" / "a_sc.png", np.arange(16).reshape(4, 4))
+    values = Folder(root=str(tmp_path), image="{site}/{case}.png", mask=mask, mask_values={"cord": (4, 5)})
+    with pytest.raises(UserError, match=r"a_sc.png: .*mask_values"):
+        shown(values)
+    save_pixels(tmp_path / "n" / "a_sc.png", 4 * np.eye(4))
+    assert shown(values) == [[[0, 0], [1, 1], [2, 2], [3, 3]], [[1, 2]]]
+    (tmp_path / "n" / "a_gm.png").unlink()
+    (problem,) = Folder(root=str(tmp_path), image="{site}/{case}.png", mask=mask).cases_and_problems("n")[1]
+    assert "n/a.png: this image has no mask of grey" in problem
+
+
+def test_each_site_reads_its_masks_in_its_own_way(tmp_path):
+    """Zeros and ones, GIF, soft edges, JPEG, and a colour; the same structure at each site."""
+    mask = np.zeros((16, 16), np.uint8)
+    mask[:8] = 1
+    soft = np.where(mask > 0, 200, 90)
+    colour = np.zeros((16, 16, 3))
+    colour[..., 1] = mask * 255.0
+    colour[12:, :, 0] = 255
+    for site in ("binary", "gif", "soft", "jpeg", "colour"):
+        save_pixels(tmp_path / site / "images" / "a.png", np.arange(256).reshape(16, 16))
+    save_pixels(tmp_path / "binary" / "masks" / "a.png", mask)
+    save_pixels(tmp_path / "gif" / "masks" / "a.gif", mask * 255)
+    save_pixels(tmp_path / "soft" / "masks" / "a.png", soft)
+    save_pixels(tmp_path / "jpeg" / "masks" / "a.jpg", mask * 255)
+    save_pixels(tmp_path / "colour" / "masks" / "a.png", colour)
+    by_site = {
+        "soft": {"mask_threshold": 128},
+        "jpeg": {"mask_threshold": 128},
+        "colour": {"mask_colours": {"foreground": "#00ff00", "background": ["#000000", "#ff0000"]}},
+    }
+    dataset = Folder(root=str(tmp_path), by_site=by_site)
+    expected = [np.argwhere(mask).tolist()]
+    assert {site: shown(dataset, site) == expected for site in dataset.site_names()} == dict.fromkeys(
+        ("binary", "colour", "gif", "jpeg", "soft"), True
+    )
+    with pytest.raises(UserError, match=r"soft/masks/a.png: .*values"):
+        shown(Folder(root=str(tmp_path)), "soft")
 
 
 def test_the_masks_of_a_case_are_joined_only_if_they_have_the_same_size(tmp_path):
-    for patient in ("p1", "p2"):
-        write_masks(tmp_path / "n" / patient, seg_left=(0, 0), seg_right=(1, 1), left_mask=(0, 0), right_mask=(1, 1))
-        for name in ("seg_left", "seg_right"):
-            (tmp_path / "n" / patient / f"{name}.png").unlink()
-    dataset = Folder(root=str(tmp_path), merge_masks=True)
-    assert [dataset.load(case).mask.sum() for case in dataset.cases("n")] == [2, 2]
-    Image.new("L", (5, 4)).save(tmp_path / "n" / "p1" / "right_mask.png")
-    with pytest.raises(UserError, match="right_mask.png: the mask has 4 x 5 x 1 voxels, and left_mask.png of the same"):
-        dataset.load(dataset.cases("n")[0])
+    write_masks(tmp_path / "n", a_mask_left=(0, 0), a_mask_right=(1, 1))
+    Image.new("L", (5, 4)).save(tmp_path / "n" / "a_mask_right.png")
+    with pytest.raises(UserError, match="a_mask_right.png: the mask has 4 x 5 x 1 voxels"):
+        shown(Folder(root=str(tmp_path), **LESIONS))
 
 
 def test_a_mask_whose_axes_are_reversed_is_turned_unless_the_geometry_is_ignored(tmp_path):
@@ -57,41 +95,20 @@ def test_a_mask_whose_axes_are_reversed_is_turned_unless_the_geometry_is_ignored
     reverse = np.diag([-1, 1, 1, 1.0])
     reverse[0, 3] = 1
     nib.save(nib.Nifti1Image(mask[::-1], reverse), tmp_path / "n" / "a_mask.nii")
-    volume = (dataset := Folder(root=str(tmp_path))).load(dataset.cases("n")[0])
+    settings = {"root": str(tmp_path), "image": "{site}/{case}.nii", "mask": "{site}/{case}_mask.nii"}
+    volume = (dataset := Folder(**settings)).load(dataset.cases("n")[0])
     assert volume.image[volume.mask > 0].tolist() == [1]
     assert "axes of the mask reordered as in its image" in volume.notices
-    ignoring = Folder(root=str(tmp_path), ignore_mask_geometry=True).load(dataset.cases("n")[0])
+    ignoring = Folder(**settings, ignore_mask_geometry=True).load(dataset.cases("n")[0])
     assert ignoring.image[ignoring.mask > 0].tolist() == [13]
 
 
-def test_problems_of_one_cause_are_one_paragraph_whatever_the_names_of_the_patients(tmp_path):
-    make(tmp_path, "{n,s}/{anna,bert,c7}{,_mask,_mask_1}.png s/{anna,bert}_mask_2.png")
-    for suffix in ("", "_mask", "_mask_1"):
-        (tmp_path / "n" / f"c7{suffix}.png").rename(tmp_path / "n" / f"c (7){suffix}.png")
-    problems = [text for site in "ns" for text in recognise(tmp_path).cases_and_problems(site)[1]]
+@pytest.mark.parametrize(
+    "files", ["{anna,bert,c7}.{png,jpg}", "{anna,bert,c7}.png", "{anna,bert,c7}_mask.png"], ids=["two", "image", "mask"]
+)
+def test_problems_of_one_cause_are_one_paragraph_whatever_the_names_of_the_patients(files, tmp_path):
+    make(tmp_path, f"{{n,s}}/{files} {{n,s}}/x{{,_mask}}.png")
+    dataset = Folder(root=str(tmp_path), image="{site}/{case}.*", mask="{site}/{case}_mask.*")
+    problems = [text for site in "ns" for text in dataset.cases_and_problems(site)[1]]
     lines = format_groups(problems, str(tmp_path), ["n", "s"])
-    assert len(problems) == 8 and lines[0].startswith("  8 files: is a second mask of the image anna;")
-    assert "data.ignored_names: ['*_mask_1.*', '*_mask_2.*']" in " ".join(" ".join(lines).split())
-    folders = [f"/data/P{n}/x: there is no folder x in /data/P{n}/masks; add it" for n in range(300)]
-    folders += [f"/data/x/{name}: there is no folder {name} in /data/masks; add it" for name in ("anna", "bert")]
-    assert len(format_groups(folders, "/data", [])) == 3
-
-
-def test_folders_of_sides_and_findings_are_no_patients(tmp_path):
-    make(tmp_path / "a", "{n,s}/{images,masks}/{left,right}/{p1,p2}.png")
-    assert [case.patient for case in recognise(tmp_path / "a").cases("n")] == ["p1", "p2", "p1", "p2"]
-    make(tmp_path / "b", "{n,s}/{benign,malignant}/{1,2}{,_mask}.png")
-    assert len({case.patient for case in recognise(tmp_path / "b").cases("n")}) == 4
-
-
-def test_a_letter_counts_if_the_name_says_that_it_is_a_mask():
-    assert belong_to_others("p0_A", "p0_B_mask") and belong_to_others("a_7", "GT_b_7")
-    assert not belong_to_others("p0_A", "p0_B") and not belong_to_others("scan_a", "a_mask")
-    assert pair_names(["p0_A", "p1_A"], ["p0_B_mask", "p1_B_mask"]).image_of == {}
-
-
-def test_a_table_of_classes_in_the_folder_of_a_site_is_named(tmp_path):
-    make(tmp_path, "{n,s}/images/{1,2}.png")
-    (tmp_path / "n" / "labels.csv").write_text("image;label\nimages/1.png;cat\n")
-    _, (problem,) = recognise(tmp_path).cases_and_problems("n")
-    assert "if labels.csv names the class of each image, write one table for all sites" in problem
+    assert lines[0].startswith("  6 files: ") and "n/anna" in lines[1]

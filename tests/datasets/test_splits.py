@@ -9,7 +9,7 @@ from medfed.datasets.splits import split
 
 def cases(n: int, site: str = "north", visits: int = 1) -> list[Case]:
     return [
-        Case(site, f"p{patient:02d}_{visit}", Path("i"), Path("m"), f"p{patient:02d}")
+        Case(site, f"p{patient:02d}_{visit}", Path("i"), (), f"p{patient:02d}")
         for patient in range(n)
         for visit in range(visits)
     ]
@@ -69,7 +69,7 @@ def test_ratios_that_leave_nothing_are_refused(ratios):
 
 
 def test_a_published_split_decides_and_validation_comes_out_of_its_training_part():
-    cases = [Case("A", f"{i:02d}", Path("i"), Path("m"), part="train" if i < 20 else "test") for i in range(30)]
+    cases = [Case("A", f"{i:02d}", Path("i"), part="train" if i < 20 else "test") for i in range(30)]
     parts = split(cases, 0, 0.1, 0.5)
     assert [case.name for case in parts.test] == [f"{i}" for i in range(20, 30)]
     assert len(parts.validation) == 2 and len(parts.train) == 18

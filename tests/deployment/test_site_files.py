@@ -55,3 +55,26 @@ def test_a_plan_may_not_name_the_file_of_the_secret_and_the_hospital_may(tmp_pat
         (tmp_path / "plan.yaml").write_text(PLAN.format(plan))
         site_file.write_text("site: HK\nagrees: {rounds: 1}\ndata: {dicom_salt: salt}\n")
         assert read_site_file(site_file)[1].data.dicom_salt == str(tmp_path / "salt")
+
+
+@pytest.mark.parametrize("table", ["/etc/list.csv", "../list.csv", "lists/../../list.csv"])
+def test_a_plan_may_name_a_table_only_inside_the_images_and_the_hospital_any(tmp_path, table):
+    site_file, plan = tmp_path / "HK.yaml", tmp_path / "plan.yaml"
+    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
+    plan.write_text(PLAN.format(f", table: {table}"))
+    with pytest.raises(UserError, match="plan.yaml: data.table: .* set data.table in .*HK.yaml"):
+        read_site_file(site_file)
+    site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{table: {table}}}\n")
+    for of_plan in (table, "lists/list.csv"):
+        plan.write_text(PLAN.format(f", table: {of_plan}"))
+        assert read_site_file(site_file)[1].data.table == table
+    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
+    assert read_site_file(site_file)[1].data.table == "lists/list.csv"
+
+
+def test_patterns_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):
+    (tmp_path / "plan.yaml").write_text(PLAN.format(", mask: {cup: '{site}/a', disc: '{site}/b'}, by_site: {HK: {}}"))
+    own = {"mask": {"cup": "{site}/cup/{case}.png"}, "by_site": {"St. Mary": {"mask_threshold": 9.0}}}
+    (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {own}\n")
+    data = read_site_file(tmp_path / "HK.yaml")[1].data
+    assert {"mask": data.mask, "by_site": data.by_site} == own

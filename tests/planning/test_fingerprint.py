@@ -59,7 +59,7 @@ def test_further_cases_are_read_until_a_mask_shows_the_structure(lines, monkeypa
     monkeypatch.setattr(fingerprint_module, "MAX_READ", 1)
     whole = take_fingerprint(lines, ["a"], 0)
     read, paths = fingerprint_module._read, []
-    monkeypatch.setattr(fingerprint_module, "_read", lambda *case: (paths.append(case[1].mask), read(*case))[1])
+    monkeypatch.setattr(fingerprint_module, "_read", lambda *case: (paths.append(case[1].mask_path), read(*case))[1])
     take_fingerprint(lines, ["a"], 0)
     for path in paths:
         save_pixels(path, np.zeros((40, 100)))
@@ -74,7 +74,7 @@ def test_slices_of_volumes_are_counted_and_have_a_spacing(tmp_path):
         for name, array in (("", image), ("_mask", (image > 0.5).astype(np.uint8))):
             (tmp_path / "a").mkdir(exist_ok=True)
             nib.save(nib.Nifti1Image(array, np.diag([0.5, 0.25, 3, 1])), tmp_path / "a" / f"c{number}{name}.nii.gz")
-    fingerprint = take_fingerprint(Folder(root=str(tmp_path)), ["a"], 0)
+    fingerprint = take_fingerprint(recognise(tmp_path), ["a"], 0)
     assert fingerprint.sites[0].n_training == 2 * 5
     assert (fingerprint.height, fingerprint.width, fingerprint.depth) == (12, 20, 5)
     assert fingerprint.spacing_mm == (0.5, 0.25, 3)
@@ -96,4 +96,4 @@ def test_channels_are_those_of_the_training_images(lines):
     assert with_channels_of(lines, cases).channels == 1
     save_pixels(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
     mixed = with_channels_of(lines, cases)
-    assert isinstance(mixed, Folder) and mixed.channels == 3 and mixed.grey_to_rgb
+    assert isinstance(mixed, Folder) and mixed.channels == 3

@@ -255,11 +255,9 @@ def test_a_cup_outside_the_disc_and_a_dropped_alpha_channel_are_noticed(eyes):
     assert "south: cup with no disc around it: in 1 of 3 cases, the first is a" in eyes.check()[1]
 
 
-def test_a_grey_image_among_colour_images_is_refused_unless_allowed(eyes):
+def test_a_grey_image_among_colour_images_is_repeated_with_a_notice(eyes):
     path = eyes.place / "data" / "south" / "images" / "a.png"
     Image.open(path).convert("L").save(path)
-    eyes.refused_before_training("south/images/a.png: the image is grey; expected colour; set data.grey_to_rgb: true")
-    eyes.replace("image_size", "grey_to_rgb: true, image_size")
     eyes.goes_on("south: 1 of 3 images: grey repeated as RGB")
 
 

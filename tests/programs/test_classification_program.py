@@ -156,7 +156,7 @@ def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
         return torch.full((len(samples), 2), 0.5, dtype=torch.float64)
 
     monkeypatch.setattr(Classification, "probabilities", probabilities)
-    cases = [Case("A", f"{i >= 128}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)]
+    cases = [Case("A", f"{i >= 128}/{i:03d}", Path("x"), (), f"{i}", int(i >= 128)) for i in range(256)]
     task = Classification(("no", "yes"), 3, 8)
     result = task.evaluate(None, SimpleNamespace(), cases, "unseen", lambda case, notices: None, lambda n: None)
     assert len(result.rows) == 256 and batches == [{0, 1}] * 4

@@ -10,6 +10,7 @@ from medfed import init
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load, load_text
 from medfed.data import main
+from medfed.datasets.folder import IMAGE, MASK
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 
 
@@ -25,6 +26,12 @@ def root(tmp_path) -> Path:
     return tmp_path / "sites"
 
 
+def block(root: Path, more: str = "") -> str:
+    """The block `data` that the check prints."""
+    lines = ["name: folder", f"root: {root}", f"image: '{IMAGE}'", f"mask: '{MASK}'", f"image_channels: 3{more}"]
+    return "\n  ".join(["data:", *lines]) + "\n"
+
+
 def test_without_arguments_every_dataset_has_a_line_and_a_card_has_licence_layout_and_citation(capsys):
     assert main([]) == 0
     output = capsys.readouterr().out
@@ -38,14 +45,15 @@ def test_without_arguments_every_dataset_has_a_line_and_a_card_has_licence_layou
 def test_checking_a_correct_folder_returns_0_and_prints_its_config(root, capsys):
     assert main(["check", str(root), "--quiet"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n")
+    assert captured.out.startswith(block(root))
     assert captured.out.endswith("0 problems, 0 warnings.\n") and captured.err == ""
 
 
 def test_problems_return_2_and_are_in_the_json_report(root, tmp_path, capsys):
     (root / "north" / "images" / "a.png").write_text("no picture")
     (root / "south" / "masks" / "b.png").unlink()
-    assert main(["check", str(root), "--quiet", "--json", str(tmp_path / "new" / "report.json")]) == 2
+    flags = ["--quiet", "--set", f"data.image={IMAGE}", "--json", str(tmp_path / "new" / "report.json")]
+    assert main(["check", str(root), *flags]) == 2
     assert capsys.readouterr().out.endswith("2 problems, 0 warnings.\n")
     report = json.loads((tmp_path / "new" / "report.json").read_text())
     assert [Path(problem.partition(":")[0]).name for problem in report["problems"]] == ["b.png", "a.png"]
@@ -77,42 +85,44 @@ def test_a_setting_is_tried_without_a_config(root, capsys):
     assert "4 files: the mask has the values 3, 250" in output and "data.mask_values" in output
     assert main(["check", str(root), "--quiet", "--set", "data.mask_threshold=128"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n  mask_threshold: 128")
+    assert output.startswith(block(root, "\n  mask_threshold: 128.0"))
     assert output.endswith("0 problems, 0 warnings.\n")
 
 
 @pytest.fixture
 def cases(tmp_path) -> Path:
-    """Two sites with folders of cases: the names of image and mask are found out only for the folder as a whole."""
+    """Two sites with folders of cases, each with an image and a mask."""
     for number, path in enumerate(f"{site}/{case}" for site in ("north", "south") for case in "abc"):
         (tmp_path / "cases" / path).mkdir(parents=True)
-        for name in ("t2", "adc", "mask"):
+        for name in ("t2", "mask"):
             image = np.random.default_rng((number, len(name))).integers(0, 256, (6, 8))
             image = 255 * (image > 99) if name == "mask" else image
             Image.fromarray(image.astype(np.uint8)).save(tmp_path / "cases" / path / f"{name}.png")
     return tmp_path / "cases"
 
 
-@pytest.mark.parametrize("settings", [[], ["data.image_size=64"], ["data.mask_name=mask", "data.sites=[south]"]])
+@pytest.mark.parametrize("settings", [[], ["data.image_size=64"], ["data.resample_masks=true", "data.sites=[south]"]])
 def test_a_setting_keeps_what_is_recognised_in_the_check_and_in_a_planned_config(cases, tmp_path, capsys, settings):
     flags = [word for text in settings for word in ("--set", text)]
     assert main(["check", str(cases), "--quiet", *flags]) == 0
-    block = capsys.readouterr().out.partition("\n\n")[0]
-    checked = load_text(f"{block}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
+    printed = capsys.readouterr().out.partition("\n\n")[0]
+    checked = load_text(f"{printed}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
     one_site = ["--set", "federation.unseen_site="] if len(settings) == 2 else []
     assert init.main([str(cases), "--out", str(tmp_path / "my.yaml"), "--quiet", *flags, *one_site]) == 0
     planned = load(tmp_path / "my.yaml").data
-    assert [planned.image_name, planned.mask_name, planned.sites] == ["t2", "mask", ("south",) * bool(one_site)]
+    found = [planned.image, planned.mask, planned.sites]
+    assert found == ["{site}/{case}/t2.*", "{site}/{case}/mask.*", ("south",) * bool(one_site)]
     for site in planned.site_names():
         assert planned.cases(site) == checked.cases(site) and len(planned.cases(site)) == 3
 
 
-def test_names_with_a_star_replace_the_recognised_names(cases, capsys):
-    names = ("--set", "data.image_name='*dc'", "--set", "data.mask_name='*ask'")
-    assert main(["check", str(cases), "--quiet", *names]) == 0
-    assert "image_name: '*dc'\n  mask_name: '*ask'\n" in capsys.readouterr().out
-    assert main(["check", str(cases), "--quiet", "--set", "data.mask_folders=[gt]"]) == 2
-    assert "image_name" not in capsys.readouterr().out.partition("\n\n")[0]
+def test_patterns_replace_the_recognised_ones_and_other_files_are_named(cases, capsys):
+    patterns = ("--set", "data.image={site}/{case}/mask.*", "--set", "data.mask={site}/{case}/t2.*")
+    assert main(["check", str(cases), "--quiet", *patterns, "--set", "data.mask_threshold=99"]) == 0
+    assert "image: '{site}/{case}/mask.*'\n  mask: '{site}/{case}/t2.*'\n" in capsys.readouterr().out
+    (cases / "north" / "a" / "adc.png").write_bytes((cases / "north" / "b" / "t2.png").read_bytes())
+    assert main(["check", str(cases), "--quiet"]) == 2
+    assert "no usual pattern" in (error := capsys.readouterr().err) and "north/a/adc.png" in error
 
 
 def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys):
@@ -121,9 +131,9 @@ def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys
     grey.save(root / "north" / "images" / "a.png")
     grey.rotate(180).convert("P").save(root / "north" / "images" / "b.png")
     assert main(["check", str(root), "--quiet"]) == 0
-    block = capsys.readouterr().out.partition("\n\n")[0]
-    dataset = load_text(f"{block}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
-    assert dataset.grey_to_rgb
+    printed = capsys.readouterr().out.partition("\n\n")[0]
+    dataset = load_text(f"{printed}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
+    assert dataset.channels == 3
     for site in ("north", "south"):
         assert {dataset.load(case).image.shape for case in dataset.cases(site)} == {(3, 6, 8, 1)}
 
@@ -133,7 +143,7 @@ def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys
     [
         (["card", "prostat"], "medfed.data: no dataset 'prostat'. Did you mean 'prostate'?"),
         (["check", "ROOT/nowhere"], "nowhere: this is not a folder"),
-        (["check", "ROOT/../empty"], "contains no site"),
+        (["check", "ROOT/../empty"], "the folder holds no image"),
         (["check", "ROOT", "--set", "data.mask_treshold=1"], "Did you mean 'mask_threshold'?"),
         (["check", "ROOT", "--set", "mask_threshold=1"], "expected a setting of the block data"),
         (["check", "ROOT", "--set", "training.batch_size=1"], "expected a setting of the block data"),
@@ -153,7 +163,7 @@ def test_a_setting_of_a_folder_with_classes(tmp_path, capsys):
         Image.fromarray(np.full((4, 4), number, np.uint8)).save(tmp_path / name / f"{number}.png")
     assert main(["check", str(tmp_path), "--quiet", "--set", "data.image_size=32"]) == 0
     output = capsys.readouterr().out
-    assert "name: folder_classes" in output and "site   cat  dog\nnorth  1    1\nsouth  1    1\n" in output
+    assert "image: '{site}/{class}/{case}.*'" in output and "site   cat  dog\nnorth  1    1\nsouth  1    1\n" in output
 
 
 def test_fetching_a_phantom_creates_it_and_for_another_dataset_says_where_it_is(tmp_path, monkeypatch, capsys):

@@ -102,14 +102,17 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
 
 
+CLASSES = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, image_channels"
+
+
 @pytest.mark.parametrize(
     ("name", "data", "images"),
     [
         ("disc_cup_segmentation", "fundus", images_of(["disc", "cup"])),
         ("polyp_segmentation", "folder, image_channels: 3", images_of(["polyp"])),
         ("normal_tumour_classification", "camelyon17", images_of(classes=["normal", "tumour"])),
-        ("4_classes_classification", "folder_classes, image_channels: 1", images_of((), ["a", "b c", "d", "e"], 1)),
-        ("not_sure_yes_classification", "folder_classes", images_of(classes=["not sure", "yes"])),
+        ("4_classes_classification", f"{CLASSES}: 1", images_of((), ["a", "b c", "d", "e"], 1)),
+        ("not_sure_yes_classification", f"{CLASSES}: 3", images_of(classes=["not sure", "yes"])),
     ],
 )
 def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, tmp_path, capsys):

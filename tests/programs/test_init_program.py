@@ -1,5 +1,6 @@
 """`medfed init`: it writes a config that loads, equals the plan, and never opens an image of the unseen site."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -178,14 +179,14 @@ def test_mistakes_are_one_sentence(folder, capsys):
         ((folder, "--set", "federation.validation_site=suoth"), "no site 'suoth' (federation.validation_site)."),
         ((folder, "--method", "stable_fdg"), "set method.attention to false"),
         (("nowhere",), "this is not a folder"),
-        (("empty",), "empty/a"),
+        (("empty",), "empty: the folder holds no image"),
         (("single",), "has only one site, north; expected at least two"),
         ((folder / "north",), "north"),
         (("blank",), "blank: no mask that is used for training shows foreground (sites that train: north, south)"),
     ):
         assert init(*arguments) == 2
         error = capsys.readouterr().err
-        assert sentence in error and error.count("\n") == 1, error
+        assert sentence in error and (error.count("\n") == 1 or "no usual pattern" in error), error
         assert not Path("my.yaml").exists()
     assert init("single", "--set", "federation.unseen_site=") == 0
     assert load("my.yaml").federation.unseen_site == ""
@@ -201,7 +202,10 @@ def test_classes_are_planned_as_classes(folder):
     assert init("tiles", "--out", "tiles.yaml") == 0
     config = load("tiles.yaml")
     assert config.data.classes == ("benign", "malignant") and config.data.image_size == 64
-    assert not config.network.decoder_levels
+    assert not config.network.decoder_levels and "structure_names" not in Path("tiles.yaml").read_text()
+    lines = ("data.image={site}/images/{case}.png", 'data.mask={cell: "{site}/masks/{case}.png"}')
+    assert init(folder, "--set", lines[0], "--set", lines[1]) == 0
+    assert load("my.yaml").data.structures == ("cell",) and "structure_names" not in Path("my.yaml").read_text()
 
 
 def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypatch):
@@ -223,3 +227,38 @@ def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypa
     assert config.data.channels == 1 and config.data.image_size == 32  # of 40 pixels, a multiple of 16
     experiment = build_experiment(config, None, quiet=True)
     assert {site.name: len(site.training) for site in experiment.sites} == {"BMC": 12, "UCL": 12}
+
+
+def test_what_was_found_is_printed_with_its_counts_and_reads_back(folder, capsys):
+    """The files of `west` are named in another way, and nobody has drawn masks for the folder `imagesTs`."""
+    for own, new in (("images", "img"), ("masks", "gt")):
+        (folder / "west" / own).rename(folder / "west" / new)
+    write(folder / "north" / "imagesTs" / "9.png", np.zeros((40, 60)))
+    general, west = "{site}/images/{case}.* with {site}/masks/{case}.*", "{site}/img/{case}.* with {site}/gt/{case}.*"
+    expected = f"  north: 5 images, {general}\n  south: 5 images, {general}\n  west: 5 images, {west}\n"
+    assert init(folder) == 0
+    assert expected in capsys.readouterr().out
+    data = load("my.yaml").data
+    assert (data.image, data.mask, data.ignored_names) == (*general.split(" with "), ("imagesTs",))
+    assert data.by_site == {"west": dict(zip(("image", "mask"), west.split(" with ")))}
+    lines = Path("my.yaml").read_text().splitlines()
+    for key in ("image", "mask", "by_site", "ignored_names"):
+        (place,) = (n for n, line in enumerate(lines) if line.startswith(f"  {key}:"))
+        assert "# " in lines[place] or "# " in lines[place - 1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image": "{site}/images/{case:[0-9]{1,3}}.png", "ignored_names": ("*_x.png", "a: b", "#c")},
+        {
+            "image": ("{site}/images/{case}.png",),
+            "mask": {"a": ("{site}/masks/*{case}.*",), "b": "{site}/mask?/{case}.*"},
+        },
+    ],
+)
+def test_unusual_patterns_of_the_user_read_back(folder, settings):
+    flags = [f"data.{key}={json.dumps(value)}" for key, value in settings.items()]
+    assert init(folder, *(word for flag in flags for word in ("--set", flag))) == 0
+    data = load("my.yaml").data
+    assert {key: getattr(data, key) for key in settings} == settings

@@ -34,7 +34,7 @@ def data(tmp_path_factory):
     """The folders of labelled images of the two tasks."""
     root = tmp_path_factory.mktemp("data")
     write_photographs(root / "folder")
-    write_classes(root / "folder_classes")
+    write_classes(root / "classes")
     return root
 
 
@@ -58,11 +58,11 @@ def export(tmp_path_factory, data):
 
 
 def _export(path, data, method, network):
-    kind = "folder" if "harmofl" in method else "folder_classes"
+    kind = "folder" if "harmofl" in method else "classes"
     dataset = load_dataset(data / kind)
-    names = list(getattr(dataset, "classes", ())) or ["foreground"]
+    names = list(dataset.classes) or ["foreground"]
     config = load_text(
-        f"data: {{name: {kind}, root: nowhere, image_size: {SIDE}, image_channels: 3, standardise: none}}\n"
+        f"data: {{name: folder, root: nowhere, image_size: {SIDE}, image_channels: 3, standardise: none}}\n"
         f"network: {network}\nmethod: {method}\nfederation: {{unseen_site: here, rounds: 1}}\n",
         "test.yaml",
     )

@@ -16,7 +16,7 @@ TASK = Classification(("no", "yes"), 3, 8)
 
 
 def cases(n: int = 6):
-    return tuple(Case("a", f"{i}", f"{i}.png", None, f"patient {i // 2}", i % 2) for i in range(n))
+    return tuple(Case("a", f"{i}", f"{i}.png", (), f"patient {i // 2}", i % 2) for i in range(n))
 
 
 class Reader:

@@ -13,7 +13,7 @@ from torch import nn
 
 from medfed.core import malloc
 from medfed.core.errors import UserError
-from medfed.datasets.case import Case, Volume
+from medfed.datasets.case import Case, MaskFile, Volume
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
@@ -122,7 +122,7 @@ def test_large_blocks_of_memory_are_returned_while_images_are_read_and_kept_in_t
             return MetaTensor(torch.zeros(1, 9, 9, 1))
 
     for read in (task.load, task.check_files):
-        cases = [Case("a", f"{index}", "a.png", None, label=0) for index in range(2)]
+        cases = [Case("a", f"{index}", "a.png", (), label=0) for index in range(2)]
         read(Images(), cases, lambda case, notices: None, lambda n: None)
     assert len(at_reading) == 4 and min(at_reading) > 0 and max_n_mapped[-1] == 0
 
@@ -188,7 +188,7 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
         def forward(self, image):
             return 0 * super().forward(image)
 
-    task, case = Segmentation(("organ",), 1, 32), Case("A", "p1", Path("image"), Path("mask"))
+    task, case = Segmentation(("organ",), 1, 32), Case("A", "p1", Path("image"), (MaskFile(Path("mask")),))
     data = SimpleNamespace(ratio_structures=None, load=lambda case: volume())
     result = task.evaluate(Undecided(), data, [case], "unseen", lambda *_: None, lambda _: None)
     mask = volume().mask[0].bool()

@@ -26,7 +26,7 @@ DATASETS = {  # name in the published tables of a config's dataset (for a phanto
     "vlcs": "VLCS",
     "digits_dg": "Digits-DG",
 }
-FOLDERS = {  # the same for `folder_classes`, by the last folder of `data.root` (lower-case letters and digits only)
+FOLDERS = {  # the same for `folder`, by the last folder of `data.root` (lower-case letters and digits only)
     "pacs": "PACS",
     "officehome": "OfficeHome",
     "vlcs": "VLCS",
@@ -67,7 +67,7 @@ class CompletedRun:
 def published_name_of(data: Mapping[str, Any]) -> str | None:
     """The name of a config's data in the published tables, such as "prostate MRI", also for its phantom; None without
     one."""
-    if data.get("name") == "folder_classes":
+    if data.get("name") == "folder":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
     return DATASETS.get(str(data.get("name")))
 

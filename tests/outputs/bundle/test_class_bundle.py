@@ -125,7 +125,7 @@ def test_images_of_every_kind_are_read_as_medfed_reads_them(dense, tmp_path):
     image.save(folder / "4.jpg")
     bundle, module, task, _ = dense
     names, actual = run(bundle, folder, tmp_path, image_pattern="*.*")
-    cases = [Case("a", Path(name).name, Path(name), None, "", 0) for name in names]
+    cases = [Case("a", Path(name).name, Path(name), (), "", 0) for name in names]
     assert len(names) == 5 and float((actual - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
 
 

@@ -46,11 +46,10 @@ def test_dataset_names_are_those_of_configs_and_of_published_blocks():
     for name, root, expected in (
         ("prostate", "data/prostate", "prostate MRI"),
         ("prostate_phantom", "", "prostate MRI"),
-        ("folder_classes", "/somewhere/PACS/", "PACS"),
+        ("folder", "/somewhere/PACS/", "PACS"),
         ("fundus_phantom", "x", "fundus, optic disc and cup"),
-        ("folder_classes", "data/office-home", "OfficeHome"),
-        ("folder_classes", "data/sites", None),
-        ("folder", "data/pacs", None),
+        ("folder", "data/office-home", "OfficeHome"),
+        ("folder", "data/sites", None),
     ):
         assert section.published_name_of({"name": name} | ({"root": root} if root else {})) == expected
     assert section.published_name_of({}) is None

@@ -1,0 +1,38 @@
+"""Base of the published collections of objects in domains, with which the papers compare methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from medfed.core.bounds import ImageSize
+from medfed.datasets.base import Dataset, Standardise
+
+
+@dataclass(frozen=True)
+class _Objects(Dataset):  # private, so that the registry lists no dataset of this name
+    """Colour images of objects, found as `ROOT/DOMAIN/CLASS/NAME.jpg`; the domains are the sites. Grey images are
+    repeated in three channels.
+
+    Args:
+        image_size: side length in pixels, at least 1, of the images that the network receives; images are resized to
+            it.
+    """
+
+    image_size: ImageSize = 224
+    standardise: Standardise = "imagenet"
+
+    image_patterns: ClassVar[tuple[str, ...]] = ("{site}/{class}/{case}.*",)
+
+    @property
+    def channels(self) -> int:
+        return 3
+
+    @property
+    def intensity_range(self) -> tuple[float, float]:
+        """(0, 255), to which all 2-D image files are scaled when they are read."""
+        return 0.0, 255.0
+
+    def site_name(self, folder: str) -> str | None:
+        """Return the name of a folder if it is one of the published domains, else None."""
+        return folder if folder in self.published_counts else None

@@ -1,0 +1,314 @@
+"""Read a table (CSV) or a JSON list that names the site, the patient, the image and the mask or class of each case."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.core.files import read_bounded
+from medfed.datasets import dicom, dicom_files
+from medfed.datasets.base import Found
+from medfed.datasets.case import Case, MaskFile
+from medfed.datasets.file_names import composed, folded, leads_out, stem_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+COLUMNS = ("site", "patient", "image", "mask", "class", "split")
+SUFFIXES = (".csv", ".tsv", ".json")
+MAX_BYTES = 100_000_000  # 455,954 images need 60 MB
+MAX_LENGTH = 4096  # of a value; a path cannot be longer
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # its first bytes
+MAX_LISTED = 3  # files or rows of one kind that an error message names
+_PARTS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+    "": "",
+}
+
+
+def read_table(path: Path, site: str = "") -> DataFrame:
+    """Read a table of images as text: the known columns, and `place`, such as "line 7".
+
+    A CSV file has a header with the columns site, image, and mask or class, and optionally patient and split; columns
+    are separated by commas, semicolons or tabs. A JSON file is a list of objects with these keys, or MONAI's and MSD's
+    object with such a list under "training", in which `label` is the mask. `site` is the site of all rows of a table
+    without this column; in MSD's lists, it is the name of their folder.
+
+    UserError if the file is missing or damaged, lacks a column, or if a row lacks a value.
+    """
+    import pandas as pd
+
+    text = _decoded(path)
+    try:
+        if path.suffix.lower() == ".json":
+            rows = pd.DataFrame(_json_rows(_parsed(text), path)).reindex()
+            rows = rows.map(lambda value: "" if value is None or value != value else str(value))
+            rows["place"] = [f"entry {number}" for number in range(1, len(rows) + 1)]
+        else:
+            separator = max(",;\t", key=text.partition("\n")[0].count)
+            rows = pd.read_csv(
+                io.StringIO(text),
+                sep=separator,
+                dtype=str,
+                keep_default_na=False,
+                header=None,
+                skip_blank_lines=False,  # so that the numbers of the lines are right
+            )
+            header = [str(name).strip().casefold() for name in rows.iloc[0]]
+            rows = rows[(rows != "").any(axis="columns")].iloc[1:].set_axis(header, axis="columns")
+            rows["place"] = [f"line {index + 1}" for index in rows.index]
+    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not a table or list of images ({reason}); expected a CSV or JSON file") from None
+    names = [str(name) for name in rows.columns]
+    if repeated := [name for name in COLUMNS if names.count(name) > 1]:
+        raise UserError(f"{path}: there are {names.count(repeated[0])} columns '{repeated[0]}'; expected one")
+    rows = rows.loc[:, ~rows.columns.duplicated()]
+    if site and "site" not in rows:
+        rows = rows.assign(site=site)
+    _check_columns(path, [name for name in names if name != "place"] + (["site"] if site else []))
+    if not len(rows):
+        raise UserError(f"{path}: the table has no rows; expected one row for each image")
+    rows = rows.reindex(columns=[*COLUMNS, "place"], fill_value="").astype(str).apply(lambda column: column.str.strip())
+    for name in ("site", "image"):
+        if (empty := rows[rows[name] == ""]).size:
+            raise UserError(f"{path}: {empty['place'].iloc[0]}: the column '{name}' is empty; expected a value")
+    for name in COLUMNS:
+        if (long := rows[rows[name].str.len() > MAX_LENGTH]).size:
+            raise UserError(
+                f"{path}: {long['place'].iloc[0]}: the column '{name}' has a value of more than {MAX_LENGTH:,} "
+                "characters; expected a path or a name; a quotation mark may be missing"
+            )
+    parts = rows["split"].str.casefold()
+    if (unknown := rows[~parts.isin(_PARTS)]).size:
+        place, value = unknown[["place", "split"]].iloc[0]
+        raise UserError(
+            f"{path}: {place}: the column 'split' has the value '{value}'; expected train, validation or test"
+        )
+    rows["split"] = parts.map(_PARTS)
+    return rows
+
+
+def columns_of(path: Path) -> set[str]:
+    """Return the names of the columns of a table, or of the keys of a list; an empty set for any other file."""
+    try:
+        with open(path, "rb") as file:  # in any encoding, because a header has no accents; reading the rows refuses it
+            content = file.read(MAX_BYTES)
+        text = content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig", "replace")
+        if path.suffix.lower() == ".json":
+            return {key for row in _json_rows(_parsed(text), path)[:1] for key in row}
+    except (UserError, OSError, ValueError, RecursionError):
+        return set()
+    header = text.partition("\n")[0]
+    return {name.strip().casefold() for name in header.split(max(",;\t", key=header.count))}
+
+
+def find_table_cases(
+    path: Path,
+    rows: DataFrame,
+    class_names: Sequence[str],
+    found: Found,
+    patient_in_name: Callable[[str, str, Path], str],
+    guarded: Path | None = None,
+) -> None:
+    """Add the cases that a table names, and the problems with its rows and files, to what was found.
+
+    A case has the name of its image file; if several files of the site have this name, their folders come before it.
+    `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image) for rows
+    without one, or ""; it may raise a UserError. A symbolic link must not lead out of the folder `guarded`.
+    """
+    root = path.parent
+    existing: dict[str, Path | None] = {}
+    for name in (*rows["image"], *(() if class_names else rows["mask"])):
+        if name and name not in existing:
+            existing[name] = _existing(root, name)
+    inside: dict[Path, bool] = {}
+    outside = set()
+    for name, file in existing.items():
+        slices = dicom_files.all_files(file) if file and guarded and file.is_dir() else ()
+        if file and guarded and any(leads_out(guarded, one, inside) for one in (file, *slices)):
+            outside.add(name)
+    numbers = {folded(name): number for number, name in enumerate(class_names)}
+    for site, of_site in rows.groupby("site", sort=True):
+        found.problems.setdefault(site, []).extend(_problems(path, site, of_site, existing, numbers))
+        files = {name: existing[name] for name in of_site["image"]}
+        if listed := [name for name in (*files, *of_site["mask"].unique()) if name in outside]:
+            found.problems[site].append(
+                f"{path}: {len(listed)} of the listed files lie outside {guarded}, behind a symbolic link: "
+                f"{_listed(listed)}; move them into that folder, or set data.follow_symlinks: true"
+            )
+        stems = Counter(stem_of(file) for file in files.values() if file)
+        cases = found.cases.setdefault(site, [])
+        for image, mask, patient, label, part in of_site[["image", "mask", "patient", "class", "split"]].itertuples(
+            index=False
+        ):
+            file, mask_file = existing[image], existing.get(mask)
+            if (
+                file is None
+                or {image, mask} & outside
+                or (folded(label) not in numbers if class_names else mask_file is None)
+            ):
+                continue
+            name = stem_of(file)
+            if stems[name] > 1:
+                inner = file.relative_to(root) if file.is_relative_to(root) else file
+                name = PurePosixPath(inner).with_name(name).as_posix()
+            masks = (MaskFile(mask_file),) if mask_file and not class_names else ()
+            try:
+                patient = patient or patient_in_name(site, name, file)
+            except UserError as error:
+                found.problems[site].append(str(error))
+            if not patient and file.is_dir():
+                patient = dicom.patient_id(file)
+            cases.append(Case(site, name, file, masks, patient, numbers.get(folded(label)), part))
+        found.problems[site] += _part_problems(path, site, cases)
+
+
+def _decoded(path: Path) -> str:
+    """Return the text of a table in UTF-8, or in UTF-16 as Excel writes "Unicode text"."""
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except OSError as error:
+        raise UserError(
+            f"data.table: the file {path} cannot be read ({error.strerror}); expected a CSV or JSON file; its path "
+            "starts at data.root"
+        ) from None
+    try:
+        return content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path}: line {line} is not in the encoding UTF-8 (byte 0x{content[error.start]:02x}, an accent in an "
+            "older encoding such as Windows-1252); expected a table in UTF-8; save it again: in Excel with 'Save as', "
+            "file type 'CSV UTF-8', in LibreOffice with 'Edit filter settings', character set 'Unicode (UTF-8)'"
+        ) from None
+
+
+def _parsed(text: str) -> Any:
+    """Return the values of a JSON text; ValueError if an object has a key twice, of which programs read one."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Build an object from its keys and values."""
+        if repeated := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
+            raise ValueError(f"an object has the key {ascii(repeated[0])} twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def _json_rows(content: Any, path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON list, or of MONAI's and MSD's object of such lists, with its split."""
+    if isinstance(content, dict):
+        parts = {part: name for name, part in _PARTS.items() if name and isinstance(content.get(name), list)}
+        listed = {part: content[name] for part, name in parts.items()}
+        several = sum(any(isinstance(entry, dict) for entry in entries) for entries in listed.values()) > 1
+        content = [
+            {"split": part if several else "", "site": path.absolute().parent.name, "mask": entry.get("label"), **entry}
+            for part, entries in listed.items()
+            for entry in entries
+            if isinstance(entry, dict)  # MSD's list of test images has no masks
+        ]
+    if not isinstance(content, list) or not content or not all(isinstance(entry, dict) for entry in content):
+        raise UserError(f'{path}: expected a list of objects such as {{"site": ..., "image": ..., "mask": ...}}')
+    return [{key: value for key, value in entry.items() if key in COLUMNS} for entry in content]
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raise UserError if a column is missing; the message says which one may be meant."""
+    for needed in (("site",), ("image",), ("mask", "class")):
+        if not set(needed) & set(columns):
+            wanted = " or ".join(f"'{name}'" for name in needed)
+            near = next((name for name in columns if name not in COLUMNS and registry.nearest(name, needed)), None)
+            hint = f"did you mean '{near}'? " if near else "is it 'label'? " if "label" in columns else ""
+            raise UserError(
+                f"{path}: there is no column {wanted}; {hint}expected site, image, and mask or class, and optionally "
+                f"patient and split; found {', '.join(columns) or 'none'}"
+            )
+
+
+def _existing(root: Path, listed: str) -> Path | None:
+    """Return the path of a listed file, or folder of DICOM images, in the Unicode form of the disk; None if there is
+    none."""
+    path = root / os.path.normpath(listed.replace("\\", "/"))
+    try:
+        if path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path)):
+            return path
+    except OSError:  # such as a name of more than 255 bytes
+        return None
+    if str(path).isascii():
+        return None
+    place = Path(path.anchor)
+    for part in path.relative_to(path.anchor).parts if path.is_absolute() else path.parts:
+        if not (place / part).exists() and place.is_dir():
+            part = next((other.name for other in place.iterdir() if composed(other.name) == composed(part)), part)
+        place /= part
+    return place if place.is_file() else None
+
+
+def _problems(
+    path: Path, site: str, rows: DataFrame, existing: Mapping[str, Path | None], numbers: Mapping[str, int]
+) -> list[str]:
+    """Return one sentence for each kind of mistake in a site's rows; `numbers` has the classes, if there are any."""
+    column = "class" if numbers else "mask"
+    used = [*rows["image"], *(() if numbers else rows["mask"])]
+    problems = []
+    if missing := list(dict.fromkeys(name for name in used if name and existing[name] is None)):
+        problems.append(
+            f"{path}: {len(missing)} of the listed files do not exist: {_listed(missing)}; correct the paths, which "
+            f"start at the folder {path.parent}, or add the files"
+        )
+    is_wrong = ~rows["class"].map(folded).isin(numbers) if numbers else rows["mask"] == ""
+    if is_wrong.any():
+        expected = f"one of {', '.join(numbers)}" if numbers else "the path of a mask"
+        problems.append(
+            f"{path}: the column '{column}' of the site {site} is empty or unknown in "
+            f"{_listed(rows['place'][is_wrong])}; expected {expected}; correct or remove the rows"
+        )
+    files = {name: os.path.abspath(file) for name, file in existing.items() if file}
+    images = rows["image"].map(lambda name: files.get(name, name))
+    masks = rows["mask"].map(lambda name: files.get(name, "")) if not numbers else images[:0]
+    for kind, paths in (("image", images), ("mask", masks)):
+        for file, places in rows["place"].groupby(paths[paths != ""]):
+            if len(places) > 1:
+                problems.append(f"{file}: {path.name} names this {kind} in {_listed(places)}; expected it once")
+    problems += [
+        f"{file}: {path.name} names this file as an image and as a mask; expected another file for the mask"
+        for file in sorted(set(images) & set(masks))
+    ]
+    if len({part != "" for part in rows["split"]}) > 1:
+        problems.append(f"{path}: the column 'split' of the site {site} is empty in some rows; fill it in all or none")
+    return problems
+
+
+def _part_problems(path: Path, site: str, cases: Iterable[Case]) -> list[str]:
+    """Return the problem that patients of a site are in two parts of the split, or an empty list."""
+    parts: dict[str, set[str]] = {}
+    for case in cases:
+        parts.setdefault(case.patient, set()).add(case.part)
+    in_two = [patient for patient, both in parts.items() if len(both) > 1]
+    if not in_two:
+        return []
+    return [
+        f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
+        "expected one part of the split per patient; correct the column"
+    ]
+
+
+def _listed(items: Iterable[str]) -> str:
+    """Return up to three items, and the number of the others."""
+    items = list(items)
+    more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+    return ", ".join(items[:MAX_LISTED]) + more

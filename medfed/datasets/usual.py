@@ -1,0 +1,103 @@
+"""Find the patterns of a folder of images: the usual ones are tried, and the first that pairs every image wins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from medfed.core.errors import UserError, UserErrors
+from medfed.datasets.dicom_files import kind_of
+from medfed.datasets.file_names import folded, outside_problem
+from medfed.datasets.reading import suffix
+from medfed.datasets.unusual import describe_tried
+from medfed.datasets.usual_layouts import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    UNLABELLED,
+    USUAL_WORDS,
+    Tried,
+    as_settings,
+    candidates,
+    doubt_about,
+    inside_folder,
+    odd_sites,
+    try_layouts,
+    with_named_folders,
+    word_of,
+)
+from medfed.datasets.walk import Files
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Patterns that pair every image in a folder.
+
+    Args:
+        settings: keys of the block `data` with their values.
+        counts: number of images of each site.
+    """
+
+    settings: Mapping[str, Any]
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_patterns(files: Files, sites: Sequence[str] = ()) -> Usual:
+    """Return the first usual patterns that pair every image, or that do so at each site; UserError with a table of
+    what was tried if there are none.
+
+    Names of sites that look like parts of a split, years or patients are refused, unless the user lists them in
+    `sites`.
+    """
+    settings: dict[str, Any] = {}
+    files = _without_documents(files)
+    names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
+    if unlabelled := sorted(name for name in names if folded(name) in UNLABELLED):
+        settings["ignored_names"] = tuple(unlabelled)
+        files = files.without(unlabelled)
+    tried = try_layouts(files, candidates(files), sites)
+    if tried and tried[0].fits and not doubt_about(tried[0], sites):
+        best = with_named_folders(files, tried[0])
+        return Usual({**as_settings(best.layout), **settings}, best.sites())
+    at_site = {} if any(one.fits for one in tried) else _try_each_site(files, sites)
+    found = {site: own for site, own in at_site.items() if own is not None}
+    if at_site and len(found) == len(at_site):
+        common = Counter(own.layout.text for own in found.values()).most_common(1)[0][0]
+        general = next(own.layout for own in found.values() if own.layout.text == common)
+        others = {site: as_settings(own.layout) for site, own in found.items() if own.layout.text != common}
+        counts = {site: len(own.result.pairs) for site, own in found.items()}
+        return Usual({**as_settings(general), **settings, **({"by_site": others} if others else {})}, counts)
+    if files.outside:
+        raise UserError(outside_problem(files.root / files.outside[0], files.root))
+    raise UserErrors(describe_tried(files, tried, sites, at_site))
+
+
+def _without_documents(files: Files) -> Files:
+    """Return these files without those of unknown formats that lie in no folder of images or masks, such as LICENSE."""
+    known = [path for path in files.images if suffix(path) or kind_of(files.root / path)]
+    folders = {path.rpartition("/")[0] for path in known} - {""}
+
+    def is_image(path: str) -> bool:
+        folder = path.rpartition("/")[0]
+        return folder in folders or word_of(folder.rpartition("/")[2]) in {*IMAGE_FOLDERS, *MASK_FOLDERS}
+
+    images = (*known, *filter(is_image, {*files.images} - {*known}))
+    return replace(files, images=tuple(sorted(images))) if known or files.slices else files
+
+
+def _try_each_site(files: Files, sites: Sequence[str]) -> dict[str, Tried | None]:
+    """Return the first patterns that pair every image of each folder in the root, or None; {} if these are no sites."""
+    folders = sorted({path.split("/")[0] for path in (*files.images, *files.slices)})
+    if len(folders) < 2 or any("/" not in path for path in files.images):
+        return {}
+    if not set(folders) <= set(sites) and (odd_sites(folders) or any(word_of(name) in USUAL_WORDS for name in folders)):
+        return {}
+    found: dict[str, Tried | None] = {}
+    for folder in folders:
+        inside = inside_folder(files, folder)
+        tried = try_layouts(inside, candidates(inside), (folder,))
+        fitting = (one for one in tried if one.fits and one.layout.masks and set(one.sites()) == {folder})
+        own = next((one for one in fitting if not doubt_about(one, (folder,))), None)
+        found[folder] = own and with_named_folders(inside, own)
+    return found if any(found.values()) else {}

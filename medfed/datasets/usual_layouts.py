@@ -1,0 +1,362 @@
+"""The usual patterns of images and masks, and how well they fit the files of a folder."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medfed.core.errors import UserError
+from medfed.datasets import check_names, image_files
+from medfed.datasets.file_names import folded, stem_of
+from medfed.datasets.pairing import Layout, Pairs, pair
+from medfed.datasets.part_names import are_patients, are_years, is_part
+from medfed.datasets.patterns import compile_pattern
+from medfed.datasets.reading import is_2d_image_file
+from medfed.datasets.walk import Files
+
+IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr", "original", "originals", "dicom")
+MASK_FOLDERS = (
+    *("masks", "mask", "labels", "label", "labelstr", "seg", "segs", "segmentation", "segmentations"),
+    *("gt", "groundtruth", "annotation", "annotations"),
+)
+IMAGE_WORDS = ("image", "img", "scan", "photo", "t1", "t2", "t2w", "t1w", "flair", "ct", "us", "xray", "volume")
+MASK_WORDS = (
+    "mask",
+    "masks",
+    "segmentation",
+    "seg",
+    "label",
+    "labels",
+    "gt",
+    "groundtruth",
+    "annotation",
+    "annotations",
+    "anno",
+)
+FOLDERS = (  # of images and of masks; <images> and <masks> are folders with usual names
+    ("{site}/<images>/", "{site}/<masks>/"),
+    ("{site}/", "{site}/"),
+    ("{site}/", "{site}/<masks>/"),
+    ("<images>/{site}/", "<masks>/{site}/"),
+    ("{site}/{folder}/<images>/", "{site}/{folder}/<masks>/"),
+    ("{site}/<images>/{folder}/", "{site}/<masks>/{folder}/"),
+    ("{site}/{folder}/", "{site}/{folder}/"),
+    ("{site}/{folder}/", "{site}/{folder}/<masks>/"),
+    ("{part}/{site}/<images>/", "{part}/{site}/<masks>/"),
+    ("{part}/{site}/", "{part}/{site}/"),
+    ("<images>/{site:[a-z][a-z0-9]*}_", "<masks>/{site:[a-z][a-z0-9]*}_"),
+    ("{site:[a-z][a-z0-9]*}_", "{site:[a-z][a-z0-9]*}_"),
+)
+NAMES = (  # of images and of masks; the words before or after the name of a case are usual ones
+    ("{case}.*", "{case}.*"),
+    ("{case}_0000.*", "{case}.*"),
+    ("{case}.*", "{case}<after mask>.*"),
+    ("{case}<after image>.*", "{case}<after mask>.*"),
+    ("{case}<after image>.*", "{case}.*"),
+    ("{case}.*", "<before mask>{case}.*"),
+    ("<before image>{case}.*", "<before mask>{case}.*"),
+)
+FIXED = (("{site}/{case}/<fixed image>.*", "{site}/{case}/<fixed mask>.*"),)
+SERIES = (  # folders of DICOM files
+    ("{site}/<images>/{case}", "{site}/<masks>/{case}.*"),
+    ("{site}/<images>/{case}", "{site}/<masks>/{case}<after mask>.*"),
+    ("{site}/{case}", "{site}/{case}<after mask>.*"),
+    ("{site}/{case}", "{site}/{case}/<fixed mask>.*"),
+    ("{site}/{case}", "{site}/{case}/<segmentation>"),
+    ("{site}/{case}", "{site}/{case}/<masks>/<segmentation>"),
+    ("{site}/{case}", "{site}/{case}/{case}<after mask>.*"),
+    ("<images>/{site}/{case}", "<masks>/{site}/{case}.*"),
+    ("{site}/{study}/{case}", "{site}/{study}/{case}/<fixed mask>.*"),  # without {patient}: PatientID is the patient
+    ("{site}/{study}/{case}", "{site}/{study}/{case}<after mask>.*"),
+    ("{site}/{study}/{case}", "{site}/{study}/{case}/<masks>/<segmentation>"),
+)
+CLASSES = ("{site}/{class}/{case}.*", "{site}/{part}/{class}/{case}.*", "{part}/{site}/{class}/{case}.*")
+SIDES = ("left", "right", "l", "r", "od", "os", "le", "re")
+GROUPS = ("benign", "malignant", "normal", "abnormal", "positive", "negative", "healthy", "disease", "pre", "post")
+UNLABELLED = ("imagests", "labelsts")  # nnU-Net's and MSD's test images
+MAX_WORDS = 4  # of one kind that are tried
+MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a file of every folder
+MIN_IMAGES = 5  # of a site in the names of the files; fewer may be the images of a patient
+USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS, *SIDES, *GROUPS}  # names that no site has
+_SLOT = re.compile(r"<[^>]*>")
+
+
+@dataclass(frozen=True)
+class Tried:
+    layout: Layout
+    result: Pairs
+
+    @property
+    def fits(self) -> bool:
+        pairs = self.result.pairs
+        is_complete = bool(pairs) and not self.result.problems and not self.result.unmatched
+        return is_complete and all(is_part(one.fields["part"]) for one in pairs if "part" in one.fields)
+
+    def sites(self) -> Counter[str]:
+        """Count the images of each site."""
+        return Counter(one.fields.get("site", self.layout.site) for one in self.result.pairs)
+
+
+def inside_folder(files: Files, folder: str) -> Files:
+    """Return the files in one folder of the root."""
+    start = f"{folder}/"
+    return replace(
+        files,
+        images=tuple(path for path in files.images if path.startswith(start)),
+        series=tuple(path for path in files.series if path == folder or path.startswith(start)),
+        slices={path: n for path, n in files.slices.items() if path.startswith(start)},
+    )
+
+
+def candidates(files: Files) -> Iterator[Layout]:
+    """Yield the layouts of the usual patterns with the words that occur in the names of these files."""
+    words = _words(files)
+    pairs = [(image + a, mask + b) for image, mask in FOLDERS for a, b in NAMES if (image, a) != (mask, b)]
+    for image, mask in [*pairs, *FIXED, *(SERIES if files.series else ())]:
+        slots = list(dict.fromkeys(_SLOT.findall(image + mask)))
+        for chosen in product(*(words.get(slot, ()) for slot in slots)):
+            values = dict(zip(slots, chosen))
+            texts = [_filled(text, values) for text in (image, mask)]
+            if texts[0] != texts[1] and _agree(values):
+                yield Layout((compile_pattern(texts[0]),), (("", compile_pattern(texts[1])),))
+    if files.images and not files.series and _may_be_classes(files):
+        for text in CLASSES:
+            yield Layout((compile_pattern(text),))
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return _SLOT.sub(lambda match: values[match[0]], text)
+
+
+def _words(files: Files) -> dict[str, list[str]]:
+    """Return, for each slot of the usual patterns, the words with this meaning in the names of files and folders."""
+    folders = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
+    folders |= {part for path in files.series for part in path.split("/")}
+    stems = [(path.rpartition("/")[0], stem_of(path)) for path in files.images]
+    words: dict[str, list[str]] = {
+        "<images>": sorted(name for name in folders if word_of(name) in IMAGE_FOLDERS),
+        "<masks>": sorted(name for name in folders if word_of(name) in MASK_FOLDERS),
+        "<segmentation>": [],
+    }
+    for kind, known in (("image", IMAGE_WORDS), ("mask", MASK_WORDS)):
+        either = "|".join(sorted(known, key=len, reverse=True))
+        after = Counter(match[1] for _, stem in stems if (match := re.search(rf".([_\-. ](?:{either}))$", stem, re.I)))
+        before = Counter(match[1] for _, stem in stems if (match := re.match(rf"((?:{either})[_\-. ]).", stem, re.I)))
+        words[f"<after {kind}>"] = _first_spelling(after)
+        words[f"<before {kind}>"] = _first_spelling(before)
+    of_stem: dict[str, set[str]] = {}
+    for folder, stem in stems:
+        of_stem.setdefault(folded(stem), set()).add(folder)
+    fixed = {stem: folders for stem, folders in of_stem.items() if len(folders) > 1}
+    is_mask = {stem: bool(set(re.split(r"[_\-. ]+", stem)) & set(MASK_WORDS)) for stem in fixed}
+    spelling = {folded(stem): stem for _, stem in stems}
+    words["<fixed mask>"] = [spelling[stem] for stem in fixed if is_mask[stem]][:MAX_WORDS]
+    words["<fixed image>"] = [spelling[stem] for stem in fixed if not is_mask[stem]][:MAX_WORDS]
+    names = Counter(path.rpartition("/")[2] for path in files.images if not is_2d_image_file(path))
+    words["<segmentation>"] = [name for name, n in names.most_common(MAX_WORDS) if n > 1]
+    return words
+
+
+def _first_spelling(counts: Counter[str]) -> list[str]:
+    """Return the most frequent words, of those that differ in upper and lower case only one."""
+    return list({folded(word): word for word, _ in reversed(counts.most_common(MAX_WORDS))}.values())[::-1]
+
+
+def _agree(values: Mapping[str, str]) -> bool:
+    """Return whether fixed names say what they are: `scan` and `gland_label`, or `liver` and `mask`."""
+    if "<fixed image>" not in values:
+        return True
+    return folded(values["<fixed image>"]) in IMAGE_WORDS or word_of(values["<fixed mask>"]) in MASK_WORDS
+
+
+def word_of(name: str) -> str:
+    """Return a name in lower case and without separators: "groundtruth" for "Ground Truth"."""
+    return re.sub(r"[_\- ]", "", folded(name))
+
+
+def try_layouts(files: Files, layouts: Iterable[Layout], sites: Sequence[str]) -> list[Tried]:
+    """Compare layouts with the files until one fits without a doubt, which comes first; those that cannot fit, because
+    they fit no file of some folder, come last."""
+    examples: dict[str, str] = {}
+    for path in files.images:
+        examples.setdefault(path.rpartition("/")[0], path)
+    sample = [*examples.values()][:: max(1, len(examples) // 200)]
+    ranked = []
+    for layout in layouts:
+        patterns = [*layout.images, *(pattern for _, pattern in layout.masks)]
+        n_fitting = sum(any(pattern.match(path) is not None for pattern in patterns) for path in sample)
+        ranked.append((n_fitting, layout))
+    tried: list[Tried] = []
+    for layout in [layout for n, layout in ranked if n == len(sample)]:
+        tried.append(Tried(layout, pair(files, layout)))
+        if tried[-1].fits and not doubt_about(tried[-1], sites):
+            return [tried[-1], *tried[:-1]]
+    rest = sorted((entry for entry in ranked if 0 < entry[0] < len(sample)), key=lambda entry: -entry[0])
+    return tried + [Tried(layout, pair(files, layout)) for _, layout in rest[:MAX_TRIED]]
+
+
+def doubt_about(tried: Tried, listed: Sequence[str]) -> str:
+    """Return why patterns that pair every image are not taken, as a clause; "" if there is no reason."""
+    return _doubt_about_sites(tried, listed) or _doubt_about_folders(tried)
+
+
+def _doubt_about_sites(tried: Tried, listed: Sequence[str]) -> str:
+    """Return why the sites may be none.
+
+    The names of sites must not look like something else, unless the user lists them. Names in the folders of parts, or
+    at the beginning of files, may also be patients: a patient is in one part, and has a number.
+    """
+    counts, image = tried.sites(), tried.layout.images[0]
+    pairs = tried.result.pairs
+    folders = {one.fields["folder"] for one in pairs if "folder" in one.fields}
+    if are_years(folders):
+        return "the folders inside the sites look like years; say whether they are patients, with {patient} or {year}"
+    if set(counts) <= set(listed):
+        return ""
+    if "{site:" in image.text and (len(counts) < 2 or min(counts.values()) < MIN_IMAGES):
+        return "the names of the files begin with different words, which may be sites"
+    if "{site:" in image.text and len({name.rstrip("0123456789") for name in map(folded, counts)}) == 1:
+        return "these words differ only in their numbers, so they may be patients"
+    parts = {(one.fields["part"], one.fields["site"]) for one in pairs if image.text.startswith("{part}")}
+    if parts and (len(parts) == len(counts) or len(parts) < len(counts) * len({part for part, _ in parts})):
+        return "not all of them are in two or more parts, so they may be patients"
+    if len(counts) == 1 and folders and not all(map(is_part, folders)):
+        return (
+            f"the only folder, {next(iter(counts))}, may be a site with patients, or hold the sites; give the folder "
+            "that contains the sites"
+        )
+    if what := odd_sites(counts):
+        return f"these look like {what}; expected one folder for each hospital; move everything into such a folder"
+    return "these look like folders of images and masks" if all(word_of(site) in USUAL_WORDS for site in counts) else ""
+
+
+def _doubt_about_folders(tried: Tried) -> str:
+    """Return why the folders inside the sites may be no patients although several images lie in each; or ""."""
+    pairs = [one for one in tried.result.pairs if "folder" in one.fields and "case" in one.fields]
+    folders = sorted({one.fields["folder"] for one in pairs})
+    n_folders = len({(one.fields["site"], one.fields["folder"], one.fields.get("part")) for one in pairs})
+    is_known = any(is_part(name) or folded(name) in {*SIDES, *GROUPS} for name in folders)
+    if len(folders) < 2 or len(pairs) == n_folders or is_known:
+        return ""
+    cases = Counter(folded(one.fields["case"]) for one in pairs)
+    are_words = not all(re.search("[0-9]", name) for name in folders)
+    if are_words and 2 * sum(n > 1 for n in cases.values()) >= len(cases):
+        advice = "say which is the patient, as {patient}/{case} or {kind}/{patient}"
+        both = f"{folders[0]} and {folders[1]}"
+        return f"the folders inside the sites, such as {both}, hold files of the same names; {advice}"
+    if suggestion := check_names.suggest_pattern(folders):
+        both = " and ".join(suggestion[1][:2])
+        return f"the folders inside the sites, such as {both}, may be of one patient; write the patient as a field"
+    return ""
+
+
+def odd_sites(sites: Iterable[str]) -> str:
+    """Return what the names of sites look like, if they look like something else; or ""."""
+    names = list(sites)
+    if any(map(is_part, names)):
+        return "parts of a split"
+    is_numbered = len(names) > 2 and len({re.sub("[0-9]+$", "", name) for name in names}) == 1
+    if are_patients(names) or (is_numbered and all(re.search("[0-9]{3}$", name) for name in names)):
+        return "patients"
+    return "years" if are_years(names) else ""
+
+
+def with_named_folders(files: Files, tried: Tried) -> Tried:
+    """Give the field `folder` its meaning: a part, a side, a group such as "benign", or the patient."""
+    pairs = tried.result.pairs
+    if "folder" not in pairs[0].fields:
+        return tried
+    names = {folded(one.fields["folder"]) for one in pairs}
+    meaning = "patient"
+    if all(map(is_part, names)):
+        meaning = "part"
+    elif names & set(SIDES):
+        meaning = "side"
+    elif names & set(GROUPS) or are_years(names):
+        meaning = "group"
+    renamed = {"{folder}": f"{{{meaning}}}"}
+    if meaning == "side" and 2 * len({folded(one.fields["case"]) for one in pairs}) <= len(pairs) + 1:
+        renamed["{case}"] = "{patient}"  # both sides have an image of the same name
+    texts = [tried.layout.images[0].text, tried.layout.masks[0][1].text]
+    for old, new in renamed.items():
+        texts = [text.replace(old, new) for text in texts]
+    layout = Layout((compile_pattern(texts[0]),), (("", compile_pattern(texts[1])),))
+    return Tried(layout, pair(files, layout))
+
+
+def as_settings(layout: Layout) -> dict[str, Any]:
+    """Return a layout as settings of the block `data`."""
+    settings: dict[str, Any] = {"image": layout.images[0].text}
+    if layout.masks:
+        settings["mask"] = layout.masks[0][1].text
+    return settings
+
+
+def _may_be_classes(files: Files) -> bool:
+    """Return whether the folders that hold the images may be classes, and not images and masks.
+
+    They are none if a name says that it is a mask or an image, if the name of a file continues that of another one in
+    its folder, if the folders of a site have other names than those of the other sites, if the only two folders hold
+    files of the same names, or all hold the same few names, or if some folders of a site hold photographs and others
+    black and white drawings, as masks are.
+    """
+    folders: dict[str, list[Path]] = {}
+    for path in files.images:
+        if not is_2d_image_file(path):
+            return False
+        folders.setdefault(path.rpartition("/")[0], []).append(files.root / path)
+    by_parent: dict[str, list[str]] = {}
+    for folder in folders:
+        by_parent.setdefault(folder.rpartition("/")[0], []).append(folder)
+    words = {word for path in files.images for word in re.split(r"[_\-. /]+", folded(path.rpartition(".")[0]))}
+    if words & {*MASK_WORDS, *MASK_FOLDERS, *IMAGE_FOLDERS} or any(
+        is_part(folder.split("/")[-1]) for folder in folders
+    ):
+        return False
+    names = Counter(folded(folder.rpartition("/")[2]) for folder in folders)
+    if len({folder.split("/")[0] for folder in folders}) > 1 and 2 * sum(n > 1 for n in names.values()) < len(names):
+        return False
+    for inner in by_parent.values():
+        stems = [{folded(stem_of(path)) for path in folders[folder]} for folder in inner]
+        if len(names) == 2 == len(inner) and stems[0] & stems[1]:
+            return False
+        if len(inner) > 1 and len(stems[0]) <= MAX_WORDS and all(of_folder == stems[0] for of_folder in stems):
+            return False
+        if any(_continues(of_folder) for of_folder in stems):
+            return False
+        kinds = {_kind(folders[folder][:3]) for folder in inner}
+        if {"photograph", "drawing"} <= kinds or ("two values" in kinds and len(kinds) > 1):
+            return False
+    return True
+
+
+def _continues(names: Iterable[str]) -> bool:
+    """Return whether a name is the beginning of another one up to a separator: `1` and `1_lesion`."""
+    known = set(names)
+    return any(name[: match.start()] in known for name in known for match in re.finditer(r"(?<=.)[_\-. ]", name))
+
+
+def _kind(paths: Sequence[Path]) -> str:
+    """Return whether images are photographs, drawings in black and white, or something else, by their pixels."""
+    ratios = []
+    with suppress(UserError):
+        for path in paths:
+            pixels = image_files.read_image_file(path, None, [])
+            if len(np.unique(pixels)) <= 3:
+                ratios.append(2.0)
+                continue
+            black, white = np.mean(pixels <= 16), np.mean(pixels >= 239)
+            ratios.append(float(black + white) if black and white else 0.0)
+    if not ratios:
+        return "unknown"
+    if min(ratios) == 2.0:
+        return "two values"
+    return "drawing" if min(ratios) > 0.95 else "photograph" if max(ratios) < 0.5 else "other"

@@ -1,0 +1,214 @@
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folder_layouts import save_pixels
+
+from medfed.core.errors import UserError
+from medfed.data import main
+from medfed.datasets.folder import Folder
+from medfed.datasets.recognition import recognise
+from medfed.datasets.splits import split
+
+ROWS = """site,patient,image,mask,split
+north,p1,all/1.png,all/1m.png,train
+north,p1,all/2.png,all/2m.png,train
+north,p2,all/3.png,all/3m.png,test
+south,p1,all/4.png,all/4m.png,
+"""
+
+
+def images(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        save_pixels(folder / f"{name}.png", np.arange(64).reshape(8, 8) + number)
+        save_pixels(folder / f"{name}m.png", np.eye(8) * 255)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    images(tmp_path / "all", *"1234")
+    (tmp_path / "list.csv").write_text(ROWS)
+    return tmp_path
+
+
+def table(root: Path, text: str, name: str = "list.csv", **settings) -> Folder:
+    (root / name).write_text(text)
+    return Folder(root=str(root), table=name, **settings)
+
+
+def refusal(dataset: Folder, site: str = "north") -> str:
+    with pytest.raises(UserError) as error:
+        dataset.cases(site)
+    return str(error.value)
+
+
+def test_a_table_names_sites_patients_pairs_and_parts(root):
+    dataset = recognise(root)
+    assert dataset == Folder(root=str(root), table="list.csv") == recognise(root / "list.csv")
+    assert dataset.site_names() == ["north", "south"]
+    rows = [f"{case.name} {case.patient} {case.mask_path.name} {case.part}" for case in dataset.cases("north")]
+    assert rows == ["1 p1 1m.png train", "2 p1 2m.png train", "3 p2 3m.png test"]
+    assert [case.name for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
+    assert dataset.load(dataset.cases("south")[0]).mask.sum() == 8
+    (root / "more").mkdir()
+    (root / "all" / "4.png").rename(root / "more" / "5.png")
+    text = ROWS.replace("south,p1,all/4.png,all/4m.png,\n", "")
+    (left,) = [text for text in table(root, text).found.unread if "more" in text]
+    assert "the table does not list them: 1 file, such as more/5.png" in left
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("list.csv", ROWS.replace(",", ";")),
+        ("list.csv", ROWS.replace(",", "\t")),
+        ("list.csv", ROWS.replace("\n", "\r\n")),
+        ("list.csv", ROWS.replace("\n", "\n\n") + ",,,,\n"),
+        ("list.csv", ROWS.replace("all/", "all\\")),
+        ("list.csv", "\ufeff" + ROWS.replace("site,patient", "Site, Patient")),
+        ("a.tsv", ROWS.replace(",", "\t")),
+        ("a.csv", ROWS.encode("utf-16")),
+        ("a.json", json.dumps([dict(zip(ROWS.split()[0].split(","), row.split(","))) for row in ROWS.split()[1:]])),
+    ],
+)
+def test_tables_of_other_programs_and_json_are_the_same(root, name, content):
+    expected = Folder(root=str(root), table="list.csv").cases("north")
+    assert [case.image for case in expected] == [root / "all" / f"{n}.png" for n in (1, 2, 3)]
+    (root / "list.csv").unlink()
+    (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert recognise(root).cases("north") == expected
+
+
+def test_another_encoding_and_a_spreadsheet_are_refused_with_the_way_to_save_them(root, capsys):
+    (root / "list.csv").write_bytes(ROWS.replace("p2", "Müller").replace(",", ";").encode("cp1252"))
+    with pytest.raises(UserError, match="list.csv: line 4 is not in the encoding UTF-8 .byte 0xfc.* 'CSV UTF-8'"):
+        recognise(root).cases("north")
+    (root / "list.xlsx").write_bytes(b"PK")
+    assert main(["check", str(root / "list.xlsx")]) == 2
+    assert "'CSV UTF-8'" in capsys.readouterr().err
+
+
+def test_a_table_with_classes_is_for_classification(root):
+    (root / "list.csv").write_text("site,image,class\nn,all/1.png,cat\nn,all/2.png,dog\ns,all/3.png,dog\n")
+    dataset = recognise(root)
+    assert dataset.table == "list.csv" and dataset.classes == ("cat", "dog") and dataset.structures == ()
+    assert (dataset.image_size, dataset.standardise) == (224, "imagenet")
+    assert [(case.name, case.label, case.masks) for case in dataset.cases("n")] == [("1", 0, ()), ("2", 1, ())]
+    assert dataset.found.warnings["s"] == ["s: no images of the class 'cat'"]
+    chosen = Folder(root=str(root), table="list.csv", class_names=("dog", "horse"))
+    assert "'class' of the site n is empty or unknown in line 2; expected one of dog" in refusal(chosen, "n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("all/1m.png", "all/9m.png", "list.csv: 1 of the listed files do not exist: .*9m.png; correct the paths"),
+        ("all/1m.png", "", "the column 'mask' of the site north is empty or unknown in line 2; expected the path"),
+        ("all/2.png", "all/1.png", "1.png: list.csv names this image in line 2, line 3"),
+        ("\nnorth,p1,all/2.png", "\n\nnorth,p1,all/1.png", "1.png: list.csv names this image in line 2, line 4"),
+        ("2m.png,train", "2m.png,test", "at the site north, p1 have rows with different"),
+        ("3m.png,test", "3m.png,", "the column 'split' of the site north is empty in some rows; fill it in all or"),
+        ("3m.png,test", "3m.png,later", "line 4: the column 'split' has the value 'later'; expected train, validation"),
+        ("3m.png,test", "3m.png,test,more", "list.csv: not a table .*line 4"),
+        ("north,p2", ",p2", "line 4: the column 'site' is empty"),
+        ("image,mask", "image,maks", "there is no column 'mask' or 'class'; did you mean 'maks'.* found site, patient"),
+        ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
+        ("patient,image", " Image,image", "there are 2 columns 'image'"),
+        ("all/2m.png", "all/1m.png", "1m.png: list.csv names this mask in"),
+        ("all/1m.png", "all/1.png", "1.png: list.csv names this file as an image and as a mask"),
+        ("all/2.png", "all/../all/1.png", "1.png: list.csv names this image"),
+    ],
+)
+def test_a_mistake_in_a_table_is_named_with_its_line(root, old, new, words):
+    assert re.search(words, refusal(table(root, ROWS.replace(old, new, 1))))
+
+
+def test_a_table_may_be_anywhere_and_may_name_files_anywhere_by_absolute_paths(root, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    images(elsewhere, "5")
+    (elsewhere / "far.csv").write_text(f"site,image,mask\nn,5.png,5m.png\nn,{root}/all/1.png,{root}/all/1m.png\n")
+    dataset = Folder(root=str(root), table=str(elsewhere / "far.csv"))
+    assert [case.image for case in dataset.cases("n")] == [root / "all" / "1.png", elsewhere / "5.png"]
+
+
+def test_equal_names_of_a_site_get_their_folders_and_steps_in_a_path_are_removed(root):
+    for site in "ab":
+        images(root / site, "x")
+    dataset = table(root, "site,image,mask\nnorth,a/x.png,a/xm.png\nnorth,none/../b/x.png,b/xm.png\n")
+    paths = {"a/x": root / "a" / "x.png", "b/x": root / "b" / "x.png"}
+    assert {case.name: case.image for case in dataset.cases("north")} == paths
+
+
+def test_two_tables_in_a_folder_are_refused(root):
+    (root / "more.csv").write_text(ROWS)
+    with pytest.raises(UserError, match="list.csv and more.csv both list images.*data check .*list.csv"):
+        recognise(root)
+    (root / "more.csv").write_text("age,weight\n3,4\n")
+    assert recognise(root).table == "list.csv"
+
+
+def test_the_program_checks_a_table(root, capsys):
+    (root / "list.csv").write_text(ROWS.replace("p2,all/3.png,all/3m.png,test", "p2,all/3.png,all/3m.png,train"))
+    assert main(["check", str(root / "list.csv"), "--quiet"]) == 0
+    output = capsys.readouterr().out
+    assert "table: list.csv" in output and "0 problems, 0 warnings." in output
+
+
+def test_a_missing_table_and_an_empty_one_are_named(root):
+    with pytest.raises(UserError, match="data.table: the file .*none.csv cannot be read"):
+        Folder(root=str(root), table="none.csv").site_names()
+    with pytest.raises(UserError, match="list.csv: the table has no rows; expected one row for each image"):
+        table(root, "site,image,mask\n").site_names()
+
+
+def decathlon(root: Path, *pairs: tuple[str, str], **more) -> Folder:
+    """A site north with a dataset.json that lists these images and masks, and the site south with one pair."""
+    for site, of_site in (("north", pairs), ("south", [("im/1", "im/1m")])):
+        for image, _ in of_site:
+            images(root / site, image)
+        entries = [{"image": f"./{image}.png", "label": f"./{mask}.png"} for image, mask in of_site]
+        (root / site / "dataset.json").write_text(json.dumps({"training": entries, **more}))
+    return Folder(root=str(root), table="{site}/dataset.json")
+
+
+def test_each_site_has_a_list_of_the_medical_segmentation_decathlon(tmp_path):
+    more = {"test": ["./im/3.png"], "labels": {"0": "background", "1": "gland"}}
+    dataset = decathlon(tmp_path, ("a/1", "a/1m"), ("b/1", "b/1m"), ("b/2", "b/2m"), **more)
+    cases = [(case.name, case.mask_path, case.part) for case in dataset.cases("north")]
+    of = tmp_path / "north"
+    assert cases == [("2", of / "b/2m.png", ""), ("a/1", of / "a/1m.png", ""), ("b/1", of / "b/1m.png", "")]
+    assert dataset.site_names() == ["north", "south"] and len(dataset.cases("south")) == 1
+    single = recognise(tmp_path / "north")
+    assert (single.table, single.site_names(), len(single.cases("north"))) == ("dataset.json", ["north"], 3)
+    (of / "b" / "2m.png").unlink()
+    assert "1 of the listed files do not exist" in refusal(Folder(root=str(tmp_path), table="{site}/dataset.json"))
+    assert "dataset.json names this mask in entry 1, entry 2" in refusal(decathlon(of, ("1", "1m"), ("2", "1m")))
+
+
+def test_a_list_of_monai_may_have_a_site_in_each_entry_and_parts_of_a_split(root):
+    content = {
+        "training": [{"site": "n", "image": "all/1.png", "label": "all/1m.png"}],
+        "validation": [{"site": "n", "image": "all/2.png", "label": "all/2m.png"}],
+    }
+    cases = table(root, json.dumps(content), "cases.json").cases("n")
+    assert [(case.mask_path.name, case.part) for case in cases] == [("1m.png", "train"), ("2m.png", "validation")]
+
+
+def test_a_patient_by_the_pattern_is_in_one_part(root):
+    images(root, "p7_1", "p7_2")
+    text = "site,image,mask,split\nnorth,p7_1.png,p7_1m.png,train\nnorth,p7_2.png,p7_2m.png,test\n"
+    dataset = table(root, text, patient_pattern="(p[0-9]*)_")
+    assert "at the site north, p7 have rows with different values in the column 'split'" in refusal(dataset)
+
+
+def test_a_table_may_write_umlauts_in_another_unicode_form_than_the_disk(root):
+    stored, typed = (unicodedata.normalize(form, "Kö/Bähr") for form in ("NFD", "NFC"))
+    images(root, stored)
+    text = f"site,image,mask\nnorth,{typed}.png,{typed}m.png\nnorth,all/2.png,all/2m.png\n"
+    case = next(case for case in table(root, text).cases("north") if case.name == typed.rpartition("/")[2])
+    assert case.files == (root / f"{stored}.png", root / f"{stored}m.png")
+    save_pixels(root / f"{typed}.png", np.eye(8))
+    assert "1 of the listed files do not exist" in refusal(table(root, text))  # two folders look like the mask's
