@@ -56,14 +56,14 @@ def describe_tried(
     for one in tried:
         problems = one.result.problems
         if problems and not one.result.unmatched and len(one.result.pairs) > MIN_PAIRED * len(problems):
-            _, path, text = problems[0]
+            site, path, text = problems[0]
             more = f" ({len(problems)} such files)" if len(problems) > 1 else ""
-            lines = " ".join(f"--set 'data.{key}={value}'" for key, value in as_settings(one.layout).items())
-            name = path.rpartition("/")[2]
+            settings = {**as_settings(one.layout), f"by_site.{site}.ignored_names": f"[{path.rpartition('/')[2]}]"}
+            flags = " ".join(f"--set 'data.{key}={value}'" for key, value in settings.items())
             return [
                 f"{files.root / path}: {text}{more}; all other files fit {one.layout.text}",
-                f"to leave it out, add --set 'data.ignored_names=[{name}]'; to check the other files all the same, add",
-                f"  {lines}",
+                "to go on without this file, add these settings; without the last one, the check lists every problem",
+                f"  {flags}",
             ]
     shown = [
         f"{files.root}: no usual pattern pairs all {n_files} files; expected an image and a mask of each case, or "

@@ -244,17 +244,17 @@ def _doubt_about_folders(tried: Tried) -> str:
     folders = sorted({one.fields["folder"] for one in pairs})
     n_folders = len({(one.fields["site"], one.fields["folder"], one.fields.get("part")) for one in pairs})
     is_known = any(is_part(name) or folded(name) in {*SIDES, *GROUPS} for name in folders)
-    if len(folders) < 2 or len(pairs) == n_folders or is_known:
+    if len(folders) < 2 or is_known:
         return ""
-    cases = Counter(folded(one.fields["case"]) for one in pairs)
-    are_words = not all(re.search("[0-9]", name) for name in folders)
-    if are_words and 2 * sum(n > 1 for n in cases.values()) >= len(cases):
-        advice = "say which is the patient, as {patient}/{case} or {kind}/{patient}"
-        both = f"{folders[0]} and {folders[1]}"
-        return f"the folders inside the sites, such as {both}, hold files of the same names; {advice}"
     if suggestion := check_names.suggest_pattern(folders):
         both = " and ".join(suggestion[1][:2])
         return f"the folders inside the sites, such as {both}, may be of one patient; write the patient as a field"
+    cases = Counter(folded(one.fields["case"]) for one in pairs)
+    are_words = not all(re.search("[0-9]", name) for name in folders)
+    if len(pairs) > n_folders and are_words and 2 * sum(n > 1 for n in cases.values()) >= len(cases):
+        advice = "say which is the patient, as {patient}/{case} or {kind}/{patient}"
+        both = f"{folders[0]} and {folders[1]}"
+        return f"the folders inside the sites, such as {both}, hold files of the same names; {advice}"
     return ""
 
 
