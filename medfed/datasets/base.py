@@ -174,7 +174,9 @@ class Dataset:
         """What the only scan of the folder has found. UserError if there is no site, if there are too many, or if a
         name is invalid."""
         found = self.scan()
-        if not found.cases and not found.problems:
+        if not found.cases and (problems := found.problems.get("", ())):
+            raise UserError(join_problems(list(problems), self.root))
+        if not found.cases:
             unread = f"; {found.unread[0]}" if found.unread else ""
             raise UserError(
                 f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}{unread}"

@@ -196,3 +196,10 @@ def test_files_of_a_site_that_only_the_general_patterns_match_are_named(tmp_path
     assert [len(found.cases[site]) for site in "ns"] == [2, 2]
     (unread,) = found.unread
     assert "3 files, such as s/images/a.png" in unread
+
+
+def test_patterns_without_a_common_field_are_an_error_and_not_an_empty_dataset(tmp_path):
+    make(tmp_path, "{n,s}/{images,masks}/{a,b}.png")
+    dataset = Folder(root=str(tmp_path), image="{site}/images/{case}.png", mask="{site}/masks/{cas}.png")
+    with pytest.raises(UserError, match=r"'\{site\}/masks/\{cas\}.png' has none of the fields \['case'\]"):
+        dataset.site_names()
