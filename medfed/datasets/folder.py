@@ -245,7 +245,7 @@ class Folder(Dataset):
             files = walk(root, self.ignored_names, self.follow_symlinks)
             ignored = {site: own.ignored_names for site, own in self._at_site.items()}
             found = self.scan_layouts(files, self._layouts(), ignored)
-            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)):
+            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)) and not found.problems.get(""):
                 self._name_folders_without_images(files, found)
         if len(found.classes) == 1:
             raise UserError(f"{self.root}: found only the class '{found.classes[0]}'; expected at least two classes")
