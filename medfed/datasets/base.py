@@ -32,7 +32,7 @@ Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progres
 
 
 @dataclass
-class Found:
+class Contents:
     """What the folder of a dataset holds, from one scan.
 
     Args:
@@ -124,11 +124,11 @@ class Dataset:
         if not any(folded(path.name) in known for path in root.iterdir()):
             return None
         dataset = cls(root=str(root))
-        found = dataset.scan()
+        contents = dataset.scan()
         if not cls.published_n_classes:
-            return dataset if any(found.cases.values()) else None
-        labels = [{case.label for case in found.cases.get(site, ())} for site in cls.published_counts]
-        is_whole = all(len(at_site) == len(found.classes) == cls.published_n_classes for at_site in labels)
+            return dataset if any(contents.cases.values()) else None
+        labels = [{case.label for case in contents.cases.get(site, ())} for site in cls.published_counts]
+        is_whole = all(len(at_site) == len(contents.classes) == cls.published_n_classes for at_site in labels)
         return dataset if is_whole else None
 
     @property
@@ -144,7 +144,7 @@ class Dataset:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the class numbers, which start at 0. Empty for segmentation."""
-        return self.found.classes
+        return self.contents.classes
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
@@ -170,57 +170,59 @@ class Dataset:
         return self
 
     @cached_property
-    def found(self) -> Found:
-        """What the only scan of the folder has found. UserError if there is no site, if there are too many, or if a
+    def contents(self) -> Contents:
+        """What the only scan of the folder has contents. UserError if there is no site, if there are too many, or if a
         name is invalid."""
-        found = self.scan()
-        if not found.cases and (problems := found.problems.get("", ())):
+        contents = self.scan()
+        if not contents.cases and (problems := contents.problems.get("", ())):
             raise UserError(join_problems(list(problems), self.root))
-        if not found.cases:
-            unread = f"; {found.unread[0]}" if found.unread else ""
+        if not contents.cases:
+            unread = f"; {contents.unread[0]}" if contents.unread else ""
             raise UserError(
                 f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}{unread}"
             )
-        if len(found.cases) > MAX_SITES:
+        if len(contents.cases) > MAX_SITES:
             raise UserError(
-                f"{self.root}: found {len(found.cases):,} sites, such as '{next(iter(found.cases))}'; expected at most "
-                f"{MAX_SITES:,}; if these are patients or images, correct the field {{site}} of data.image"
+                f"{self.root}: found {len(contents.cases):,} sites, such as '{next(iter(contents.cases))}'; expected "
+                f"at most {MAX_SITES:,}; if these are patients or images, correct the field {{site}} of data.image"
             )
         try:
-            site_names.check(found.cases)
+            site_names.check(contents.cases)
         except ValueError as error:
             raise UserError(f"{self.root}: {error}") from None
-        for site, cases in found.cases.items():
+        for site, cases in contents.cases.items():
             labels = {case.label for case in cases}
-            missing = [name for number, name in enumerate(found.classes) if cases and number not in labels]
-            found.warnings.setdefault(site, []).extend(f"{site}: no images of the class '{name}'" for name in missing)
-        return found
+            missing = [name for number, name in enumerate(contents.classes) if cases and number not in labels]
+            contents.warnings.setdefault(site, []).extend(
+                f"{site}: no images of the class '{name}'" for name in missing
+            )
+        return contents
 
-    def scan(self) -> Found:
+    def scan(self) -> Contents:
         """Find all cases by the names of the files, without opening them. A subclass may find them in another way."""
         files = walk(Path(self.root), follow_symlinks=self.follow_symlinks)
         masks = tuple(("", pattern) for pattern in compile_patterns(self.mask_patterns))
-        found = self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
+        contents = self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
         folder_of: dict[str, str] = {}
         for folder in dict.fromkeys(path.split("/")[0] for path in files.images) if self.site_folders else ():
             site = self.site_name(folder)
-            if site in found.cases and folder_of.setdefault(site, folder) != folder:
-                found.problems.setdefault(site, []).append(
+            if site in contents.cases and folder_of.setdefault(site, folder) != folder:
+                contents.problems.setdefault(site, []).append(
                     f"{files.root / folder_of[site]} and {files.root / folder}: both folders are the site {site}; "
                     "expected one folder; move one of them out of this folder"
                 )
-        return found
+        return contents
 
     def scan_layouts(
         self, files: Files, layouts: Iterable[Layout], ignored: Mapping[str, Sequence[str]] = MappingProxyType({})
-    ) -> Found:
+    ) -> Contents:
         """Match files with one or several layouts; a layout of a single site replaces the general one for it.
 
         `ignored` has the names of files and folders that are not read at a single site.
         """
         layouts = list(layouts)
         own = {layout.site for layout in layouts[1:]}
-        found, pairs, seen = Found(), list[tuple[str, Pair]](), set[str]()
+        contents, pairs, seen = Contents(), list[tuple[str, Pair]](), set[str]()
         for layout in layouts:
             read = files.without(ignored.get(layout.site, ()))
             result = pair(read, layout)
@@ -238,28 +240,28 @@ class Dataset:
             for name, path, text in result.problems:
                 site = self.site_name(name) if name else layout.site
                 if site is not None and decides(site):
-                    found.problems.setdefault(site, []).append(f"{files.root / path}: {text}")
+                    contents.problems.setdefault(site, []).append(f"{files.root / path}: {text}")
                     seen.add(path)
-        found.classes = self.class_names_of(pairs)
-        numbers = {folded(name): number for number, name in enumerate(found.classes)}
+        contents.classes = self.class_names_of(pairs)
+        numbers = {folded(name): number for number, name in enumerate(contents.classes)}
         for site, one in pairs:
             label = numbers.get(folded(one.fields.get("class", "")))
-            if found.classes and label is None:  # a class that `class_names` leaves out
+            if contents.classes and label is None:  # a class that `class_names` leaves out
                 continue
             try:
-                found.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
+                contents.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
             except UserError as error:
-                found.problems.setdefault(site, []).append(str(error))
-        for site in found.problems:
+                contents.problems.setdefault(site, []).append(str(error))
+        for site in contents.problems:
             if site:
-                found.cases.setdefault(site, [])
+                contents.cases.setdefault(site, [])
         for path in files.outside:
-            place = next((site for site in found.cases if folded(path.split("/")[0]) == folded(site)), "")
-            found.problems.setdefault(place, []).append(outside_problem(files.root / path, files.root))
+            place = next((site for site in contents.cases if folded(path.split("/")[0]) == folded(site)), "")
+            contents.problems.setdefault(place, []).append(outside_problem(files.root / path, files.root))
         left = [path for path in files.images if path not in seen]
         left += [path for path in files.slices if not seen.intersection(parents(path))]
-        found.unread = describe_unread(files.root, left, "no pattern matches them")
-        return found
+        contents.unread = describe_unread(files.root, left, "no pattern matches them")
+        return contents
 
     def site_name(self, folder: str) -> str | None:
         """Return the name of the site to which a folder of a published collection belongs; None if it is no site."""
@@ -289,7 +291,7 @@ class Dataset:
 
     def patient_name(self, site: str, one: Pair) -> str:
         """Return the patient: the value of the field `patient`; "" makes each case a patient of its own. UserError if
-        the patient cannot be found."""
+        the patient cannot be contents."""
         return one.fields.get("patient", "")
 
     def part_name(self, values: Mapping[str, str]) -> str:
@@ -368,7 +370,7 @@ class Dataset:
 
         UserError if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
         """
-        names = sorted(self.found.cases)
+        names = sorted(self.contents.cases)
         if missing := [site for site in self.sites if site not in names]:
             if (folder := Path(self.root) / missing[0]).is_dir():
                 raise UserError(
@@ -382,8 +384,8 @@ class Dataset:
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         """Return the usable cases of one site, sorted by `Case.name`, and the problems with the names and locations of
         its files, one sentence each. No file is opened."""
-        cases = self.found.cases[site]
-        problems = [*self.found.problems.get("", ()), *self.found.problems.get(site, ())]
+        cases = self.contents.cases[site]
+        problems = [*self.contents.problems.get("", ()), *self.contents.problems.get(site, ())]
         not_utf8 = dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path))
         problems += [
             f"{printable_path(path)}: the file name is not valid UTF-8, so tables cannot contain it; rename the file"

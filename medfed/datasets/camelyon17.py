@@ -14,7 +14,7 @@ from monai.data import MetaTensor
 
 from medfed.core.bounds import ImageSize, NonNegativeInt
 from medfed.core.errors import UserError
-from medfed.datasets.base import PHANTOM_MARK, Dataset, Found, Standardise
+from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.file_names import check_table_inside, lies_inside
@@ -100,12 +100,12 @@ class Camelyon17(Dataset):
     def is_phantom(self) -> bool:
         return (self._home() / PHANTOM_MARK).is_file()
 
-    def scan(self) -> Found:
+    def scan(self) -> Contents:
         """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site` at each site."""
-        home, found = self._home(), Found(classes=CLASSES)
+        home, contents = self._home(), Contents(classes=CLASSES)
         for centre, rows in self._table(home / TABLE).groupby("center"):
             site = f"hospital_{centre + 1}"
-            cases, problems = found.cases.setdefault(site, []), found.problems.setdefault(site, [])
+            cases, problems = contents.cases.setdefault(site, []), contents.problems.setdefault(site, [])
             slides = rows["patient"].map("patient_{:03d}_node_".format) + rows["node"].astype(str)
             places = "_x_" + rows["x_coord"].astype(str) + "_y_" + rows["y_coord"].astype(str)
             chosen = self._subset(rows.assign(name="patch_" + slides + places))
@@ -130,7 +130,7 @@ class Camelyon17(Dataset):
                 for name, tumour, part in here[["name", "tumor", "split"]].itertuples(index=False):
                     part = _PARTS[part] if self.splits == "published" else ""
                     cases.append(Case(site, name, folder / f"{name}.png", (), unit, tumour, part))
-        return found
+        return contents
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         image_notices: list[str] = []

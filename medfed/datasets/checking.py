@@ -122,8 +122,8 @@ def check_dataset(
     repeated, allow_duplicates = find_duplicates(cases, known_sha256), allow_duplicates or dataset.allow_duplicates
     problems = ([] if allow_duplicates else repeated) + problems + _intensity_problems(dataset)
     warnings = repeated if allow_duplicates else []
-    warnings += [warning for site in ("", *names) for warning in dataset.found.warnings.get(site, ())]
-    warnings += dataset.found.unread
+    warnings += [warning for site in ("", *names) for warning in dataset.contents.warnings.get(site, ())]
+    warnings += dataset.contents.unread
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
     has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
     covers: dict[str, dict[str, float]] = {}

@@ -30,7 +30,7 @@ from medfed.datasets import (
     reading,
     table,
 )
-from medfed.datasets.base import Dataset, Found, describe_unread
+from medfed.datasets.base import Contents, Dataset, describe_unread
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.file_names import check_table_inside, folded
@@ -206,7 +206,7 @@ class Folder(Dataset):
         """Return this dataset with the number of image channels that a few 2-D image files of each site need: 1 if
         these are grey, however they are stored, or if there is none; 3 if some are in colour."""
         paths = []
-        for cases in self.found.cases.values():
+        for cases in self.contents.cases.values():
             images = [case.image for case in cases if reading.is_2d_image_file(case.image)]
             paths += images[:: max(1, len(images) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
         return replace(self, image_channels=image_files.needed_channels(paths))
@@ -217,7 +217,7 @@ class Folder(Dataset):
 
     @property
     def structures(self) -> tuple[str, ...]:
-        if self.classifies_by_pattern or (self.table is not None and self.found.classes):
+        if self.classifies_by_pattern or (self.table is not None and self.contents.classes):
             return ()
         return tuple(self.mask) if isinstance(self.mask, Mapping) else tuple(self.structure_names)
 
@@ -225,7 +225,7 @@ class Folder(Dataset):
     def intensity_range(self) -> tuple[float, float] | None:
         """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set. UserError for a
         mixture."""
-        images = [case.image for site in self.site_names() for case in self.found.cases[site]]
+        images = [case.image for site in self.site_names() for case in self.contents.cases[site]]
         kinds = {reading.is_2d_image_file(path) for path in images}
         if len(kinds) > 1:
             raise UserError(
@@ -236,39 +236,41 @@ class Folder(Dataset):
             return 0.0, 255.0
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
-    def scan(self) -> Found:
+    def scan(self) -> Contents:
         """Find the cases by the patterns or in the table; names of DICOM cases tell nothing about the patients."""
         root = Path(self.root)
         if self.table is not None:
-            found = self._scan_table(root, self.table)
+            contents = self._scan_table(root, self.table)
         else:
             files = walk(root, self.ignored_names, self.follow_symlinks)
             ignored = {site: own.ignored_names for site, own in self._at_site.items()}
-            found = self.scan_layouts(files, self._layouts(), ignored)
-            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)) and not found.problems.get(""):
-                self._name_folders_without_images(files, found)
-        if len(found.classes) == 1:
-            raise UserError(f"{self.root}: found only the class '{found.classes[0]}'; expected at least two classes")
-        series = {site: [case for case in cases if case.image.is_dir()] for site, cases in found.cases.items()}
+            contents = self.scan_layouts(files, self._layouts(), ignored)
+            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)) and not contents.problems.get(
+                ""
+            ):
+                self._name_folders_without_images(files, contents)
+        if len(contents.classes) == 1:
+            raise UserError(f"{self.root}: found only the class '{contents.classes[0]}'; expected at least two classes")
+        series = {site: [case for case in cases if case.image.is_dir()] for site, cases in contents.cases.items()}
         if not self.sites and any(series.values()) and self.table is None:
             dicom_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
-        for site, cases in found.cases.items():
-            found.problems.setdefault(site, []).extend(check_names.year_problems(root / site, cases))
+        for site, cases in contents.cases.items():
+            contents.problems.setdefault(site, []).extend(check_names.year_problems(root / site, cases))
             if self._at(site).patient_pattern is None:
                 shared = dicom_patients.shared_patient_warnings(site, series[site], self.ignored_names)
-                found.warnings.setdefault(site, []).extend(shared)
-            found.cases[site] = self._hide_names(root, cases, series[site])
-        found.warnings[""] = [*found.warnings.get("", ()), *self._root_warnings(found)]
-        return found
+                contents.warnings.setdefault(site, []).extend(shared)
+            contents.cases[site] = self._hide_names(root, cases, series[site])
+        contents.warnings[""] = [*contents.warnings.get("", ()), *self._root_warnings(contents)]
+        return contents
 
-    def _root_warnings(self, found: Found) -> list[str]:
+    def _root_warnings(self, contents: Contents) -> list[str]:
         """Warn if every site has a single case with a mask, and about names in `by_site` that no site has."""
-        warnings = [f"data.by_site: there is no site '{name}'" for name in self.by_site if name not in found.cases]
+        warnings = [f"data.by_site: there is no site '{name}'" for name in self.by_site if name not in contents.cases]
         if self.table is None and not self.sites and any("{site:" in text for text in self._image_texts()):
-            named = ", ".join(sorted(found.cases)[:8])
+            named = ", ".join(sorted(contents.cases)[:8])
             warnings.append(f"the sites are words in the names of the files: {named}; look whether they are hospitals")
-        n_cases = [len(cases) for cases in found.cases.values()]
-        if not (self.table or self.sites or found.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
+        n_cases = [len(cases) for cases in contents.cases.values()]
+        if not (self.table or self.sites or contents.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
             warnings.append(
                 f"{self.root}: each of the {len(n_cases)} sites has a single image; if these are the cases of one "
                 "site, put them into a folder for this site, and correct data.image"
@@ -283,9 +285,9 @@ class Folder(Dataset):
         general = _layout(self, self.sites[0] if len(self.sites) == 1 else "")
         return [general, *(_layout(at, site) for site, at in own.items())]
 
-    def _scan_table(self, root: Path, text: str) -> Found:
+    def _scan_table(self, root: Path, text: str) -> Contents:
         """Return the cases that the table, or the table of each site, lists."""
-        found = Found()
+        contents = Contents()
         pattern = compile_pattern(text) if "{site}" in text else None
         paths = [root / text]
         if pattern is not None:
@@ -297,20 +299,20 @@ class Folder(Dataset):
                 check_table_inside(root, path)
             rows[path] = table.read_table(path, values.get("site", ""))
             if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
-                found.warnings.setdefault("", []).append(
+                contents.warnings.setdefault("", []).append(
                     f"{path}: not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
                 )
             if values:
                 rows[path]["site"] = values["site"]
-        found.classes = self._classes_of_rows(rows)
+        contents.classes = self._classes_of_rows(rows)
         guarded = None if self.follow_symlinks else root
         for path, of_table in rows.items():
-            table.find_table_cases(path, of_table, found.classes, found, self.patient_in_name, guarded)
+            table.find_table_cases(path, of_table, contents.classes, contents, self.patient_in_name, guarded)
         files = walk(root, self.ignored_names, follow_symlinks=True)
-        listed = {os.path.abspath(path) for cases in found.cases.values() for case in cases for path in case.files}
+        listed = {os.path.abspath(path) for cases in contents.cases.values() for case in cases for path in case.files}
         left = [path for path in (*files.images, *files.slices) if not listed & _with_parents(root, path)]
-        found.unread = describe_unread(root, left, "the table does not list them")
-        return found
+        contents.unread = describe_unread(root, left, "the table does not list them")
+        return contents
 
     def _classes_of_rows(self, rows: Mapping[Path, Any]) -> tuple[str, ...]:
         """Return the names of the classes if the tables have classes and no masks."""
@@ -361,23 +363,23 @@ class Folder(Dataset):
             )
         return match[1]
 
-    def _name_folders_without_images(self, files: Files, found: Found) -> None:
+    def _name_folders_without_images(self, files: Files, contents: Contents) -> None:
         """Add the problem of each folder where a site is expected that has images, of which no pattern matches one."""
         layout = self._layouts()[0]
-        used = {folded(site) for site in found.cases} | {folded(site) for site in self.by_site}
+        used = {folded(site) for site in contents.cases} | {folded(site) for site in self.by_site}
         inside: dict[str, list[str]] = {}
         for path in (*files.images, *files.slices):
             if "/" in path and folded(path.split("/")[0]) not in used:
                 inside.setdefault(path.split("/")[0], []).append(path)
         for folder, paths in inside.items():
-            found.cases[folder] = []
-            found.problems[folder] = [
+            contents.cases[folder] = []
+            contents.problems[folder] = [
                 f"{files.root / folder}: none of its {len(paths)} files, such as {paths[0]}, fits the patterns "
                 f"{layout.text}; correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
                 f"data.ignored_names: [{folder}]"
             ]
             start = f"{printable_path(files.root / folder)}: "
-            found.unread = [text for text in found.unread if not text.startswith(start)]
+            contents.unread = [text for text in contents.unread if not text.startswith(start)]
 
     def check_sizes(self, case: Case) -> None:
         if not self._at(case.site).resample_masks:

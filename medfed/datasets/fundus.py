@@ -13,7 +13,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.datasets import nesting, reading
-from medfed.datasets.base import PHANTOM_MARK, Dataset, Found
+from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.pairing import Pair
@@ -89,16 +89,16 @@ class Fundus(Dataset):
     def is_phantom(self) -> bool:
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
-    def scan(self) -> Found:
+    def scan(self) -> Contents:
         """As in `Dataset`; the published split needs the folders train and test at each site."""
-        found = super().scan()
-        for site, cases in found.cases.items():
+        contents = super().scan()
+        for site, cases in contents.cases.items():
             if self.published_split and any(not case.part for case in cases):
-                found.problems.setdefault(site, []).append(
+                contents.problems.setdefault(site, []).append(
                     f"{self.root}: the folders train and test of the published split are missing at the site {site}; "
                     "add them, or set data.published_split: false"
                 )
-        return found
+        return contents
 
     def case_name(self, site: str, values: Mapping[str, str]) -> str:
         """Return the name of the image file, which is unique within its site."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from medfed.core.errors import UserError
 from medfed.core.files import read_text
-from medfed.datasets.base import Found
+from medfed.datasets.base import Contents
 from medfed.datasets.card import Card
 from medfed.datasets.objects import _Objects
 
@@ -53,25 +53,25 @@ class PACS(_Objects):
         layout="ROOT/DOMAIN/CLASS/NAME.jpg (or .png), DOMAIN: art_painting, cartoon, photo, sketch",
     )
 
-    def scan(self) -> Found:
+    def scan(self) -> Contents:
         """As in `Dataset`; with `lists`, each image has its part of the published split."""
-        found = super().scan()
+        contents = super().scan()
         if self.lists is None:
-            return found
+            return contents
         root = Path(self.root)
-        for site, cases in found.cases.items():
+        for site, cases in contents.cases.items():
             if self.sites and site not in self.sites:
                 continue
             parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
             names = {case: case.image.relative_to(root).as_posix() for case in cases}
-            found.problems.setdefault(site, []).extend(
+            contents.problems.setdefault(site, []).extend(
                 f"{case.image}: this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
                 f"{site}_train_kfold.txt or {site}_crossval_kfold.txt; move the image, or set data.lists: null"
                 for case, name in names.items()
                 if name not in parts
             )
-            found.cases[site] = [replace(case, part=parts.get(name, "")) for case, name in names.items()]
-        return found
+            contents.cases[site] = [replace(case, part=parts.get(name, "")) for case, name in names.items()]
+        return contents
 
 
 def _listed(folder: Path, site: str, word: str) -> list[str]:

@@ -14,7 +14,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.files import read_bounded
 from medfed.datasets import dicom, dicom_files
-from medfed.datasets.base import Found
+from medfed.datasets.base import Contents
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.file_names import composed, folded, leads_out, stem_of
 
@@ -120,11 +120,11 @@ def find_table_cases(
     path: Path,
     rows: DataFrame,
     class_names: Sequence[str],
-    found: Found,
+    contents: Contents,
     patient_in_name: Callable[[str, str, Path], str],
     guarded: Path | None = None,
 ) -> None:
-    """Add the cases that a table names, and the problems with its rows and files, to what was found.
+    """Add the cases that a table names, and the problems with its rows and files, to what was contents.
 
     A case has the name of its image file; if several files of the site have this name, their folders come before it.
     `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image) for rows
@@ -143,15 +143,15 @@ def find_table_cases(
             outside.add(name)
     numbers = {folded(name): number for number, name in enumerate(class_names)}
     for site, of_site in rows.groupby("site", sort=True):
-        found.problems.setdefault(site, []).extend(_problems(path, site, of_site, existing, numbers))
+        contents.problems.setdefault(site, []).extend(_problems(path, site, of_site, existing, numbers))
         files = {name: existing[name] for name in of_site["image"]}
         if listed := [name for name in (*files, *of_site["mask"].unique()) if name in outside]:
-            found.problems[site].append(
+            contents.problems[site].append(
                 f"{path}: {len(listed)} of the listed files lie outside {guarded}, behind a symbolic link: "
                 f"{_listed(listed)}; move them into that folder, or set data.follow_symlinks: true"
             )
         stems = Counter(stem_of(file) for file in files.values() if file)
-        cases = found.cases.setdefault(site, [])
+        cases = contents.cases.setdefault(site, [])
         for image, mask, patient, label, part in of_site[["image", "mask", "patient", "class", "split"]].itertuples(
             index=False
         ):
@@ -170,11 +170,11 @@ def find_table_cases(
             try:
                 patient = patient or patient_in_name(site, name, file)
             except UserError as error:
-                found.problems[site].append(str(error))
+                contents.problems[site].append(str(error))
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
             cases.append(Case(site, name, file, masks, patient, numbers.get(folded(label)), part))
-        found.problems[site] += _part_problems(path, site, cases)
+        contents.problems[site] += _part_problems(path, site, cases)
 
 
 def _decoded(path: Path) -> str:

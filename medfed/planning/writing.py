@@ -37,7 +37,7 @@ def to_text(
 def describe_files(dataset: Dataset) -> list[str]:
     """Return a line for each site in use: its number of images, and the patterns or the table that they come from."""
     return [
-        f"  {site}: {count(len(dataset.found.cases[site]), 'image')}"
+        f"  {site}: {count(len(dataset.contents.cases[site]), 'image')}"
         + (f", {dataset.source_of(site)}" if isinstance(dataset, Folder) else "")
         for site in dataset.site_names()
     ]

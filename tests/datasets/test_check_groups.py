@@ -31,7 +31,7 @@ def test_folders_are_counted_as_folders_and_each_is_in_the_names_to_ignore(tmp_p
     text = " ".join(" ".join(format_groups(problems, str(tmp_path), ["HK", "UCL"])).split())
     assert text.startswith("2 folders: none of its 2 files, such as b/tumour/p0.png, fits the patterns {site}/images")
     assert "such as: b, c -> " in text and text.endswith("data.ignored_names: [b, c]")
-    assert [warning.split(": ")[0] for warning in data.found.unread] == [f"{tmp_path}/UCL"], "b and c are named once"
+    assert [warning.split(": ")[0] for warning in data.contents.unread] == [f"{tmp_path}/UCL"], "b and c are named once"
 
 
 def test_other_causes_are_other_groups_and_numbers_files_and_values_do_not_divide_one():

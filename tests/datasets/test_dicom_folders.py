@@ -114,10 +114,10 @@ class TestLayouts:
         pairs, (problem,) = found(dataset)
         assert pairs == {"n/b n/b/mask.nii.gz", "n/c n/c/mask.nii.gz"}
         assert problem.startswith(f"{tmp_path}/n/a: this image has no mask")
-        (unread,) = dataset.found.unread
+        (unread,) = dataset.contents.unread
         assert "2 files, such as n/c/zone.nii.gz" in unread
         without = Folder(str(tmp_path), **IN_CASE, ignored_names=("a", "more", "zone*"))
-        assert found(without) == (pairs, []) and without.found.unread == []
+        assert found(without) == (pairs, []) and without.contents.unread == []
 
     @pytest.mark.parametrize("settings", [IN_CASE, {"table": "list.csv"}])
     def test_a_link_to_a_slice_outside_the_root_is_refused(self, tmp_path, settings):

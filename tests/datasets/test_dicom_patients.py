@@ -68,7 +68,7 @@ class TestPatientsAreNoSites:
 
 class TestASiteOfOnePatient:
     def warnings(self, root, **settings):
-        return Folder(str(root), **{**STUDY, **settings}).found.warnings["BMC"]
+        return Folder(str(root), **{**STUDY, **settings}).contents.warnings["BMC"]
 
     def test_one_identifier_for_different_studies_is_named_with_the_cure(self, tmp_path):
         for case in "abc":
@@ -78,7 +78,7 @@ class TestASiteOfOnePatient:
         assert "no split by patient" in warning and "ANON" not in warning
         pattern = re.search(r"data\.patient_pattern .* such as '(.*?)' for the first", warning)[1]
         cured = Folder(str(tmp_path), **STUDY, patient_pattern=pattern)
-        assert len({case.patient for case in cured.cases("BMC")}) == 3 and cured.found.warnings["BMC"] == []
+        assert len({case.patient for case in cured.cases("BMC")}) == 3 and cured.contents.warnings["BMC"] == []
 
     @pytest.mark.parametrize("key, values", [("PatientSex", "MF"), ("PatientBirthDate", ("19500101", "19600101"))])
     def test_patients_of_different_sex_or_age_are_not_one(self, tmp_path, key, values):

@@ -299,7 +299,7 @@ class TestClasses:
         data = colour(photos, image=CLASSES, class_names=("horse", "DOG"))
         assert data.classes == ("horse", "DOG") and labels(data, "photo")[0] == ("dog/1", 1)
         assert len(data.cases("photo")) == 4, "without the cat"
-        assert colour(photos, image=CLASSES).found.warnings["sketch"] == ["sketch: no images of the class 'cat'"]
+        assert colour(photos, image=CLASSES).contents.warnings["sketch"] == ["sketch: no images of the class 'cat'"]
         assert colour(photos, image=CLASSES, sites=("sketch",)).classes == ("dog", "horse")
         with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
             colour(photos, image=CLASSES, class_names=("hors", "dog")).cases("photo")
@@ -317,4 +317,4 @@ class TestClasses:
         data = colour(photos, image=CLASSES)
         with pytest.raises(UserError, match="1.png: another image of the same case: photo/dog/1.jpg"):
             data.cases("photo")
-        assert len(data.found.unread) == 1 and "photo/dog/more/7.png" in data.found.unread[0]
+        assert len(data.contents.unread) == 1 and "photo/dog/more/7.png" in data.contents.unread[0]

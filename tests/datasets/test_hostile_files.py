@@ -211,7 +211,7 @@ class TestThingsThatAreNoFiles:
         (site.parent / "B").symlink_to(".")
         assert main(["check", str(site.parent), "--quiet"]) == 0
         assert "0 problems, 0 warnings" in capsys.readouterr().out
-        assert [len(cases) for cases in Folder(str(site.parent)).found.cases.values()] == [1]
+        assert [len(cases) for cases in Folder(str(site.parent)).contents.cases.values()] == [1]
 
     def test_folders_inside_each_other_have_a_limit(self, site, capsys):
         folder = site

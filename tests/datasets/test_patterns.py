@@ -131,11 +131,11 @@ def test_a_case_is_named_by_all_fields_and_the_field_or_the_pattern_of_the_patie
 def test_files_that_no_pattern_matches_are_counted_and_a_folder_without_a_match_is_a_problem(tmp_path):
     make(tmp_path, "{n,s}/{images,masks}/{a,b}.png n/old/{1,2,x/3}.png s/notes.txt lost.png n/.cache/z.png plots/a.png")
     dataset = Folder(root=str(tmp_path))
-    assert [text.split(": not read")[0] for text in dataset.found.unread] == [str(tmp_path), f"{tmp_path}/n"]
-    assert ": 3 files, such as n/old/1.png" in dataset.found.unread[1]
+    assert [text.split(": not read")[0] for text in dataset.contents.unread] == [str(tmp_path), f"{tmp_path}/n"]
+    assert ": 3 files, such as n/old/1.png" in dataset.contents.unread[1]
     assert "data.ignored_names: [plots]" in dataset.cases_and_problems("plots")[1][0]
     quiet = Folder(root=str(tmp_path), ignored_names=("OLD", "lost.*", "plots"))
-    assert quiet.found.unread == [] and quiet.site_names() == ["n", "s"]
+    assert quiet.contents.unread == [] and quiet.site_names() == ["n", "s"]
 
 
 def test_a_single_site_may_have_settings_of_its_own(tmp_path):
@@ -153,7 +153,7 @@ def test_a_single_site_may_have_settings_of_its_own(tmp_path):
     assert dataset.cases("s")[0].mask_path == tmp_path / "s" / "y" / "1_a.png"
     without = Folder(root=str(tmp_path), by_site={"s": by_site["s"], "T": by_site["t"]})
     assert "1_a_copy.png: this mask has no image" in without.cases_and_problems("t")[1][0]
-    assert without.found.warnings[""] == ["data.by_site: there is no site 'T'"]
+    assert without.contents.warnings[""] == ["data.by_site: there is no site 'T'"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_two_images_that_two_patterns_give_the_same_name_are_refused(tmp_path):
 def test_files_of_a_site_that_only_the_general_patterns_match_are_named(tmp_path):
     make(tmp_path, "{n,s}/images/{a,b}.png {n,s}/masks/{a,b}.png s/old/{a,b}.png s/images/c.png")
     by_site = {"s": {"image": "{site}/old/{case}.png"}}
-    found = Folder(root=str(tmp_path), by_site=by_site).found
+    found = Folder(root=str(tmp_path), by_site=by_site).contents
     assert [len(found.cases[site]) for site in "ns"] == [2, 2]
     (unread,) = found.unread
     assert "3 files, such as s/images/a.png" in unread

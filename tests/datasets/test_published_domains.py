@@ -101,7 +101,7 @@ def test_other_folders_of_the_collection_are_no_sites_and_are_named(pacs_root):
     save_pixels(pacs_root / "Train val splits" / "dog" / "a.png", np.zeros((2, 2, 3)))
     data = PACS(root=str(pacs_root))
     assert data.site_names() == ["art_painting", "cartoon", "photo", "sketch"] and data.classes == CLASSES
-    assert [text.split(": ")[0] for text in data.found.unread] == [f"{pacs_root}/Train val splits"]
+    assert [text.split(": ")[0] for text in data.contents.unread] == [f"{pacs_root}/Train val splits"]
 
 
 def test_the_lists_of_pacs_decide_the_split_and_an_image_in_no_list_or_a_missing_list_is_named(pacs_root, lists):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from medfed.datasets.base import Dataset, Found
+from medfed.datasets.base import Dataset, Contents
 from medfed.datasets.card import Card
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Spleens(Dataset):
     def channels(self) -> int:
         return 1
 
-    def scan(self) -> Found:
-        return Found({"north": []})
+    def scan(self) -> Contents:
+        return Contents({"north": []})
 '''
 
 

@@ -56,7 +56,7 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
     (root / "more").mkdir()
     (root / "all" / "4.png").rename(root / "more" / "5.png")
     text = ROWS.replace("south,p1,all/4.png,all/4m.png,\n", "")
-    (left,) = [text for text in table(root, text).found.unread if "more" in text]
+    (left,) = [text for text in table(root, text).contents.unread if "more" in text]
     assert "the table does not list them: 1 file, such as more/5.png" in left
 
 
@@ -97,7 +97,7 @@ def test_a_table_with_classes_is_for_classification(root):
     assert dataset.table == "list.csv" and dataset.classes == ("cat", "dog") and dataset.structures == ()
     assert (dataset.image_size, dataset.standardise) == (224, "imagenet")
     assert [(case.name, case.label, case.masks) for case in dataset.cases("n")] == [("1", 0, ()), ("2", 1, ())]
-    assert dataset.found.warnings["s"] == ["s: no images of the class 'cat'"]
+    assert dataset.contents.warnings["s"] == ["s: no images of the class 'cat'"]
     chosen = Folder(root=str(root), table="list.csv", class_names=("dog", "horse"))
     assert "'class' of the site n is empty or unknown in line 2; expected one of dog" in refusal(chosen, "n")
 
