@@ -15,6 +15,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"functional"},
     {"cli", "federation", "losses", "metrics", "networks"},
     {"engines", "transforms"},
+    {"images"},
     {"datasets", "methods"},
     {"phantoms", "tasks"},
     {"config"},

@@ -19,6 +19,30 @@ class UserError(ValueError):
         return (str(self),)
 
 
+class Problem(UserError):
+    """What is wrong with a file, a folder or a site; it can be raised, or listed with others and grouped by `kind`.
+
+    Args:
+        kind: a few words that all problems with the same cause share, such as "mask of another size".
+        place: the file, folder or site.
+        found: what was found there, and what was expected.
+        cure: what to do.
+    """
+
+    def __init__(self, kind: str, place: object, found: str, cure: str) -> None:
+        super().__init__(kind, str(place), found, cure)
+        self.kind, self.place, self.found, self.cure = self.args
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.found}; {self.cure}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
+
+
 class WorkerBug(RuntimeError):
     """A worker process failed because of a mistake of medfed or of a user's method, not of a user's settings.
 

@@ -16,14 +16,14 @@ from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, note_absolute, printable_path
-from medfed.datasets import reading
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile, Volume
 from medfed.datasets.check_groups import join_problems
-from medfed.datasets.file_names import folded, outside_problem
 from medfed.datasets.pairing import Layout, Pair, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
+from medfed.images import reading
+from medfed.images.file_names import folded, outside_problem
 
 MAX_SITES = 1000
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic

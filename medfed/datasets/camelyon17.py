@@ -17,7 +17,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
-from medfed.datasets.file_names import check_table_inside, lies_inside
+from medfed.images.file_names import check_table_inside, lies_inside
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medfed.datasets.reading import SUFFIXES
+from medfed.images.reading import SUFFIXES
 
 WIDTH = 100  # characters per line
 MAX_EXAMPLES = 2  # of each group

@@ -8,7 +8,7 @@ import numpy as np
 from monai.data import MetaTensor
 from torch import Tensor
 
-from medfed.datasets.mask_colours import LOST
+from medfed.images.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
 MAX_SAMPLED_VOXELS = 100_000  # number of voxels that are compared with the mask

@@ -13,14 +13,15 @@ import torch
 
 from medfed.core.determinism import cpu_threads
 from medfed.core.errors import UserError
-from medfed.datasets import check_names, dicom, image_files, reading, volume_headers
+from medfed.datasets import check_names
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.check_masks import cover_warnings, equal_notices, lost_problem
 from medfed.datasets.check_rows import missing_rows
-from medfed.datasets.mask_colours import LOST
 from medfed.federation.survey import COVER
 from medfed.federation.survey_mismatches import cover_mismatches
+from medfed.images import dicom, mha_nrrd, reading, two_dimensional
+from medfed.images.mask_colours import LOST
 
 MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
 
@@ -204,7 +205,7 @@ def file_sha256(path: Path) -> str:
     if path.is_dir():
         return dicom.folder_sha256(path)
     sha256 = hashlib.sha256()
-    with open(volume_headers.data_file(path), "rb") as file:
+    with open(mha_nrrd.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
             sha256.update(chunk)
     return sha256.hexdigest()
@@ -237,7 +238,7 @@ def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | No
 
 def _n_bytes(path: Path) -> int:
     """Return the size of the file that contains the voxels of an image, or of all slices of a DICOM series."""
-    return dicom.folder_size(path) if path.is_dir() else volume_headers.data_file(path).stat().st_size
+    return dicom.folder_size(path) if path.is_dir() else mha_nrrd.data_file(path).stat().st_size
 
 
 def _intensity_problems(dataset: Dataset) -> list[str]:
@@ -284,7 +285,7 @@ def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         for site in sites
         for case in site.cases
         for notice in case.notices
-        if notice.startswith(image_files.TWO_COLOURS)
+        if notice.startswith(two_dimensional.TWO_COLOURS)
     )
     if len(colours) < 2:
         return []

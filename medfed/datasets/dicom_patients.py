@@ -9,8 +9,8 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets.case import Case
-from medfed.datasets.dicom import Header, header
-from medfed.datasets.dicom_files import all_files, kind_of
+from medfed.images.dicom import Header, header
+from medfed.images.dicom_files import all_files, kind_of
 
 MIN_IMAGES = 4  # of one patient at a site that has no other patient; from here on, they are probably several patients
 

@@ -18,27 +18,17 @@ from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.core.files import printable_path
 from medfed.core.regular_expressions import check_regular_expression
-from medfed.datasets import (
-    check_names,
-    dicom,
-    dicom_files,
-    dicom_names,
-    dicom_patients,
-    dicom_seg,
-    image_files,
-    nesting,
-    reading,
-    table,
-)
+from medfed.datasets import check_names, dicom_names, dicom_patients, nesting, table
 from medfed.datasets.base import Contents, Dataset, describe_unread
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile
-from medfed.datasets.file_names import check_table_inside, folded
-from medfed.datasets.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 from medfed.datasets.pairing import Layout, Pair
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import compile_pattern, compile_patterns
 from medfed.datasets.walk import Files, walk
+from medfed.images import dicom, dicom_files, dicom_seg, reading, two_dimensional
+from medfed.images.file_names import check_table_inside, folded
+from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 
 IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
 PLACEHOLDER = "PATTERN"  # in the lines that `medfed.datasets.unusual` suggests
@@ -209,7 +199,7 @@ class Folder(Dataset):
         for cases in self.contents.cases.values():
             images = [case.image for case in cases if reading.is_2d_image_file(case.image)]
             paths += images[:: max(1, len(images) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
-        return replace(self, image_channels=image_files.needed_channels(paths))
+        return replace(self, image_channels=two_dimensional.needed_channels(paths))
 
     @property
     def channels(self) -> int:

@@ -12,11 +12,12 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import nesting, reading
+from medfed.datasets import nesting
 from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.pairing import Pair
+from medfed.images import reading
 
 SITES = {  # name of the site: possible names of its folder
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),

@@ -11,7 +11,6 @@ import numpy as np
 from monai.data import MetaTensor
 from numpy.typing import NDArray
 
-from medfed.datasets import reading
 from medfed.datasets.case import Case
 from medfed.federation.survey import (
     COVER,
@@ -29,6 +28,7 @@ from medfed.federation.survey import (
     SPREADS,
     large_groups,
 )
+from medfed.images import reading
 
 PERCENTILES = (0.5, 50.0, 99.5)
 MAX_SAMPLED_VOXELS = 100_000  # voxels of an image from which the percentiles are computed

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from medfed.datasets.file_names import folded
 from medfed.datasets.patterns import Pattern
 from medfed.datasets.walk import Files
+from medfed.images.file_names import folded
 
 MAX_NAMED = 3  # files that a message names
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from medfed.core.regular_expressions import check_regular_expression
-from medfed.datasets import dicom_files, reading
-from medfed.datasets.file_names import composed
+from medfed.images import dicom_files, reading
+from medfed.images.file_names import composed
 
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ANY_SUFFIX = f"(?:{'|'.join(map(re.escape, (*reading.SUFFIXES, *dicom_files.SUFFIXES)))})"

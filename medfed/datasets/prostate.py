@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets import reading
 from medfed.datasets.base import PHANTOM_MARK, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
+from medfed.images import reading
 
 SITES = {  # name of the site: possible names of its folder; older copies use the second
     "RUNMC": ("RUNMC", "ISBI"),

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.files import read_bounded
-from medfed.datasets import dicom, dicom_files
 from medfed.datasets.base import Contents
 from medfed.datasets.case import Case, MaskFile
-from medfed.datasets.file_names import composed, folded, leads_out, stem_of
+from medfed.images import dicom, dicom_files
+from medfed.images.file_names import composed, folded, leads_out, stem_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

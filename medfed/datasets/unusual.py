@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
-from medfed.datasets.dicom_files import kind_of
-from medfed.datasets.file_names import composed, folded, stem_of
 from medfed.datasets.pairing import Layout, pair
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import compile_pattern
-from medfed.datasets.reading import suffix
 from medfed.datasets.usual_layouts import (
     IMAGE_FOLDERS,
     IMAGE_WORDS,
@@ -29,6 +26,9 @@ from medfed.datasets.usual_layouts import (
     word_of,
 )
 from medfed.datasets.walk import Files
+from medfed.images.dicom_files import kind_of
+from medfed.images.file_names import composed, folded, stem_of
+from medfed.images.reading import suffix
 
 MAX_ROWS, MAX_SHAPES, MAX_SITES_SHOWN = 3, 6, 20  # of the message that no pattern fits
 MIN_PAIRED = 4  # complete pairs for each file without a counterpart, from which on this file is the mistake

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medfed.core.errors import UserError, UserErrors
-from medfed.datasets.dicom_files import kind_of
-from medfed.datasets.file_names import folded, outside_problem
-from medfed.datasets.reading import suffix
 from medfed.datasets.unusual import describe_tried
 from medfed.datasets.usual_layouts import (
     IMAGE_FOLDERS,
@@ -28,6 +25,9 @@ from medfed.datasets.usual_layouts import (
     word_of,
 )
 from medfed.datasets.walk import Files
+from medfed.images.dicom_files import kind_of
+from medfed.images.file_names import folded, outside_problem
+from medfed.images.reading import suffix
 
 
 @dataclass(frozen=True)

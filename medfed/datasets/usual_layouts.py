@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.datasets import check_names, image_files
-from medfed.datasets.file_names import folded, stem_of
+from medfed.datasets import check_names
 from medfed.datasets.pairing import Layout, Pairs, pair
 from medfed.datasets.part_names import are_patients, are_years, is_part
 from medfed.datasets.patterns import compile_pattern
-from medfed.datasets.reading import is_2d_image_file
 from medfed.datasets.walk import Files
+from medfed.images import two_dimensional
+from medfed.images.file_names import folded, stem_of
+from medfed.images.reading import is_2d_image_file
 
 IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr", "original", "originals", "dicom")
 MASK_FOLDERS = (
@@ -349,7 +350,7 @@ def _kind(paths: Sequence[Path]) -> str:
     ratios = []
     with suppress(UserError):
         for path in paths:
-            pixels = image_files.read_image_file(path, None, [])
+            pixels = two_dimensional.read_image_file(path, None, [])
             if len(np.unique(pixels)) <= 3:
                 ratios.append(2.0)
                 continue

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from medfed.core.errors import UserError
-from medfed.datasets.dicom_files import kind_of
-from medfed.datasets.file_names import (
+from medfed.images.dicom_files import kind_of
+from medfed.images.file_names import (
     DOCUMENT_SUFFIXES,
     HEADER_SUFFIXES,
     VOXEL_SUFFIXES,
@@ -17,7 +17,7 @@ from medfed.datasets.file_names import (
     leads_back,
     leads_out,
 )
-from medfed.datasets.reading import suffix
+from medfed.images.reading import suffix
 
 MAX_DEPTH = 100  # folders inside each other
 

@@ -15,10 +15,10 @@ from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.check_masks import lost_problem
-from medfed.datasets.mask_colours import LOST
 from medfed.datasets.measures import MAX_MEASURED, CaseMeasures, measure_case, site_facts
 from medfed.datasets.splits import Split
 from medfed.federation.survey import SiteSurvey
+from medfed.images.mask_colours import LOST
 from medfed.tasks.task import MAX_CACHE_BYTES, Task
 
 

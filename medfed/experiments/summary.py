@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from statistics import median
 
 from medfed.config.schema import Config, to_yaml
-from medfed.datasets import reading
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
+from medfed.images import reading
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.environment import versions
 from medfed.outputs.tables.adaptation import adaptation_of

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import image_files, reading
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.folder import Folder
-from medfed.datasets.mask_colours import LOST
 from medfed.datasets.measures import sampled_percentiles
 from medfed.datasets.splits import sample_cases, split
+from medfed.images import reading, two_dimensional
+from medfed.images.mask_colours import LOST
 
 MAX_READ = 30  # cases of a site that are read first; further ones hardly change a median
 PERCENTILES = (0.5, 99.5)
@@ -103,7 +103,7 @@ def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
     paths = [case.image for case in cases if reading.is_2d_image_file(case.image)]
     if not paths:
         return dataset
-    return replace(dataset, image_channels=image_files.needed_channels(paths))
+    return replace(dataset, image_channels=two_dimensional.needed_channels(paths))
 
 
 def take_fingerprint(

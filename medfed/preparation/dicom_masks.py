@@ -13,9 +13,9 @@ import numpy as np
 
 from medfed import __version__
 from medfed.core.errors import UserError, argument
-from medfed.datasets.dicom import files_of_kind, find_stack, header
-from medfed.datasets.grids import reorder_axes
-from medfed.datasets.reading import read_labels
+from medfed.images.dicom import files_of_kind, find_stack, header
+from medfed.images.grids import reorder_axes
+from medfed.images.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
 
 ENDING = ".nii.gz"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from medfed.datasets import image_files
+from medfed.images import two_dimensional
 from medfed.preparation import fundus_case
 from medfed.preparation.entry import Download, Entry, files_in, walk
 
@@ -56,5 +56,5 @@ def _entry(name: str, image: Path, maps: Mapping[str, Path]) -> Entry:
 
 def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]:
     """The content of the case's PNG files, by path; the masks are where most experts agree."""
-    masks = [image_files.read_label_file(path, []) > MAJORITY for path in (disc, cup)]
+    masks = [two_dimensional.read_label_file(path, []) > MAJORITY for path in (disc, cup)]
     return fundus_case.pair_as_png(SITE, name, fundus_case.read_photograph(image), *masks)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets import image_files
+from medfed.images import two_dimensional
 
 SIDE = 800  # pixels; the collection of DoFE has squares of this size around the disc
 CUP, RIM, BACKGROUND = 0, 128, 255
@@ -21,7 +21,7 @@ NOTES = (
 
 def read_photograph(path: Path) -> np.ndarray:
     """Return (H, W, 3) uint8; UserError if the file is damaged or not an RGB image with 8 bits."""
-    photo = image_files.read_image_file(path, None, [])
+    photo = two_dimensional.read_image_file(path, None, [])
     if len(photo) != 3:
         raise UserError("the photograph is grey; expected colour")
     return np.moveaxis(photo, 0, -1).astype(np.uint8)

@@ -21,8 +21,8 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import reading
-from medfed.datasets.file_names import folded
+from medfed.images import reading
+from medfed.images.file_names import folded
 from medfed.preparation.entry import Download, Entry, walk
 from medfed.preparation.volumes import pair_as_nifti, read_series
 

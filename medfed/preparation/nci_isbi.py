@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.datasets import reading
+from medfed.images import reading
 from medfed.preparation.entry import Download, Entry, files_in, walk
 from medfed.preparation.volumes import pair_as_nifti, read_series
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.datasets import image_files, reading
 from medfed.datasets.fundus import MAX_CUP_GREY, MAX_RIM_GREY
+from medfed.images import reading, two_dimensional
 from medfed.preparation import fundus_case
 from medfed.preparation.entry import Download, Entry, files_in, walk
 
@@ -62,7 +62,7 @@ def _entry(name: str, image: Path, mask: Path | None) -> Entry:
 
 def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]:
     """The content of the case's PNG files, by path; a mask's grey level gives disc and cup."""
-    grey = image_files.read_label_file(mask, [])
+    grey = two_dimensional.read_label_file(mask, [])
     corners = grey[:: grey.shape[0] - 1, :: grey.shape[1] - 1]
     if corners.min() <= MAX_RIM_GREY:
         values = reading.format_values(sorted({int(value) for value in np.unique(grey)}))

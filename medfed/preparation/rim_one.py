@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.datasets import image_files
+from medfed.images import two_dimensional
 from medfed.preparation import fundus_case
 from medfed.preparation.entry import Download, Entry, files_in, walk
 
@@ -62,7 +62,7 @@ def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]
     """The content of the case's PNG files, by path; of a stereo photograph, the left half."""
     photo = fundus_case.read_photograph(image)
     half = photo.shape[1] // 2 if photo.shape[1] > photo.shape[0] else photo.shape[1]  # one of a pair is upright
-    masks = [_left(image_files.read_label_file(path, []), half) > THRESHOLD for path in (disc, cup)]
+    masks = [_left(two_dimensional.read_label_file(path, []), half) > THRESHOLD for path in (disc, cup)]
     return fundus_case.pair_as_png(SITE, name, _left(photo, half), *masks)
 
 

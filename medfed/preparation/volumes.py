@@ -13,7 +13,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import reading
+from medfed.images import reading
 
 MAX_STEP_DEVIATION = 0.01  # of the distance between two slices
 MAX_VOLUME_CHANGE = 0.1  # of the mask's volume, when it is resampled

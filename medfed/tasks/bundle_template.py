@@ -120,7 +120,7 @@ def describe_constants(constants: Constants) -> str:
 
 
 def read_2d(channels: int, key: str = "image") -> list[Json]:
-    """MONAI transforms that read a 2-D image file as (C, H, W), with the pixels of `medfed.datasets.image_files`.
+    """MONAI transforms that read a 2-D image file as (C, H, W), with the pixels of `medfed.images.two_dimensional`.
 
     MONAI reads (C, W, H), so the last transform swaps the two axes. When MONAI inverts the transforms, they are swapped
     back.

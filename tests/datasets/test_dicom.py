@@ -5,8 +5,8 @@ import pytest
 from made_dicom import LPS_TO_RAS, SAME_UIDS, oblique_affine, volume, write_nifti, write_series
 
 from medfed.core.errors import UserError
-from medfed.datasets import dicom, reading
 from medfed.datasets.checking import file_sha256
+from medfed.images import dicom, reading
 
 
 def refused(folder, *words, **settings):

@@ -14,9 +14,9 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.data import main
-from medfed.datasets import image_files, volume_headers
 from medfed.datasets.folder import Folder
-from medfed.datasets.reading import check_exists, check_stored_sizes, read_image, read_labels
+from medfed.images import mha_nrrd, two_dimensional
+from medfed.images.reading import check_exists, check_stored_sizes, read_image, read_labels
 
 SHAPE = (6, 5, 4)
 VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
@@ -73,7 +73,7 @@ class TestDetachedHeaders:
     def test_a_file_in_the_same_folder_is_read(self, tmp_path):
         (tmp_path / "a.raw").write_bytes(VOXELS.tobytes("F"))
         path = nrrd(tmp_path / "a.nrrd", "encoding: raw", "data file: a.raw")
-        assert volume_headers.data_file(path) == tmp_path / "a.raw"
+        assert mha_nrrd.data_file(path) == tmp_path / "a.raw"
         np.testing.assert_array_equal(grey(path)[0].numpy(), VOXELS)
         (tmp_path / "a.raw").unlink()
         assert "names a.raw as the file with the voxels, which does not exist" in refusal(grey, path)
@@ -119,15 +119,15 @@ class TestSizes:
         bomb = zlib.compressobj(1, wbits=31)
         data = bomb.compress(content) + b"".join(bomb.compress(bytes(1 << 20)) for _ in range(8)) + bomb.flush()
         (tmp_path / "a.nii.gz").write_bytes(data)
-        chunks = volume_headers.gunzip(tmp_path / "a.nii.gz")
+        chunks = mha_nrrd.gunzip(tmp_path / "a.nii.gz")
         with pytest.raises(UserError, match="more data after the 592 bytes up to the end of its voxels"):
-            volume_headers.check_stream(tmp_path / "a.nii.gz", chunks, 592)
+            mha_nrrd.check_stream(tmp_path / "a.nii.gz", chunks, 592)
         assert sum(map(len, chunks)) > 7 << 20  # what was not decompressed
         assert "more data after the 592 bytes" in refusal(grey, tmp_path / "a.nii.gz")
 
     def test_many_gzip_parts_are_refused(self, tmp_path):
         nifti(tmp_path / "a.nii.gz")
-        parts = gzip.compress(b"") * (volume_headers.MAX_GZIP_PARTS + 1)
+        parts = gzip.compress(b"") * (mha_nrrd.MAX_GZIP_PARTS + 1)
         (tmp_path / "a.nii.gz").write_bytes(parts + (tmp_path / "a.nii.gz").read_bytes())
         assert "the file has 100,002 gzip parts" in refusal(grey, tmp_path / "a.nii.gz")
 
@@ -147,7 +147,7 @@ class TestSizes:
         pages = [Image.new("L", (8, 8)) for _ in range(9)]
         pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
         assert "the file has 9 pages" in refusal(grey, tmp_path / "a.tif")
-        monkeypatch.setattr(image_files, "MAX_COUNTED_PAGES", 3)
+        monkeypatch.setattr(two_dimensional, "MAX_COUNTED_PAGES", 3)
         assert "the file has 3 or more pages" in refusal(grey, tmp_path / "a.tif")
 
 

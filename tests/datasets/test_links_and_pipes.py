@@ -9,9 +9,10 @@ import pytest
 
 from medfed.config import strict_yaml
 from medfed.core.errors import UserError
-from medfed.datasets import camelyon17, dicom_files, dicom_names, pacs
+from medfed.datasets import camelyon17, dicom_names, pacs
 from medfed.datasets.folder import Folder
 from medfed.datasets.table import read_table
+from medfed.images import dicom_files
 
 TABLE = "site,image,mask,class\nA,A/images/a.nii,A/masks/a.nii,x\nA,A/images/b.nii,A/masks/b.nii,y\n"
 MSD = '{"training": [{"image": "images/a.nii", "label": "masks/a.nii"}]}'

@@ -11,9 +11,9 @@ from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.datasets.checking import check_dataset
 from medfed.datasets.folder import Folder
-from medfed.datasets.mask_colours import BLURRED, LOST
 from medfed.datasets.splits import Split
 from medfed.experiments.loading import SiteImages
+from medfed.images.mask_colours import BLURRED, LOST
 from medfed.planning.fingerprint import take_fingerprint
 from medfed.tasks.segmentation import Segmentation
 

@@ -11,8 +11,8 @@ from PIL import Image
 from pydicom.dataset import Dataset
 
 from medfed.core.errors import UserError
-from medfed.datasets import dicom, image_files
-from medfed.datasets.image_files import read_colours, read_image_file, read_label_file
+from medfed.images import dicom, two_dimensional
+from medfed.images.two_dimensional import read_colours, read_image_file, read_label_file
 
 GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
 
@@ -54,9 +54,9 @@ def test_a_jpeg_with_many_scans_is_refused_before_it_is_decoded(tmp_path, monkey
     monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("decoded"))
     with pytest.raises(UserError, match=r"the file has 1\d\d JPEG scans; expected at most 64"):
         read_image_file(path, None, [])
-    monkeypatch.setattr(image_files.np, "asarray", lambda image: pytest.fail("decoded"))
+    monkeypatch.setattr(two_dimensional.np, "asarray", lambda image: pytest.fail("decoded"))
     path.write_bytes(colour.getvalue()[:-2] + last * 100 + colour.getvalue()[-2:])
-    assert image_files.needed_channels([path]) == 3, "the header says colour"
+    assert two_dimensional.needed_channels([path]) == 3, "the header says colour"
 
 
 def test_a_table_of_intensities_is_refused(tmp_path):

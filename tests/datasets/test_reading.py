@@ -14,7 +14,7 @@ from monai.data import MetaTensor
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.reading import SUFFIXES, check_pair, read_image, read_labels, read_mask, spacing_mm
+from medfed.images.reading import SUFFIXES, check_pair, read_image, read_labels, read_mask, spacing_mm
 
 SHAPE = (6, 5, 4)
 AFFINE = np.array([[-0.5, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.0, -5], [0, 0, 0, 1]])

@@ -8,7 +8,7 @@ import pytest
 import SimpleITK as sitk
 
 from medfed.core.errors import UserError
-from medfed.datasets.reading import check_stored_sizes, read_image
+from medfed.images.reading import check_stored_sizes, read_image
 
 SECRET = np.full((6, 5, 4), 777, np.int16)
 INLINE = np.arange(120, dtype=np.int16).reshape(6, 5, 4)

@@ -17,11 +17,11 @@ from safetensors.torch import load, save
 
 from medfed.core.errors import UserError
 from medfed.datasets.prostate import Prostate
-from medfed.datasets.reading import read_image
 from medfed.datasets.splits import split
 from medfed.experiments.resume import check_data
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.message import State
+from medfed.images.reading import read_image
 from medfed.outputs.run_folder import RunFolder
 from medfed.testing.toy import ToySegmentation
 

@@ -30,7 +30,7 @@ from medfed.config.overrides import Override
 from medfed.config.schema import load_dataset
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
-from medfed.datasets.reading import read_image
+from medfed.images.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program

@@ -16,10 +16,10 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import Volume
-from medfed.datasets.dicom import find_stack
-from medfed.datasets.dicom_seg import Grid, read_segmentation
-from medfed.datasets.reading import read_image
 from medfed.federation.message import digest
+from medfed.images.dicom import find_stack
+from medfed.images.dicom_seg import Grid, read_segmentation
+from medfed.images.reading import read_image
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.unet import UNet

@@ -15,7 +15,7 @@ from monai.fl.utils.exchange_object import ExchangeObject
 from PIL import Image
 
 from medfed.datasets.base import Volume
-from medfed.datasets.reading import read_image
+from medfed.images.reading import read_image
 from medfed.networks.bundle import Bundle
 from medfed.networks.densenet import DenseNetwork
 from medfed.outputs.bundle.check import check_bundle

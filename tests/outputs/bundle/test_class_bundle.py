@@ -13,7 +13,7 @@ from monai.bundle import ConfigParser
 from PIL import Image
 
 from medfed.datasets.base import Case
-from medfed.datasets.reading import read_image
+from medfed.images.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.model_card import scores_table

@@ -22,8 +22,8 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import volumes
-from medfed.datasets.dicom_files import files_of_kind
+from medfed.images import nifti
+from medfed.images.dicom_files import files_of_kind
 
 POSITION_TOLERANCE = 0.1  # slices may lie this fraction of a slice distance away from a regular stack
 DIRECTION_TOLERANCE = 1e-3  # of each direction cosine, and of the pixel spacing in mm
@@ -122,7 +122,7 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
         raise UserError(
             f"{folder}: cannot read the DICOM files ({last_line}); check them, or copy them again from their source"
         ) from None
-    volumes.check_affine(folder, stack.affine)
+    nifti.check_affine(folder, stack.affine)
     image = torch.from_numpy(np.ascontiguousarray(voxels.transpose(2, 1, 0)))[None]
     return MetaTensor(image, affine=torch.from_numpy(stack.affine))
 

@@ -13,7 +13,7 @@ from monai.data import MetaTensor
 from scipy import ndimage
 
 from medfed.core.errors import UserError
-from medfed.datasets import image_files, reading
+from medfed.images import reading, two_dimensional
 
 ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a config writes them
 BACKGROUND = "background"  # name of the colour that belongs to no structure
@@ -89,7 +89,7 @@ def read_coloured_mask(
     """
     if reading.is_2d_image_file(path):
         reading.check_exists(path)
-        pixels = image_files.read_colours(path, notices).astype(np.int64)
+        pixels = two_dimensional.read_colours(path, notices).astype(np.int64)
         affine = None
     else:
         volume = reading.read_labels(path, notices)

@@ -9,8 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.datasets import volume_headers
-from medfed.datasets.reading import suffix
+from medfed.images import mha_nrrd
+from medfed.images.reading import suffix
 
 DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini")  # hold no image
 VOXEL_SUFFIXES = (".raw", ".zraw")  # files with the voxels of a header beside them
@@ -81,7 +81,7 @@ def voxels_lie_inside(folder: Path, file: Path) -> bool:
     if not file.name.lower().endswith(HEADER_SUFFIXES):
         return True
     with suppress(UserError, OSError):
-        return not file.is_file() or lies_inside(folder, volume_headers.data_file(file))
+        return not file.is_file() or lies_inside(folder, mha_nrrd.data_file(file))
     return True
 
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from medfed.datasets.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back
-from medfed.datasets.reading import suffix
+from medfed.images.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back
+from medfed.images.reading import suffix
 
 Kind = Literal["image", "segmentation", "other"]
 SUFFIXES = (".dcm", ".dicom", ".ima")  # usual endings of DICOM files, lower case

@@ -22,9 +22,9 @@ from PIL import Image
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import grids, image_files, volumes
+from medfed.images import grids, nifti, two_dimensional
 
-SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
+SUFFIXES = (*nifti.SUFFIXES, *two_dimensional.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
 MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
 MAX_LABEL = 1 << 24  # float32 has all whole numbers up to this one
@@ -44,7 +44,7 @@ def suffix(path: Path | str) -> str | None:
 
 def is_2d_image_file(path: Path | str) -> bool:
     """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name."""
-    return suffix(path) in image_files.SUFFIXES
+    return suffix(path) in two_dimensional.SUFFIXES
 
 
 def read_image(
@@ -69,13 +69,15 @@ def read_image(
     check_exists(path)
     if is_2d_image_file(path):
         hint = _SET_WHITE if suggest_keys else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
-        image = MetaTensor(torch.from_numpy(image_files.read_image_file(path, intensity_max, notices, hint))[..., None])
+        image = MetaTensor(
+            torch.from_numpy(two_dimensional.read_image_file(path, intensity_max, notices, hint))[..., None]
+        )
         image = _match_channels(path, image, channels, suggest_keys, notices)
     else:
-        image = volumes.read_volume(path)
+        image = nifti.read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
-        notices += volumes.spacing_notices(spacing_mm(path, image) or ())
+        notices += nifti.spacing_notices(spacing_mm(path, image) or ())
     return check_image(path, image, channels, notices, suggest_keys)
 
 
@@ -118,10 +120,10 @@ def read_labels(
     """
     check_exists(path)
     if is_2d_image_file(path):
-        labels = image_files.read_label_file(path, notices, two_colours, hint)
+        labels = two_dimensional.read_label_file(path, notices, two_colours, hint)
         mask = MetaTensor(torch.from_numpy(labels)[None, ..., None])
     else:
-        mask = volumes.read_volume(path)
+        mask = nifti.read_volume(path)
     if len(mask) > 1:
         is_slicer = path.name.lower().endswith(".seg.nrrd")
         raise UserError(
@@ -231,8 +233,8 @@ def _stored_size(path: Path) -> tuple[int, ...]:
     if not path.is_file() or suffix(path) is None:
         return ()
     try:
-        size = image_files.stored_size(path) if is_2d_image_file(path) else volumes.stored_size(path)
-    except (OSError, ValueError, UserError, *image_files.READ_ERRORS, Image.DecompressionBombError):
+        size = two_dimensional.stored_size(path) if is_2d_image_file(path) else nifti.stored_size(path)
+    except (OSError, ValueError, UserError, *two_dimensional.READ_ERRORS, Image.DecompressionBombError):
         return ()
     return (*size, 1, 1, 1)[:3]
 

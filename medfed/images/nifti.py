@@ -30,8 +30,8 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from medfed.core.errors import UserError
-from medfed.datasets import volume_headers
-from medfed.datasets.volume_headers import (
+from medfed.images import mha_nrrd
+from medfed.images.mha_nrrd import (
     check_gzip_parts,
     check_itk_file,
     check_size,
@@ -82,7 +82,7 @@ def read_volume(path: Path) -> MetaTensor:
 def stored_size(path: Path) -> tuple[int, ...]:
     """Return the size (X, Y, Z) of a volume by its header; the voxels are not read."""
     if not _is_nifti(path):
-        return volume_headers.stored_size(path)
+        return mha_nrrd.stored_size(path)
     with _quiet_nibabel():
         return _load_nifti(path).shape[:3]
 

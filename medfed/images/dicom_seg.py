@@ -12,8 +12,8 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.datasets.dicom import LPS_TO_RAS
-from medfed.datasets.grids import voxel_mapping
+from medfed.images.dicom import LPS_TO_RAS
+from medfed.images.grids import voxel_mapping
 
 
 @dataclass(frozen=True)

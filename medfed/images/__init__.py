@@ -1,0 +1,1 @@
+"""Read one image or one mask of any supported file format: NIfTI, MHA, NRRD, 2-D images, DICOM series and DICOM SEG."""
