@@ -26,7 +26,7 @@ class Problem(UserError):
         kind: a few words that all problems with the same cause share, such as "mask of another size".
         place: the file, folder or site.
         found: what was found there, and what was expected.
-        cure: what to do.
+        cure: what to do; "" if `found` says it.
     """
 
     def __init__(self, kind: str, place: object, found: str, cure: str) -> None:
@@ -34,7 +34,8 @@ class Problem(UserError):
         self.kind, self.place, self.found, self.cure = self.args
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.found}; {self.cure}"
+        sentence = f"{self.place}: {self.found}" if self.place else self.found
+        return f"{sentence}; {self.cure}" if self.cure else sentence
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self.args == other.args

@@ -14,11 +14,11 @@ from monai.data import MetaTensor
 
 from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.core.files import has_utf8_name, note_absolute, printable_path
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile, Volume
-from medfed.datasets.check_groups import join_problems
+from medfed.datasets.check_groups import as_problem, join_problems
 from medfed.datasets.pairing import Layout, Pair, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
@@ -37,17 +37,17 @@ class Contents:
 
     Args:
         cases: the cases of each site, in any order. A site may have none.
-        problems: what must be corrected before training, by site; one sentence each. Those under "" concern all sites.
+        problems: what must be corrected before training, by site. Those under "" concern all sites.
         classes: names of the classes, in the order of the class numbers; empty for segmentation.
         warnings: what is allowed, but may be a mistake, by site.
-        unread: one sentence for each folder that holds files which are not read.
+        unread: folders that hold files which are not read.
     """
 
     cases: dict[str, list[Case]] = field(default_factory=dict)
-    problems: dict[str, list[str]] = field(default_factory=dict)
+    problems: dict[str, list[Problem]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
-    warnings: dict[str, list[str]] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
+    warnings: dict[str, list[Problem]] = field(default_factory=dict)
+    unread: list[Problem] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Dataset:
         name is invalid."""
         contents = self.scan()
         if not contents.cases and (problems := contents.problems.get("", ())):
-            raise UserError(join_problems(list(problems), self.root))
+            raise join_problems(problems)
         if not contents.cases:
             unread = f"; {contents.unread[0]}" if contents.unread else ""
             raise UserError(
@@ -194,7 +194,13 @@ class Dataset:
             labels = {case.label for case in cases}
             missing = [name for number, name in enumerate(contents.classes) if cases and number not in labels]
             contents.warnings.setdefault(site, []).extend(
-                f"{site}: no images of the class '{name}'" for name in missing
+                Problem(
+                    "no images of a class",
+                    site,
+                    f"no images of the class '{name}'",
+                    "add images, or check the names of the folders",
+                )
+                for name in missing
             )
         return contents
 
@@ -208,8 +214,12 @@ class Dataset:
             site = self.site_name(folder)
             if site in contents.cases and folder_of.setdefault(site, folder) != folder:
                 contents.problems.setdefault(site, []).append(
-                    f"{files.root / folder_of[site]} and {files.root / folder}: both folders are the site {site}; "
-                    "expected one folder; move one of them out of this folder"
+                    Problem(
+                        "two folders of a site",
+                        files.root / folder,
+                        f"this folder and {files.root / folder_of[site]} are both the site {site}; expected one folder",
+                        "move one of them out of this folder",
+                    )
                 )
         return contents
 
@@ -237,11 +247,13 @@ class Dataset:
                 if site is not None and decides(site):
                     pairs.append((site, one))
                     seen |= {one.image, *(path for _, path in one.masks)}
-            for name, path, text in result.problems:
+            for name, problem in result.problems:
                 site = self.site_name(name) if name else layout.site
                 if site is not None and decides(site):
-                    contents.problems.setdefault(site, []).append(f"{files.root / path}: {text}")
-                    seen.add(path)
+                    contents.problems.setdefault(site, []).append(
+                        Problem(problem.kind, files.root / problem.place, problem.found, problem.cure)
+                    )
+                    seen.add(problem.place)
         contents.classes = self.class_names_of(pairs)
         numbers = {folded(name): number for number, name in enumerate(contents.classes)}
         for site, one in pairs:
@@ -251,7 +263,7 @@ class Dataset:
             try:
                 contents.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
             except UserError as error:
-                contents.problems.setdefault(site, []).append(str(error))
+                contents.problems.setdefault(site, []).append(as_problem(error, files.root / one.image))
         for site in contents.problems:
             if site:
                 contents.cases.setdefault(site, [])
@@ -381,24 +393,32 @@ class Dataset:
             raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {suggestion}")
         return sorted(self.sites) or names
 
-    def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
+    def cases_and_problems(self, site: str) -> tuple[list[Case], list[Problem]]:
         """Return the usable cases of one site, sorted by `Case.name`, and the problems with the names and locations of
-        its files, one sentence each. No file is opened."""
+        its files. No file is opened."""
         cases = self.contents.cases[site]
         problems = [*self.contents.problems.get("", ()), *self.contents.problems.get(site, ())]
         not_utf8 = dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path))
         problems += [
-            f"{printable_path(path)}: the file name is not valid UTF-8, so tables cannot contain it; rename the file"
+            Problem(
+                "name that is not UTF-8",
+                printable_path(path),
+                "the file name is not valid UTF-8, so tables cannot contain it",
+                "rename the file",
+            )
             for path in not_utf8
         ]
         counts = Counter(case.name for case in cases)
         problems += [
-            f"{site}: {n} cases have the name '{name}'; expected every name once; rename the files"
+            Problem(
+                "repeated name", site, f"{n} cases have the name '{name}'; expected every name once", "rename the files"
+            )
             for name, n in counts.items()
             if n > 1
         ]
         if not cases and not problems:
-            problems = [f"{self.root}: the site {site} has no images; expected {self._layout_and_help()}"]
+            found = f"the site {site} has no images; expected {self.card.layout}"
+            problems = [Problem("site without images", self.root, found, self._help())]
         if not_utf8:
             cases = [case for case in cases if not not_utf8.keys() & set(case.files)]
         return sorted(cases, key=lambda case: case.name), problems
@@ -411,9 +431,8 @@ class Dataset:
         """Return the cases of each of the sites, sorted by `Case.name`; UserError with all problems of their files, if
         any."""
         by_site = {site: self.cases_and_problems(site) for site in sites}
-        problems = list(dict.fromkeys(problem for _, of_site in by_site.values() for problem in of_site))
-        if problems:
-            raise UserError(join_problems(problems, self.root))
+        if problems := [problem for _, of_site in by_site.values() for problem in of_site]:
+            raise join_problems(problems)
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
@@ -434,21 +453,29 @@ class Dataset:
 
     def _layout_and_help(self) -> str:
         """The end of an error's text: the expected layout of the folder, and where to read how to get the dataset."""
+        return f"{self.card.layout}; {self._help()}"
+
+    def _help(self) -> str:
         name = registry.name_of("datasets", type(self))
-        return f"{self.card.layout}; `python -m medfed.data card {name}` explains how to get the dataset"
+        return f"`python -m medfed.data card {name}` explains how to get the dataset"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what the scan has found, of which a process that receives this dataset needs no copy."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def describe_unread(root: Path, paths: Iterable[str], reason: str) -> list[str]:
-    """Return one sentence for each folder directly in `root` with files that are not read, with an example."""
+def describe_unread(root: Path, paths: Iterable[str], reason: str) -> list[Problem]:
+    """Return a problem for each folder directly in `root` with files that are not read, with an example."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(paths):
         by_folder.setdefault(path.partition("/")[0] if "/" in path else "", []).append(path)
     return [
-        f"{printable_path(root / folder)}: not read, because {reason}: {len(inside)} "
-        f"file{'' if len(inside) == 1 else 's'}, such as {ascii(inside[0])[1:-1]}"
+        Problem(
+            "folder with files that are not read",
+            printable_path(root / folder),
+            f"not read, because {reason}: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
+            f"{ascii(inside[0])[1:-1]}",
+            "",
+        )
         for folder, inside in by_folder.items()
     ]

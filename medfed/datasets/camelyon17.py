@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from monai.data import MetaTensor
 
 from medfed.core.bounds import ImageSize, NonNegativeInt
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
-from medfed.images.file_names import check_table_inside, lies_inside
+from medfed.images.file_names import check_table_inside, lies_inside, outside_problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -113,19 +113,20 @@ class Camelyon17(Dataset):
                 folder = home / "patches" / f"patient_{patient:03d}_node_{node}"
                 unit = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
                 if not (self.follow_symlinks or lies_inside(Path(self.root), folder)):
-                    problems.append(
-                        f"{folder}: this folder lies outside {self.root}, behind a symbolic link; move it into that "
-                        "folder, or set data.follow_symlinks: true"
-                    )
+                    problems.append(outside_problem(folder, Path(self.root)))
                     continue
                 existing = self._patches(folder, problems)
                 here = of_slide[of_slide["name"].isin(existing)]
                 if n_missing := len(of_slide) - len(here):
                     first = of_slide["name"][~of_slide["name"].isin(existing)].iloc[0]
                     problems.append(
-                        f"{folder}: {n_missing:,} of the {len(of_slide):,} patches that metadata.csv lists are "
-                        f"missing, the first is {first}.png; unpack the archive again, or remove the rows of these "
-                        "patches from metadata.csv"
+                        Problem(
+                            "missing patches",
+                            folder,
+                            f"{n_missing:,} of the {len(of_slide):,} patches that metadata.csv lists are missing, the "
+                            f"first is {first}.png",
+                            "unpack the archive again, or remove the rows of these patches from metadata.csv",
+                        )
                     )
                 for name, tumour, part in here[["name", "tumor", "split"]].itertuples(index=False):
                     part = _PARTS[part] if self.splits == "published" else ""
@@ -171,7 +172,7 @@ class Camelyon17(Dataset):
         _refuse(path, table, table["center"] != centres, "the patient of this patch is at another center, too")
         return table.assign(split=table.get("split", 0))
 
-    def _patches(self, folder: Path, problems: list[str]) -> set[str]:
+    def _patches(self, folder: Path, problems: list[Problem]) -> set[str]:
         """Return the names of the patches in the folder of a slide, listed once; links out of `root` are problems."""
         names = set[str]()
         if not folder.is_dir():
@@ -179,10 +180,7 @@ class Camelyon17(Dataset):
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_symlink() and not (self.follow_symlinks or lies_inside(Path(self.root), Path(entry.path))):
-                    problems.append(
-                        f"{entry.path}: this file lies outside {self.root}, behind a symbolic link; move it into that "
-                        "folder, or set data.follow_symlinks: true"
-                    )
+                    problems.append(outside_problem(Path(entry.path), Path(self.root)))
                 names.add(entry.name.removesuffix(".png"))
         return names
 

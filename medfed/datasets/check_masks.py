@@ -8,6 +8,7 @@ import numpy as np
 from monai.data import MetaTensor
 from torch import Tensor
 
+from medfed.core.errors import Problem
 from medfed.images.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
@@ -15,19 +16,21 @@ MAX_SAMPLED_VOXELS = 100_000  # number of voxels that are compared with the mask
 MIN_VARIANCE_RATIO = 0.02  # of the intensities within the labels of a mask to all; below, the image equals the mask
 
 
-def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
+def lost_problem(site: str, n_lost: int, n_masks: int) -> Problem | None:
     """Return the problem that all masks of a site that were read have the notice `LOST`, or None."""
     if not n_lost or n_lost < n_masks:
         return None
-    return (
-        f"{site}: {LOST}, in each of {n_masks} masks; expected the colours of every structure; correct "
-        "data.mask_colours, or list only the other sites in data.sites"
+    return Problem(
+        "masks that lost all structures",
+        site,
+        f"{LOST}, in each of {n_masks} masks; expected the colours of every structure",
+        "correct data.mask_colours, or list only the other sites in data.sites",
     )
 
 
 def cover_warnings(
     site: str, structures: Sequence[str], foreground: Sequence[Sequence[float]], suggest_keys: bool
-) -> list[str]:
+) -> list[Problem]:
     """Warn about structures that cover more than 90 % of the pixels in most masks, and about masks without a shape.
 
     `foreground` has, for each mask, the part of the image that each structure covers.
@@ -45,8 +48,13 @@ def cover_warnings(
         else:
             found = f"{name} covers more than {MAX_COVERED:.0%} of the pixels in {n_large} of {len(covered)} masks"
         warnings.append(
-            f"{site}: {found}; the masks may be inverted, or a wrong channel may have been read, such as one without "
-            f"the alpha channel; {cure}"
+            Problem(
+                "masks that may be inverted",
+                site,
+                f"{found}; the masks may be inverted, or a wrong channel may have been read, such as one without the "
+                "alpha channel",
+                cure,
+            )
         )
     return warnings
 

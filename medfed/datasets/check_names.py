@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from medfed.core.errors import Problem
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
 
@@ -52,19 +53,24 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
-def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
+def year_problems(folder: Path, cases: Sequence[Case]) -> list[Problem]:
     """Return the problem that the patients of a site look like years, or an empty list."""
     patients = sorted({case.patient for case in cases})
     if len(patients) == len(cases) or not are_years(patients):
         return []
     return [
-        f"{folder}: its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
-        "expected the identifiers of patients; set data.patient_pattern to the part of a name that is the patient, or "
-        "'(.+)' if each image is another patient, or name the patients in a table (data.table)"
+        Problem(
+            "years as patients",
+            folder,
+            f"its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
+            "expected the identifiers of patients",
+            "set data.patient_pattern to the part of a name that is the patient, or '(.+)' if each image is another "
+            "patient, or name the patients in a table (data.table)",
+        )
     ]
 
 
-def patient_warning(site: str, names: Sequence[str]) -> list[str]:
+def patient_warning(site: str, names: Sequence[str]) -> list[Problem]:
     """Warn if the names of a site's images suggest that several show the same patient; say which pattern to set.
 
     Images of two classes may have equal names.
@@ -81,9 +87,14 @@ def patient_warning(site: str, names: Sequence[str]) -> list[str]:
             "data.patient_pattern: '(.+)', or name the patients in a table (data.table)"
         )
     return [
-        f"{site}: the file names suggest {n_patients} patients for {len(names)} images, such as one patient for "
-        f"{group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a patient, so "
-        f"that scores are too good; set data.patient_pattern: '{pattern}'{each_alone}"
+        Problem(
+            "names of several images of a patient",
+            site,
+            f"the file names suggest {n_patients} patients for {len(names)} images, such as one patient for "
+            f"{group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a "
+            "patient, so that scores are too good",
+            f"set data.patient_pattern: '{pattern}'{each_alone}",
+        )
     ]
 
 

@@ -8,31 +8,32 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from medfed.datasets.check_groups import WIDTH, format_groups
+from medfed.core.errors import Problem
+from medfed.datasets.check_groups import WIDTH, format_problems
 from medfed.datasets.checking import CaseFacts, DatasetReport, SiteFacts
 
 HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intensity", "empty")
 
 
 def to_json(report: DatasetReport) -> str:
-    return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    """Return all fields of the report, with kind, place, found and cure of each problem."""
+    content = asdict(report) | {
+        "problems": [vars(problem) for problem in report.problems],
+        "warnings": [vars(problem) for problem in report.warnings],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def to_text(report: DatasetReport) -> str:
-    """Return tables of the sites and of their classes or structures, and the report's sentences grouped by cause."""
+    """Return tables of the sites and of their classes or structures, and the problems and warnings by their kind."""
     lines = _table([HEADER, *(_row(site) for site in report.sites)])
     lines += _class_lines(report) if report.classes else _foreground_lines(report)
     if report.is_phantom:
         lines += ["", "These images are synthetic; there is no patient in them."]
-    names = [site.name for site in report.sites]
-    for title, sentences in (
-        ("a result will lack", report.missing_rows),
-        ("warnings", report.warnings),
-        ("problems", report.problems),
-    ):
-        if sentences:
-            lines += ["", f"{title}:", *format_groups(sentences, report.root, names)]
-    if any("data." in sentence for sentence in (*report.problems, *report.warnings)):
+    for title, problems in (("warnings", report.warnings), ("problems", report.problems)):
+        if problems:
+            lines += ["", f"{title}:", *format_problems(problems, report.root)]
+    if any("data." in problem.cure for problem in (*report.problems, *report.warnings)):
         lines += ["", 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.']
     return "\n".join([*lines, "", f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}."])
 
@@ -111,6 +112,6 @@ def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:
     return " x ".join(f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g}-{high:.4g}" for low, high in axes)
 
 
-def _count(items: Sequence[str], noun: str) -> str:
+def _count(items: Sequence[Problem], noun: str) -> str:
     """Such as "1 image" or "3 images"."""
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

@@ -12,12 +12,13 @@ from statistics import median
 import torch
 
 from medfed.core.determinism import cpu_threads
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.datasets import check_names
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
+from medfed.datasets.check_groups import as_problem
 from medfed.datasets.check_masks import cover_warnings, equal_notices, lost_problem
-from medfed.datasets.check_rows import missing_rows
+from medfed.datasets.splits import split
 from medfed.federation.survey import COVER
 from medfed.federation.survey_mismatches import cover_mismatches
 from medfed.images import dicom, mha_nrrd, reading, two_dimensional
@@ -71,9 +72,8 @@ class DatasetReport:
         root: folder of the dataset.
         is_phantom: whether the images are synthetic.
         sites: facts of every site.
-        problems: what must be corrected before training, one sentence each.
-        warnings: what may be a mistake and should be looked at, one sentence each.
-        missing_rows: rows and numbers that a result will lack, with the reason, one sentence each.
+        problems: what must be corrected before training.
+        warnings: what may be a mistake and should be looked at.
         structures: names of the structures; empty for classification.
         classes: names of the classes; empty for segmentation.
     """
@@ -81,9 +81,8 @@ class DatasetReport:
     root: str
     is_phantom: bool
     sites: tuple[SiteFacts, ...]
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
-    missing_rows: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
     structures: tuple[str, ...]
     classes: tuple[str, ...]
 
@@ -101,8 +100,8 @@ def check_dataset(
         allow_duplicates: True reports images that exist more than once as warnings instead of problems. The field
             `allow_duplicates` of the dataset does the same.
         progress: wraps the list of cases to show a progress bar, as tqdm does; None shows none.
-        others_take_part: whether other hospitals, whose images are not in the dataset, take part. A structure that no
-            mask of the dataset shows is then no problem, because their masks may show it.
+        others_take_part: whether other hospitals, whose images are not in the dataset, take part. A single site, and a
+            structure that no mask of the dataset shows, are then as expected.
 
     Raises:
         UserError: if the sites of the dataset cannot be determined.
@@ -125,7 +124,7 @@ def check_dataset(
     warnings = repeated if allow_duplicates else []
     warnings += [warning for site in ("", *names) for warning in dataset.contents.warnings.get(site, ())]
     warnings += dataset.contents.unread
-    warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
+    warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(dataset.root, sites)]
     has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
     covers: dict[str, dict[str, float]] = {}
     for site_facts in sites:
@@ -133,10 +132,9 @@ def check_dataset(
         of_site = cover_warnings(site_facts.name, dataset.structures, foreground, has_keys)
         covers |= {} if of_site else {site_facts.name: _covers(foreground)}
         warnings += of_site
-    warnings += map(str, cover_mismatches(covers, dataset.structures))
+    warnings += [mismatch.problem for mismatch in cover_mismatches(covers, dataset.structures)]
     cases_at = {site: found_at[site][0] for site in names}
-    warnings += _patient_warnings(dataset, cases_at)
-    never_shown = {site.name: _never_shown(site) for site in sites}
+    warnings += [*_patient_warnings(dataset, cases_at), *_split_warnings(dataset, cases_at, others_take_part)]
     problems += [] if others_take_part else _shown_nowhere(dataset, sites)
     n_lost = {site.name: sum(LOST in case.notices for case in site.cases) for site in sites}
     problems += filter(None, (lost_problem(site.name, n_lost[site.name], len(site.cases)) for site in sites))
@@ -146,30 +144,30 @@ def check_dataset(
         sites,
         tuple(problems),
         tuple(warnings),
-        tuple(missing_rows(dataset, cases_at, never_shown)),
         tuple(dataset.structures),
         _classes(dataset),
     )
 
 
-def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
-    """Read the files of one case; return its facts, or None if there are problems, and the problems as sentences."""
+def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[Problem]]:
+    """Read the files of one case; return its facts, or None if there are problems, and the problems."""
     notices: list[str] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     arrays = []
     if case.masks:
         try:
             dataset.check_sizes(case)
         except UserError as error:
-            return None, [str(error)]
+            return None, [as_problem(error, case.mask_path)]
     for read in (dataset.read_image, *([dataset.read_mask] if case.masks else [])):
         try:
             arrays.append(read(case, notices))
         except UserError as error:
-            problems.append(str(error))
+            problems.append(as_problem(error, case.mask_path if arrays or problems else case.image))
         except MemoryError:
             path = case.mask_path if arrays or problems else case.image
-            return None, [f"{path}: the file needs more memory than is free; expected a smaller image; crop it"]
+            found = "the file needs more memory than is free; expected a smaller image"
+            return None, [Problem("too little memory", path, found, "crop the image")]
     if problems:
         return None, problems
     image = arrays[0]
@@ -180,7 +178,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
         try:
             mask = dataset.fit_mask(case, image, arrays[1], notices)
         except UserError as error:
-            return None, [str(error)]
+            return None, [as_problem(error, case.mask_path)]
         labels, missing = tuple(mask.meta["label_values"]), dataset.missing_structures(mask)
         channels = mask.as_subclass(torch.Tensor)
         foreground = tuple(float(channel.count_nonzero() / channel.numel()) for channel in channels)
@@ -211,8 +209,8 @@ def file_sha256(path: Path) -> str:
     return sha256.hexdigest()
 
 
-def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[str]:
-    """Return one sentence for each image that exists more than once, first those that exist in several sites.
+def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[Problem]:
+    """Return a problem for each image that exists more than once, first those that exist in several sites.
 
     Only files of equal size are read and compared; `known_sha256` saves reading some again. Damaged files are skipped.
     """
@@ -229,9 +227,14 @@ def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | No
     copies = {sha256: same for sha256, same in by_sha256.items() if len(same) > 1}
     in_sites = {sha256: len({case.site for case in same}) for sha256, same in copies.items()}
     return [
-        f"{' and '.join(str(case.image) for case in copies[sha256])}: these files are the same image"
-        + (", so that an unseen site may have an image that was trained on" if in_sites[sha256] > 1 else "")
-        + f" (SHA-256 {sha256[:12]}); expected every image once; remove all but one"
+        Problem(
+            "image in several sites" if in_sites[sha256] > 1 else "image that exists more than once",
+            " and ".join(str(case.image) for case in copies[sha256]),
+            "these files are the same image"
+            + (", so that an unseen site may have an image that was trained on" if in_sites[sha256] > 1 else "")
+            + f" (SHA-256 {sha256[:12]}); expected every image once",
+            "remove all but one, or set data.allow_duplicates: true",
+        )
         for sha256 in sorted(copies, key=lambda sha256: in_sites[sha256] == 1)
     ]
 
@@ -241,29 +244,34 @@ def _n_bytes(path: Path) -> int:
     return dicom.folder_size(path) if path.is_dir() else mha_nrrd.data_file(path).stat().st_size
 
 
-def _intensity_problems(dataset: Dataset) -> list[str]:
-    """The problem with the dataset's intensity range as a list of one sentence; [] without a problem."""
+def _intensity_problems(dataset: Dataset) -> list[Problem]:
+    """Return the problem with the dataset's intensity range, or an empty list."""
     try:
         _ = dataset.intensity_range
     except UserError as error:
-        return [str(error)]
+        return [as_problem(error, Path(dataset.root))]
     return []
 
 
-def _count_warnings(dataset: Dataset, sites: tuple[SiteFacts, ...]) -> list[str]:
+def _count_warnings(dataset: Dataset, sites: tuple[SiteFacts, ...]) -> list[Problem]:
     """Return a warning for every site whose number of cases differs from the published one."""
     if dataset.is_phantom:
         return []
     n_cases = {site.name: site.n_cases for site in sites}
     published = {site: n for site, n in dataset.published_counts.items() if not dataset.sites or site in dataset.sites}
     return [
-        f"{site}: found {n_cases.get(site, 0)} cases, but the published collection has {n}"
+        Problem(
+            "other number of cases than published",
+            site,
+            f"found {n_cases.get(site, 0)} cases, but the published collection has {n}",
+            "",
+        )
         for site, n in published.items()
         if n_cases.get(site, 0) != n
     ]
 
 
-def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
+def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[Problem]:
     """Return one warning per site for each kind of notice and each missing structure, with the number of cases."""
     warnings = []
     for site in sites:
@@ -271,14 +279,13 @@ def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         notices += [(notice, case) for case in site.cases for notice in case.notices]
         for text, n in Counter(text for text, _ in notices).items():
             first = " and ".join([case.name for other, case in notices if other == text][:2])
-            warnings.append(
-                f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first {'is' if n == 1 else 'are'} {first}"
-            )
+            found = f"{text}: in {n} of {site.n_cases} cases, the first {'is' if n == 1 else 'are'} {first}"
+            warnings.append(Problem(text, site.name, found, ""))
         warnings += _mask_value_warnings(site)
     return warnings
 
 
-def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
+def _colour_warnings(root: str, sites: tuple[SiteFacts, ...]) -> list[Problem]:
     """Warn if two-colour masks show the single structure in different colours: these may mean different structures."""
     colours = Counter(
         notice
@@ -289,10 +296,14 @@ def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
     )
     if len(colours) < 2:
         return []
-    listed = ", ".join(f"{notice.split()[2]} in {n}" for notice, n in colours.most_common())
+    listed = "; ".join(f"{notice} in {n} masks" for notice, n in colours.most_common())
     return [
-        f"the masks show the structure in {len(colours)} colours ({listed} masks), and all are read as the same "
-        "structure; if they mean different structures, name the colours in data.structure_names and data.mask_colours"
+        Problem(
+            "masks of several colours",
+            root,
+            f"the masks show the structure in {len(colours)} colours, which are read as the same structure: {listed}",
+            "if they mean different structures, name the colours in data.structure_names and data.mask_colours",
+        )
     ]
 
 
@@ -302,7 +313,7 @@ def _covers(foreground: Sequence[Sequence[float]]) -> dict[str, float]:
     return {f"{number}.{COVER}": median(parts) for number, parts in enumerate(shown) if parts}
 
 
-def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> list[str]:
+def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> list[Problem]:
     """Warn for every site where each image counts as a patient although the names of the files suggest otherwise."""
     if getattr(dataset, "patient_pattern", "no such setting") is not None:
         return []
@@ -314,6 +325,21 @@ def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> l
     return warnings
 
 
+def _split_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]], others_take_part: bool) -> list[Problem]:
+    """Warn if no site can be the unseen one, and for every site without a test part."""
+    warnings = []
+    if len(cases_at) == 1 and not others_take_part:
+        found = "this is the only site here, so there is no score on an unseen site"
+        warnings.append(Problem("no unseen site", next(iter(cases_at)), found, "add the folder of another site"))
+    for site, cases in cases_at.items():
+        if cases and not split(cases, 0, dataset.validation_ratio, dataset.test_ratio).test:
+            n_patients = len({case.patient for case in cases})
+            found = f"none of the {n_patients} patients is in the test part, so there is no score if this site trains"
+            cure = "add patients, set data.test_ratio, or let it be the unseen site"
+            warnings.append(Problem("site without a test part", site, found, cure))
+    return warnings
+
+
 def _never_shown(site: SiteFacts) -> list[str]:
     """Return the names of the structures that no mask of a site contains; none if some masks could not be read."""
     if not site.cases or len(site.cases) < site.n_cases:  # the masks of the other cases may contain them
@@ -321,7 +347,7 @@ def _never_shown(site: SiteFacts) -> list[str]:
     return sorted(set.intersection(*(set(case.missing) for case in site.cases)))
 
 
-def _shown_nowhere(dataset: Dataset, sites: Sequence[SiteFacts]) -> list[str]:
+def _shown_nowhere(dataset: Dataset, sites: Sequence[SiteFacts]) -> list[Problem]:
     """Return the problem that no mask of any site shows some of the structures, or an empty list."""
     never_shown = [set(_never_shown(site)) for site in sites if site.n_cases]
     names = [name for name in dataset.structures if never_shown and all(name in names for names in never_shown)]
@@ -329,8 +355,12 @@ def _shown_nowhere(dataset: Dataset, sites: Sequence[SiteFacts]) -> list[str]:
         return []
     keys = "check data.mask_values or data.mask_colours, and " if hasattr(dataset, "mask_values") else ""
     return [
-        f"{dataset.root}: no mask of any site shows {' or '.join(names)}; expected every structure in at least one "
-        f"mask; {keys}look at the masks"
+        Problem(
+            "structure that no mask shows",
+            dataset.root,
+            f"no mask of any site shows {' or '.join(names)}; expected every structure in at least one mask",
+            f"{keys}look at the masks",
+        )
     ]
 
 
@@ -342,7 +372,7 @@ def _classes(dataset: Dataset) -> tuple[str, ...]:
         return ()
 
 
-def _mask_value_warnings(site: SiteFacts) -> list[str]:
+def _mask_value_warnings(site: SiteFacts) -> list[Problem]:
     """Warn if the masks of one site mark a single structure with different values: it may be another structure."""
     value_pairs = Counter(case.labels for case in site.cases if len(case.labels) == 2)
     if len(value_pairs) < 2 or any(len(case.labels) > 2 for case in site.cases):
@@ -351,6 +381,10 @@ def _mask_value_warnings(site: SiteFacts) -> list[str]:
     first = next(case.name for case in site.cases if case.labels == rarest)
     listed = "; ".join(f"{reading.format_values(labels)} in {n} masks" for labels, n in value_pairs.most_common())
     return [
-        f"{site.name}: the masks contain different values ({listed}), the first with the rarest values is {first}; "
-        "check whether all mean the same structure"
+        Problem(
+            "masks of different values",
+            site.name,
+            f"the masks contain different values ({listed}), the first with the rarest values is {first}",
+            "check whether all mean the same structure",
+        )
     ]

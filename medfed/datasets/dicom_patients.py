@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.datasets.case import Case
 from medfed.images.dicom import Header, header
 from medfed.images.dicom_files import all_files, kind_of
@@ -44,7 +44,7 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
     )
 
 
-def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Sequence[str] = ()) -> list[str]:
+def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Sequence[str] = ()) -> list[Problem]:
     """Warn if all DICOM images of a site count as one patient, although they are probably those of several.
 
     They probably are if they belong to several studies, if they differ in the patient's birth date or sex, or if there
@@ -64,9 +64,14 @@ def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Seq
     else:
         return []
     return [
-        f"{site}: all {len(images)} DICOM images count as one patient, {reason}, so that no split by patient is "
-        "possible; PatientID may be the same for all patients; set data.patient_pattern to find the patient in the "
-        "names of the folders, such as '^([^/]+)' for the first folder in the site, or '([^/]+)$' for the last"
+        Problem(
+            "one DICOM patient for all images",
+            site,
+            f"all {len(images)} DICOM images count as one patient, {reason}, so that no split by patient is possible; "
+            "PatientID may be the same for all patients",
+            "set data.patient_pattern to find the patient in the names of the folders, such as '^([^/]+)' for the "
+            "first folder in the site, or '([^/]+)$' for the last",
+        )
     ]
 
 

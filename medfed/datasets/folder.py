@@ -15,7 +15,7 @@ from monai.data import MetaTensor
 
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.core.files import printable_path
 from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import check_names, dicom_names, dicom_patients, nesting, table
@@ -218,10 +218,8 @@ class Folder(Dataset):
         images = [case.image for site in self.site_names() for case in self.contents.cases[site]]
         kinds = {reading.is_2d_image_file(path) for path in images}
         if len(kinds) > 1:
-            raise UserError(
-                f"{self.root}: the folder contains 2-D image files and volumes; expected only one kind; put them into "
-                "two folders"
-            )
+            found = "the folder contains 2-D image files and volumes; expected only one kind"
+            raise Problem("2-D images and volumes", self.root, found, "put them into two folders")
         if True in kinds:
             return 0.0, 255.0
         return None if self.intensity_max is None else (0.0, self.intensity_max)
@@ -253,18 +251,22 @@ class Folder(Dataset):
         contents.warnings[""] = [*contents.warnings.get("", ()), *self._root_warnings(contents)]
         return contents
 
-    def _root_warnings(self, contents: Contents) -> list[str]:
+    def _root_warnings(self, contents: Contents) -> list[Problem]:
         """Warn if every site has a single case with a mask, and about names in `by_site` that no site has."""
-        warnings = [f"data.by_site: there is no site '{name}'" for name in self.by_site if name not in contents.cases]
+        warnings = [
+            Problem("unknown site", "data.by_site", f"there is no site '{name}'", "correct the name")
+            for name in self.by_site
+            if name not in contents.cases
+        ]
         if self.table is None and not self.sites and any("{site:" in text for text in self._image_texts()):
             named = ", ".join(sorted(contents.cases)[:8])
-            warnings.append(f"the sites are words in the names of the files: {named}; look whether they are hospitals")
+            found = f"the sites are words in the names of the files: {named}"
+            warnings.append(Problem("sites by file names", self.root, found, "look whether they are hospitals"))
         n_cases = [len(cases) for cases in contents.cases.values()]
         if not (self.table or self.sites or contents.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
-            warnings.append(
-                f"{self.root}: each of the {len(n_cases)} sites has a single image; if these are the cases of one "
-                "site, put them into a folder for this site, and correct data.image"
-            )
+            found = f"each of the {len(n_cases)} sites has a single image"
+            cure = "if these are the cases of one site, put them into a folder for this site, and correct data.image"
+            warnings.append(Problem("sites with a single image", self.root, found, cure))
         return warnings
 
     def _layouts(self) -> list[Layout]:
@@ -289,9 +291,9 @@ class Folder(Dataset):
                 check_table_inside(root, path)
             rows[path] = table.read_table(path, values.get("site", ""))
             if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
-                contents.warnings.setdefault("", []).append(
-                    f"{path}: not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
-                )
+                found = f"not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
+                warning = Problem("columns that are not read", path, found, "rename or remove the columns")
+                contents.warnings.setdefault("", []).append(warning)
             if values:
                 rows[path]["site"] = values["site"]
         contents.classes = self._classes_of_rows(rows)
@@ -347,9 +349,11 @@ class Folder(Dataset):
             return ""
         match = re.search(pattern, name)
         if not (match and match[1]):
-            raise UserError(
-                f"{image}: data.patient_pattern '{pattern}' does not match the name '{name}'; correct the pattern or "
-                "rename the file"
+            raise Problem(
+                "name without a patient",
+                image,
+                f"data.patient_pattern '{pattern}' does not match the name '{name}'",
+                "correct the pattern or rename the file",
             )
         return match[1]
 
@@ -364,12 +368,16 @@ class Folder(Dataset):
         for folder, paths in inside.items():
             contents.cases[folder] = []
             contents.problems[folder] = [
-                f"{files.root / folder}: none of its {len(paths)} files, such as {paths[0]}, fits the patterns "
-                f"{layout.text}; correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
-                f"data.ignored_names: [{folder}]"
+                Problem(
+                    "folder of which no file fits",
+                    files.root / folder,
+                    f"none of its {len(paths)} files, such as {paths[0]}, fits the patterns {layout.text}",
+                    f"correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
+                    f"data.ignored_names: [{folder}]",
+                )
             ]
-            start = f"{printable_path(files.root / folder)}: "
-            contents.unread = [text for text in contents.unread if not text.startswith(start)]
+            place = printable_path(files.root / folder)
+            contents.unread = [unread for unread in contents.unread if unread.place != place]
 
     def check_sizes(self, case: Case) -> None:
         if not self._at(case.site).resample_masks:

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 import torch
 from monai.data import MetaTensor
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.datasets import nesting
 from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset
 from medfed.datasets.card import Card
@@ -96,8 +96,12 @@ class Fundus(Dataset):
         for site, cases in contents.cases.items():
             if self.published_split and any(not case.part for case in cases):
                 contents.problems.setdefault(site, []).append(
-                    f"{self.root}: the folders train and test of the published split are missing at the site {site}; "
-                    "add them, or set data.published_split: false"
+                    Problem(
+                        "no published split",
+                        self.root,
+                        f"the folders train and test of the published split are missing at the site {site}",
+                        "add them, or set data.published_split: false",
+                    )
                 )
         return contents
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.core.files import read_text
 from medfed.datasets.base import Contents
 from medfed.datasets.card import Card
@@ -65,8 +65,13 @@ class PACS(_Objects):
             parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
             names = {case: case.image.relative_to(root).as_posix() for case in cases}
             contents.problems.setdefault(site, []).extend(
-                f"{case.image}: this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
-                f"{site}_train_kfold.txt or {site}_crossval_kfold.txt; move the image, or set data.lists: null"
+                Problem(
+                    "image in no list",
+                    case.image,
+                    f"this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
+                    f"{site}_train_kfold.txt or {site}_crossval_kfold.txt",
+                    "move the image, or set data.lists: null",
+                )
                 for case, name in names.items()
                 if name not in parts
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from medfed.core.errors import Problem
 from medfed.datasets.patterns import Pattern
 from medfed.datasets.walk import Files
 from medfed.images.file_names import folded
@@ -57,12 +58,12 @@ class Pairs:
 
     Args:
         pairs: the images with their masks; for classification, without.
-        problems: (site, path, rest of the sentence) of each problem; the site is "" if it is not known.
+        problems: each with its site, or "" if it is not known; their places are relative to the folder of the dataset.
         unmatched: files that no pattern matches, and folders of DICOM images.
     """
 
     pairs: list[Pair] = field(default_factory=list)
-    problems: list[tuple[str, str, str]] = field(default_factory=list)
+    problems: list[tuple[str, Problem]] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
 
 
@@ -118,11 +119,15 @@ def pair(files: Files, layout: Layout) -> Pairs:
             of = list(dict.fromkeys(used.get(mask.path, ())))
             site = mask.fields.get("site", layout.site)
             if not of:
-                result.problems.append((site, mask.path, "this mask has no image; add the image, or remove the mask"))
+                cure = "add the image, or remove the mask"
+                result.problems.append(
+                    (site, Problem("mask without an image", mask.path, "this mask has no image", cure))
+                )
             elif len(of) > 1:
                 others = f"{of[0]} and {of[1]}" + (f" and {len(of) - 2} more" if len(of) > 2 else "")
-                advice = "expected one image; say in data.image which of them is meant"
-                result.problems.append((site, mask.path, f"this mask belongs to {len(of)} images, {others}; {advice}"))
+                several = f"this mask belongs to {len(of)} images, {others}; expected one image"
+                cure = "say in data.image which of them is meant"
+                result.problems.append((site, Problem("mask of several images", mask.path, several, cure)))
     result.problems = list(dict.fromkeys(result.problems))
     return result
 
@@ -143,19 +148,21 @@ def _add(hits: dict, key: object, hit: _Hit, kind: str, site: str, result: Pairs
     """Add a file, or the problem that another file has the same fields."""
     other = hits.setdefault(key, hit)
     if other is not hit:
-        advice = f"remove one of them, or name the part in which they differ as a field of '{hit.pattern.text}'"
-        text = f"another {kind} of the same case: {other.path}; expected one file; {advice}"
-        result.problems.append((hit.fields.get("site", site), hit.path, text))
+        found = f"another {kind} of the same case: {other.path}; expected one file"
+        cure = f"remove one of them, or name the part in which they differ as a field of '{hit.pattern.text}'"
+        problem = Problem(f"second {kind} of a case", hit.path, found, cure)
+        result.problems.append((hit.fields.get("site", site), problem))
 
 
-def _without_common_field(layout: Layout, images: Collection[_Hit]) -> tuple[str, str, str] | None:
+def _without_common_field(layout: Layout, images: Collection[_Hit]) -> tuple[str, Problem] | None:
     """Return the problem that a mask would belong to all images of a site, because no field tells them apart."""
     sites = {image.fields.get("site", layout.site) for image in images}
     for _, mask in layout.masks:
         if len(images) > len(sites) and not any({*one.fields} & {*mask.fields} - {"site"} for one in layout.images):
             fields = sorted({name for one in layout.images for name in one.fields} - {"site"})
-            text = f"data.mask '{mask.text}' has none of the fields {fields} of data.image; expected the same names"
-            return "", next(iter(images)).path, text
+            found = f"data.mask '{mask.text}' has none of the fields {fields} of data.image; expected the same names"
+            place = next(iter(images)).path
+            return "", Problem("patterns without a common field", place, found, "correct data.image or data.mask")
     return None
 
 
@@ -182,7 +189,7 @@ def _masks_by_image(
     return find
 
 
-def _incomplete(layout: Layout, pairs: Sequence[Pair]) -> list[tuple[str, str, str]]:
+def _incomplete(layout: Layout, pairs: Sequence[Pair]) -> list[tuple[str, Problem]]:
     """Return the problems of images without a mask, or without a mask that other images of their site have."""
     problems = []
     patterns = {structure: [p for name, p in layout.masks if name == structure] for structure, _ in layout.masks}
@@ -202,9 +209,11 @@ def _incomplete(layout: Layout, pairs: Sequence[Pair]) -> list[tuple[str, str, s
             missing = [p for p in of_structure if not any(p.match(path) is not None for path in paths)]
             what = f"mask of {structure}" if structure else "mask"
             if not paths:
-                problems.append((site, image.image, f"this image has no {what}; add the mask, or remove the image"))
+                cure = "add the mask, or remove the image"
+                problem = Problem("image without a mask", image.image, f"this image has no {what}", cure)
+                problems.append((site, problem))
             elif missing := [pattern for pattern in missing if (site, pattern.text) in used]:
-                advice = "add it, or write one pattern with one more field, such as {number:.*}, if their number varies"
-                text = f"this image has no mask '{missing[0].text}', which other images of its site have; {advice}"
-                problems.append((site, image.image, text))
+                found = f"this image has no mask '{missing[0].text}', which other images of its site have"
+                cure = "add it, or write one pattern with one more field, such as {number:.*}, if their number varies"
+                problems.append((site, Problem("image without one of its masks", image.image, found, cure)))
     return problems

@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from medfed.core import registry
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.core.files import read_bounded
 from medfed.datasets.base import Contents
 from medfed.datasets.case import Case, MaskFile
+from medfed.datasets.check_groups import as_problem
 from medfed.images import dicom, dicom_files
 from medfed.images.file_names import composed, folded, leads_out, stem_of
 
@@ -147,8 +148,13 @@ def find_table_cases(
         files = {name: existing[name] for name in of_site["image"]}
         if listed := [name for name in (*files, *of_site["mask"].unique()) if name in outside]:
             contents.problems[site].append(
-                f"{path}: {len(listed)} of the listed files lie outside {guarded}, behind a symbolic link: "
-                f"{_listed(listed)}; move them into that folder, or set data.follow_symlinks: true"
+                Problem(
+                    "file outside the folder of the dataset",
+                    path,
+                    f"{len(listed)} of the listed files lie outside {guarded}, behind a symbolic link: "
+                    f"{_listed(listed)}",
+                    "move them into that folder, or set data.follow_symlinks: true",
+                )
             )
         stems = Counter(stem_of(file) for file in files.values() if file)
         cases = contents.cases.setdefault(site, [])
@@ -170,7 +176,7 @@ def find_table_cases(
             try:
                 patient = patient or patient_in_name(site, name, file)
             except UserError as error:
-                contents.problems[site].append(str(error))
+                contents.problems[site].append(as_problem(error, file))
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
             cases.append(Case(site, name, file, masks, patient, numbers.get(folded(label)), part))
@@ -260,22 +266,31 @@ def _existing(root: Path, listed: str) -> Path | None:
 
 def _problems(
     path: Path, site: str, rows: DataFrame, existing: Mapping[str, Path | None], numbers: Mapping[str, int]
-) -> list[str]:
-    """Return one sentence for each kind of mistake in a site's rows; `numbers` has the classes, if there are any."""
+) -> list[Problem]:
+    """Return a problem for each kind of mistake in a site's rows; `numbers` has the classes, if there are any."""
     column = "class" if numbers else "mask"
     used = [*rows["image"], *(() if numbers else rows["mask"])]
     problems = []
     if missing := list(dict.fromkeys(name for name in used if name and existing[name] is None)):
         problems.append(
-            f"{path}: {len(missing)} of the listed files do not exist: {_listed(missing)}; correct the paths, which "
-            f"start at the folder {path.parent}, or add the files"
+            Problem(
+                "listed files that do not exist",
+                path,
+                f"{len(missing)} of the listed files do not exist: {_listed(missing)}",
+                f"correct the paths, which start at the folder {path.parent}, or add the files",
+            )
         )
     is_wrong = ~rows["class"].map(folded).isin(numbers) if numbers else rows["mask"] == ""
     if is_wrong.any():
         expected = f"one of {', '.join(numbers)}" if numbers else "the path of a mask"
         problems.append(
-            f"{path}: the column '{column}' of the site {site} is empty or unknown in "
-            f"{_listed(rows['place'][is_wrong])}; expected {expected}; correct or remove the rows"
+            Problem(
+                "wrong value in a table",
+                path,
+                f"the column '{column}' of the site {site} is empty or unknown in "
+                f"{_listed(rows['place'][is_wrong])}; expected {expected}",
+                "correct or remove the rows",
+            )
         )
     files = {name: os.path.abspath(file) for name, file in existing.items() if file}
     images = rows["image"].map(lambda name: files.get(name, name))
@@ -283,17 +298,24 @@ def _problems(
     for kind, paths in (("image", images), ("mask", masks)):
         for file, places in rows["place"].groupby(paths[paths != ""]):
             if len(places) > 1:
-                problems.append(f"{file}: {path.name} names this {kind} in {_listed(places)}; expected it once")
+                found = f"{path.name} names this {kind} in {_listed(places)}; expected it once"
+                problems.append(Problem(f"repeated {kind} in a table", file, found, "remove the other rows"))
     problems += [
-        f"{file}: {path.name} names this file as an image and as a mask; expected another file for the mask"
+        Problem(
+            "image and mask in one file",
+            file,
+            f"{path.name} names this file as an image and as a mask; expected another file for the mask",
+            "correct the table",
+        )
         for file in sorted(set(images) & set(masks))
     ]
     if len({part != "" for part in rows["split"]}) > 1:
-        problems.append(f"{path}: the column 'split' of the site {site} is empty in some rows; fill it in all or none")
+        found = f"the column 'split' of the site {site} is empty in some rows; expected it in all rows or in none"
+        problems.append(Problem("incomplete split", path, found, "fill the column, or remove it"))
     return problems
 
 
-def _part_problems(path: Path, site: str, cases: Iterable[Case]) -> list[str]:
+def _part_problems(path: Path, site: str, cases: Iterable[Case]) -> list[Problem]:
     """Return the problem that patients of a site are in two parts of the split, or an empty list."""
     parts: dict[str, set[str]] = {}
     for case in cases:
@@ -302,8 +324,13 @@ def _part_problems(path: Path, site: str, cases: Iterable[Case]) -> list[str]:
     if not in_two:
         return []
     return [
-        f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
-        "expected one part of the split per patient; correct the column"
+        Problem(
+            "patient in two parts of the split",
+            path,
+            f"at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; expected "
+            "one part of the split per patient",
+            "correct the column",
+        )
     ]
 
 

@@ -56,12 +56,15 @@ def describe_tried(
     for one in tried:
         problems = one.result.problems
         if problems and not one.result.unmatched and len(one.result.pairs) > MIN_PAIRED * len(problems):
-            site, path, text = problems[0]
+            site, problem = problems[0]
             more = f" ({len(problems)} such files)" if len(problems) > 1 else ""
-            settings = {**as_settings(one.layout), f"by_site.{site}.ignored_names": f"[{path.rpartition('/')[2]}]"}
+            settings = {
+                **as_settings(one.layout),
+                f"by_site.{site}.ignored_names": f"[{problem.place.rpartition('/')[2]}]",
+            }
             flags = " ".join(f"--set 'data.{key}={value}'" for key, value in settings.items())
             return [
-                f"{files.root / path}: {text}{more}; all other files fit {one.layout.text}",
+                f"{files.root}/{problem}{more}; all other files fit {one.layout.text}",
                 "to go on without this file, add these settings; without the last one, the check lists every problem",
                 f"  {flags}",
             ]
@@ -88,7 +91,7 @@ def describe_tried(
     for one in [*(one for one in tried if not one.fits), *by_shape]:
         different.setdefault(frozenset((found.image, found.masks) for found in one.result.pairs), one)
     for one in sorted(different.values(), key=lambda one: -len(one.result.pairs))[:MAX_ROWS]:
-        left = [path for _, path, _ in one.result.problems] + one.result.unmatched
+        left = [problem.place for _, problem in one.result.problems] + one.result.unmatched
         settings = as_settings(one.layout)
         if one.result.pairs:
             n_paired = f"{len(one.result.pairs)}"

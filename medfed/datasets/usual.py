@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from medfed.core.errors import UserError, UserErrors
+from medfed.core.errors import UserErrors
 from medfed.datasets.unusual import describe_tried
 from medfed.datasets.usual_layouts import (
     IMAGE_FOLDERS,
@@ -69,7 +69,7 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> Usual:
         counts = {site: len(own.result.pairs) for site, own in found.items()}
         return Usual({**as_settings(general), **settings, **({"by_site": others} if others else {})}, counts)
     if files.outside:
-        raise UserError(outside_problem(files.root / files.outside[0], files.root))
+        raise outside_problem(files.root / files.outside[0], files.root)
     raise UserErrors(describe_tried(files, tried, sites, at_site))
 
 

@@ -8,6 +8,7 @@ from medfed.core import registry, site_names
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
+from medfed.datasets.check_groups import join_problems
 from medfed.datasets.checking import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, sample_cases, split
@@ -119,9 +120,9 @@ def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: 
 def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
     """Refuse images whose files have equal bytes, because one copy could be in training and the other in the test."""
     duplicates = find_duplicates(cases)
-    more = f" (and {len(duplicates) - 1} more)" if len(duplicates) > 1 else ""
     if duplicates and not dataset.allow_duplicates:
-        raise UserError(f"{duplicates[0]}{more}, or set data.allow_duplicates: true")
+        raise join_problems(duplicates)
     if duplicates:
-        same = duplicates[0].partition("; expected")[0]
+        more = f" (and {len(duplicates) - 1} more)" if len(duplicates) > 1 else ""
+        same = f"{duplicates[0].place}: {duplicates[0].found}"
         warnings.warn(f"{same}{more}; data.allow_duplicates accepts this, but scores may be too good", stacklevel=2)

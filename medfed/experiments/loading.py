@@ -12,7 +12,6 @@ from typing import Any
 from monai.data import MetaTensor
 
 from medfed.cli.progress import ProgressBar
-from medfed.core.errors import UserError
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.measures import MAX_MEASURED, CaseMeasures, measure_case, site_facts
@@ -67,7 +66,7 @@ class SiteImages:
         """Warn once for each site and notice; UserError if every mask of a site lost its foreground."""
         for site, patients in splits.items():
             if problem := lost_problem(site, self.notices[site, LOST], len(patients.all())):
-                raise UserError(problem)
+                raise problem
         for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from medfed.core.errors import Problem
 from medfed.federation.survey import (
     COVER,
     IMAGES,
@@ -68,13 +69,15 @@ class Mismatch:
     is_severe: bool = False
     other_site: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def problem(self) -> Problem:
         if self.other_site:
-            return (
-                f"{self.site} and {self.other_site} differ in {self.what}: {self.found} at {self.site}, but "
-                f"{self.others}; one of them may be wrong; {self.advice}"
-            )
-        return f"{self.site}: {self.what}: {self.found}, but {self.others}; {self.advice}"
+            found = f"{self.what}: {self.found} at {self.site}, but {self.others}; one of them may be wrong"
+            return Problem(self.what, f"{self.site} and {self.other_site}", found, self.advice)
+        return Problem(self.what, self.site, f"{self.what}: {self.found}, but {self.others}", self.advice)
+
+    def __str__(self) -> str:
+        return str(self.problem)
 
 
 def find_mismatches(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.images import mha_nrrd
 from medfed.images.reading import suffix
 
@@ -67,12 +67,9 @@ def leads_out(folder: Path, file: Path, inside: dict[Path, bool]) -> bool:
 
 
 def check_table_inside(root: Path, table: Path) -> None:
-    """Raise UserError if a table is a symbolic link out of the folder of a dataset."""
+    """Raise a Problem if a table is a symbolic link out of the folder of a dataset."""
     if leads_out(root, table, {}):
-        raise UserError(
-            f"{table}: this table lies outside {root}, behind a symbolic link; move it into that folder, or set "
-            "data.follow_symlinks: true"
-        )
+        raise outside_problem(table, root)
 
 
 def voxels_lie_inside(folder: Path, file: Path) -> bool:
@@ -85,11 +82,13 @@ def voxels_lie_inside(folder: Path, file: Path) -> bool:
     return True
 
 
-def outside_problem(path: Path, folder: Path) -> str:
-    """Return the sentence that a file or folder leads out of the folder of its dataset."""
-    return (
-        f"{path}: this file or folder, or the file with its voxels, lies outside {folder}, behind a symbolic link; "
-        "move it into that folder, or set data.follow_symlinks: true"
+def outside_problem(path: Path, folder: Path) -> Problem:
+    """Return the problem that a file or folder leads out of the folder of its dataset."""
+    return Problem(
+        "file outside the folder of the dataset",
+        path,
+        f"this file or folder, or the file with its voxels, lies outside {folder}, behind a symbolic link",
+        "move it into that folder, or set data.follow_symlinks: true",
     )
 
 

@@ -124,7 +124,7 @@ def take_fingerprint(
         facts[case.site].append(_read(dataset, case))
     for site, of_site in facts.items():
         if problem := lost_problem(site, sum(case_facts.is_lost for case_facts in of_site), len(of_site)):
-            raise UserError(problem)
+            raise problem
     _read_until_shown(dataset, [case for cases in training.values() for case in cases], set(chosen), facts)
     every = [case_facts for of_site in facts.values() for case_facts in of_site]
     height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))

@@ -72,7 +72,7 @@ def write_config(
     start = load_text(strict_yaml.dump(document), str(out), settings)
     names = start.data.site_names()
     held_out, reason, notes = _unseen(names, folder, fixed.get("federation.unseen_site", unseen))
-    notes += tuple(start.data.contents.unread[:MAX_UNREAD])
+    notes += tuple(map(str, start.data.contents.unread[:MAX_UNREAD]))
     validation_site = start.federation.validation_site
     if validation_site and validation_site not in names:
         raise UserError(

@@ -45,7 +45,7 @@ def check(root: Path, **settings) -> DatasetReport:
 
 def test_a_clean_folder_gives_no_warning(root):
     report = check(root)
-    assert (report.problems, report.warnings, report.missing_rows) == ((), (), ())
+    assert (report.problems, report.warnings) == ((), ())
     assert {case.foreground for site in report.sites for case in site.cases} == {(1 / 16,)}
 
 
@@ -54,7 +54,7 @@ def test_a_file_in_two_sites_is_the_first_problem(root):
     write(root, "south", "also", scan(1, 1))
     write(root, "south", "other", scan(0, 3))
     (root / "north" / "images" / "scan2.png").write_bytes(b"")
-    leak, *others = check(root).problems
+    leak, *others = map(str, check(root).problems)
     assert "north/images/scan3.png and " in leak and "an unseen site may have an image that was trained on" in leak
     assert ["unseen site" in problem for problem in others] == [False, False, False]
 
@@ -64,7 +64,7 @@ def test_an_image_that_equals_its_mask_is_named(root):
     pixels[:16, :16] = 200
     write(root, "south", "scan3", pixels + scan(9) % 4)
     (warning,) = check(root).warnings
-    assert "south: the image equals its mask" in warning and "the first is scan3" in warning
+    assert warning.place == "south" and "the image equals its mask" in warning.found and "is scan3" in warning.found
 
 
 class TestPatients:
@@ -108,18 +108,20 @@ class TestPatients:
     def test_both_eyes_of_a_person_are_two_patients_until_the_pattern_is_set(self, root):
         for index, name in enumerate(("7_left", "7_right", "8_left", "8_right", "9_left")):
             write(root, "east", name, scan(2, index))
-        (warning,) = check(root).warnings
+        warning = str(check(root).warnings[0])
         assert "east: the file names suggest 3 patients for 5 images" in warning and "7_left and 7_right" in warning
         pattern = warning.partition("data.patient_pattern: '")[2].partition("'")[0]
         report = check(root, sites=("east",), patient_pattern=pattern)
-        assert report.warnings == () and {case.patient for case in report.sites[0].cases} == {"7", "8", "9"}
+        assert {case.patient for case in report.sites[0].cases} == {"7", "8", "9"}
+        assert [warning.kind for warning in report.warnings] == ["no unseen site"]
         assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
 
     def test_patches_in_folders_of_classes(self, tmp_path):
         dataset = self.classes(tmp_path, "benign/p1_a", "malignant/p1_b", "benign/p2_a", "malignant/p2_b")
-        beginnings = [warning.partition(" for")[0] for warning in check_dataset(dataset).warnings]
-        assert beginnings == [f"{site}: the file names suggest 2 patients" for site in ("north", "south")]
-        assert check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings == ()
+        found = [(warning.place, warning.found.partition(" for")[0]) for warning in check_dataset(dataset).warnings]
+        assert found == [(site, "the file names suggest 2 patients") for site in ("north", "south")]
+        cured = check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings
+        assert [warning.kind for warning in cured] == ["site without a test part"] * 2
 
     def test_equal_names_in_two_classes_must_differ_before_each_image_is_a_patient(self, tmp_path):
         """The pattern (.+) finds the patient in the name of the file, without the folder of the class."""
@@ -127,37 +129,35 @@ class TestPatients:
         merged = replace(dataset, patient_pattern="(.+)").cases("north")
         assert len({case.patient for case in merged}) == 3 < len(merged)
         for warning in check_dataset(dataset).warnings:
-            assert ", or '(.+)' if each" not in warning
-            assert "give the files of different classes different names first" in warning
+            assert ", or '(.+)' if each" not in warning.cure
+            assert "give the files of different classes different names first" in warning.cure
 
 
-class TestMissingRows:
-    def test_few_patients_give_no_test_part_and_no_validation_part_and_a_single_site_no_unseen_site(self, root):
-        (row,) = check(root, sites=("north",)).missing_rows
-        assert row.startswith("north: no score on an unseen site")
-        for index in range(3):
-            (root / "north" / "images" / f"scan{index}.png").unlink()
-            (root / "north" / "masks" / f"scan{index}.png").unlink()
-        test, validation = check(root).missing_rows
-        assert test.startswith("north: no score of this site if it trains") and "1 patient" in test
-        assert "no validation part" in validation
-        assert check(root, test_ratio=0.0).missing_rows[0].endswith("set data.test_ratio, or let it be the unseen site")
+def test_a_single_site_has_no_unseen_site_and_a_single_patient_no_test_part(root):
+    assert [(one.kind, one.place) for one in check(root, sites=("north",)).warnings] == [("no unseen site", "north")]
+    for index in range(3):
+        (root / "north" / "images" / f"scan{index}.png").unlink()
+        (root / "north" / "masks" / f"scan{index}.png").unlink()
+    assert [(one.kind, one.place) for one in check(root).warnings] == [("site without a test part", "north")]
+    assert len(check(root, test_ratio=0.0).warnings) == 2
 
-    def test_a_structure_that_no_mask_of_a_site_shows(self, root):
-        for index in range(4):
-            write(root, "north", f"scan{index}", scan(0, index), value=2)
-            write(root, "south", f"scan{index}", scan(1, index), value=1 + index % 2)
-        (row,) = check(root, structure_names=("disc", "cup")).missing_rows
-        assert row.startswith("north: no scores of disc, because no mask of the site shows it")
+
+def test_a_structure_that_no_mask_of_a_site_shows(root):
+    for index in range(4):
+        write(root, "north", f"scan{index}", scan(0, index), value=2)
+        write(root, "south", f"scan{index}", scan(1, index), value=1 + index % 2)
+    warnings = check(root, structure_names=("disc", "cup")).warnings
+    assert "north: no disc in the mask: in 4 of 4 cases" in " ".join(map(str, warnings))
 
 
 def test_a_structure_that_no_mask_of_any_site_shows_is_a_problem_unless_other_hospitals_take_part(root):
     for path in root.glob("*/masks/*.png"):
         Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(path)
     report = check(root)
-    assert report.problems == (
+    (problem,) = report.problems
+    assert str(problem) == (
         f"{root}: no mask of any site shows foreground; expected every structure in at least one mask; check "
-        "data.mask_values or data.mask_colours, and look at the masks",
+        "data.mask_values or data.mask_colours, and look at the masks"
     )
     at_hospital = check_dataset(Folder(root=str(root)), others_take_part=True)
     assert at_hospital.problems == () and at_hospital.warnings == report.warnings
@@ -170,8 +170,8 @@ def test_two_colours_for_one_structure_are_named(root):
         mask = Image.new("RGB", (SIDE, SIDE))
         mask.paste(colour, (0, 0, 16, 16))
         mask.save(root / "north" / "masks" / f"scan{index}.png")
-    *_, last = check(root).warnings
-    assert last.startswith("the masks show the structure in 2 colours (#00ff00 in 2, #ff0000 in 1 masks)")
+    (warning,) = [warning for warning in check(root).warnings if warning.kind == "masks of several colours"]
+    assert "2 colours" in warning.found and warning.found.index("#00ff00") < warning.found.index("#ff0000")
     assert check(root, mask_colours={"foreground": ("#ff0000", "#00ff00", "#ffffff")}).warnings == ()
 
 
@@ -180,16 +180,20 @@ def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_tha
         path = root / "north" / "masks" / f"scan{index}.png"
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
     (warning,) = check(root).warnings
-    assert warning.startswith("north: foreground covers more than 90% of the pixels in 3 of 4 masks; the masks may be")
-    assert "data.background_value" in warning and "data.mask_colours" in warning
+    assert (warning.place, warning.kind) == ("north", "masks that may be inverted")
+    assert warning.found.startswith("foreground covers more than 90% of the pixels in 3 of 4 masks")
+    assert "data.background_value" in warning.cure and "data.mask_colours" in warning.cure
     write(root, "north", "scan2", scan(0, 2))  # half of the masks may be large
     (warning,) = check(root).warnings
-    assert warning.startswith("north and south differ in covered share: 'foreground' covers 50% of a typical image")
+    assert warning.place == "north and south"
+    assert warning.found.startswith("covered share: 'foreground' covers 50% of a typical image at north, but")
     for index in (2, 3):
         path = root / "north" / "masks" / f"scan{index}.png"
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
     report = check(root, sites=("north",), background_value=255)
-    assert report.warnings == () and {case.foreground for case in report.sites[0].cases} == {(1 / 16,)}
+    assert [one.kind for one in report.warnings] == ["no unseen site"] and {
+        case.foreground for case in report.sites[0].cases
+    } == {(1 / 16,)}
 
 
 def test_a_structure_that_covers_another_share_of_the_image_at_one_site_is_named(tmp_path):
@@ -200,7 +204,7 @@ def test_a_structure_that_covers_another_share_of_the_image_at_one_site_is_named
         for folder, pixels in (("images", np.arange(1600).reshape(40, 40) % 251), ("masks", mask)):
             save_pixels(tmp_path / site / folder / "1.png", pixels)
     report = check(tmp_path)
-    assert [text for text in report.warnings if "covered share" in text] == [
+    assert [str(warning) for warning in report.warnings if warning.kind == "covered share"] == [
         "C: covered share: 'foreground' covers 75% of a typical image, but 30% is usual; the masks may be inverted; "
         "look at the masks"
     ]
@@ -210,7 +214,7 @@ def test_a_site_whose_masks_have_no_shape_is_named(root):
     for index in range(4):
         Image.fromarray(np.full((SIDE, SIDE), 255 * (index == 0), np.uint8)).save(root / f"north/masks/scan{index}.png")
     warnings = check(root).warnings
-    assert any(text.startswith("north: every mask is completely covered by foreground or does") for text in warnings)
+    assert any(str(one).startswith("north: every mask is completely covered by foreground or does") for one in warnings)
 
 
 @pytest.mark.parametrize("colour", [0, 255])
@@ -220,7 +224,9 @@ def test_a_mask_whose_shape_is_in_the_alpha_channel_is_refused(root, colour, set
     shape = Image.open(path)
     Image.merge("RGBA", [*[Image.new("L", shape.size, colour)] * 3, shape]).save(path)
     (problem,) = check(root, **settings).problems
-    assert problem.startswith(f"{path}: all pixels of the mask have the same colour, and its shape is in the alpha")
+    assert str(problem).startswith(
+        f"{path}: all pixels of the mask have the same colour, and its shape is in the alpha"
+    )
     Image.open(path).getchannel("A").save(path)  # as the sentence says
     assert check(root, **settings).problems == ()
     Image.merge("RGBA", [*[shape] * 3, Image.new("L", shape.size, 255)]).save(path)

@@ -39,7 +39,9 @@ def write_case(root, image, mask):
 def found(dataset):
     """The pairs of image and mask of the site n, as paths below the root, and the problems."""
     cases, problems = dataset.cases_and_problems("n")
-    return {" ".join(str(path.relative_to(dataset.root)) for path in case.files) for case in cases}, problems
+    return {" ".join(str(path.relative_to(dataset.root)) for path in case.files) for case in cases}, list(
+        map(str, problems)
+    )
 
 
 class TestLayouts:
@@ -115,7 +117,7 @@ class TestLayouts:
         assert pairs == {"n/b n/b/mask.nii.gz", "n/c n/c/mask.nii.gz"}
         assert problem.startswith(f"{tmp_path}/n/a: this image has no mask")
         (unread,) = dataset.contents.unread
-        assert "2 files, such as n/c/zone.nii.gz" in unread
+        assert "2 files, such as n/c/zone.nii.gz" in unread.found
         without = Folder(str(tmp_path), **IN_CASE, ignored_names=("a", "more", "zone*"))
         assert found(without) == (pairs, []) and without.contents.unread == []
 

@@ -68,7 +68,7 @@ class TestPatientsAreNoSites:
 
 class TestASiteOfOnePatient:
     def warnings(self, root, **settings):
-        return Folder(str(root), **{**STUDY, **settings}).contents.warnings["BMC"]
+        return list(map(str, Folder(str(root), **{**STUDY, **settings}).contents.warnings["BMC"]))
 
     def test_one_identifier_for_different_studies_is_named_with_the_cure(self, tmp_path):
         for case in "abc":

@@ -273,7 +273,9 @@ def test_a_file_name_that_is_not_utf8_is_refused_before_training(tmp_path):
     data = Folder(root=str(tmp_path))
     cases, problems = data.cases_and_problems("north")
     assert [case.name for case in cases] == ["plain"]
-    assert len(problems) == 2 and all("caf\\xe9.png: the file name is not valid UTF-8" in text for text in problems)
+    assert len(problems) == 2 and all(
+        "caf\\xe9.png: the file name is not valid UTF-8" in text for text in map(str, problems)
+    )
     with pytest.raises(UserError, match="not valid UTF-8, so tables cannot contain it; rename the file"):
         data.cases("north")
 
@@ -299,7 +301,8 @@ class TestClasses:
         data = colour(photos, image=CLASSES, class_names=("horse", "DOG"))
         assert data.classes == ("horse", "DOG") and labels(data, "photo")[0] == ("dog/1", 1)
         assert len(data.cases("photo")) == 4, "without the cat"
-        assert colour(photos, image=CLASSES).contents.warnings["sketch"] == ["sketch: no images of the class 'cat'"]
+        (warning,) = colour(photos, image=CLASSES).contents.warnings["sketch"]
+        assert (warning.place, warning.found) == ("sketch", "no images of the class 'cat'")
         assert colour(photos, image=CLASSES, sites=("sketch",)).classes == ("dog", "horse")
         with pytest.raises(UserError, match="the class 'hors'.*Did you mean 'horse'"):
             colour(photos, image=CLASSES, class_names=("hors", "dog")).cases("photo")
@@ -317,4 +320,4 @@ class TestClasses:
         data = colour(photos, image=CLASSES)
         with pytest.raises(UserError, match="1.png: another image of the same case: photo/dog/1.jpg"):
             data.cases("photo")
-        assert len(data.contents.unread) == 1 and "photo/dog/more/7.png" in data.contents.unread[0]
+        assert len(data.contents.unread) == 1 and "photo/dog/more/7.png" in data.contents.unread[0].found

@@ -74,8 +74,8 @@ def test_two_names_of_one_site_and_files_without_a_counterpart_are_errors(root):
     write(root / "DRISHTI-GS", names=("images", "masks"))
     (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
     (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
-    problems = " ".join(Fundus(root=str(root)).cases_and_problems("DRISHTI-GS")[1])
-    assert f"{root}/DRISHTI-GS and {root}/Domain1: both folders are the site DRISHTI-GS" in problems
+    problems = " ".join(map(str, Fundus(root=str(root)).cases_and_problems("DRISHTI-GS")[1]))
+    assert f"{root}/Domain1: this folder and {root}/DRISHTI-GS are both the site DRISHTI-GS" in problems
     assert "image/n1.png: this image has no mask" in problems and "mask/n3.png: this mask has no image" in problems
 
 

@@ -92,7 +92,7 @@ class TestDetachedHeaders:
         (root / "list.csv").write_text("\n".join(rows))
         for settings in ({}, {"table": "list.csv"}):
             problems = Folder(str(root), **settings).cases_and_problems("A")[1]
-            outside = " ".join(problem for problem in problems if "data.follow_symlinks" in problem)
+            outside = " ".join(str(problem) for problem in problems if "data.follow_symlinks" in problem.cure)
             assert "A/images/b.mhd" in outside and "A/images/c.nrrd" in outside
             assert Folder(str(root), **settings, follow_symlinks=True).cases_and_problems("A")[1] == []
 
@@ -210,7 +210,7 @@ class TestThingsThatAreNoFiles:
             (folder / "root").symlink_to(site.parent)
         (site.parent / "B").symlink_to(".")
         assert main(["check", str(site.parent), "--quiet"]) == 0
-        assert "0 problems, 0 warnings" in capsys.readouterr().out
+        assert "0 problems, " in capsys.readouterr().out
         assert [len(cases) for cases in Folder(str(site.parent)).contents.cases.values()] == [1]
 
     def test_folders_inside_each_other_have_a_limit(self, site, capsys):

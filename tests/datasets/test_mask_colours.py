@@ -133,7 +133,7 @@ def test_wrong_entries_are_refused_when_the_config_is_read(settings, words):
 def test_a_site_of_which_every_mask_shows_only_colours_of_the_background_is_a_problem(tmp_path):
     settings = {"mask_colours": {"foreground": "#ff0000", "background": (0, "#00ff00")}}
     dataset = folder_with(tmp_path, [BLACK, GREEN, GREEN], **settings)
-    assert any(problem.startswith(f"north: {LOST}, in each of 1 masks") for problem in check_dataset(dataset).problems)
+    assert any(str(one).startswith(f"north: {LOST}, in each of 1 masks") for one in check_dataset(dataset).problems)
     with pytest.raises(UserError, match="north: the mask has several colours, but by data.mask_colours"):
         take_fingerprint(dataset, ["north"], seed=0)
     images = SiteImages(dataset, Segmentation(("foreground",), 1, 4), ProgressBar(disable=True))
@@ -144,7 +144,9 @@ def test_a_site_of_which_every_mask_shows_only_colours_of_the_background_is_a_pr
     with pytest.warns(UserWarning, match=f"north: 1 of 2 images: {LOST}"):
         images.warn_of_notices({"north": Split(cases * 2, [], [])})
     empty = folder_with(tmp_path / "empty", [BLACK, BLACK], **settings)
-    assert not any(LOST in text for text in (*check_dataset(empty).problems, *check_dataset(empty).warnings))
+    assert not any(
+        LOST in problem.found for problem in (*check_dataset(empty).problems, *check_dataset(empty).warnings)
+    )
 
 
 def test_one_colour_on_black_needs_no_setting_and_is_named(tmp_path):

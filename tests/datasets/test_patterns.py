@@ -90,14 +90,14 @@ def test_an_image_and_a_mask_belong_together_if_all_fields_of_both_are_equal(pat
     ],
 )
 def test_what_has_no_partner_or_several_is_a_problem(paths, patterns, path, words):
-    ((_, named, text), *_) = pairs(paths, *patterns.split()).problems
-    assert named == path and words in text
+    ((_, problem), *_) = pairs(paths, *patterns.split()).problems
+    assert problem.place == path and words in problem.found
 
 
 def test_patterns_of_structures_say_what_each_mask_shows_and_which_is_missing():
     result = pairs("n/a n/b d/a d/b c/a", "n/{x}", "d/{x}", "c/{x}", structures="disc,cup")
     assert result.pairs[0].masks == (("disc", "d/a"), ("cup", "c/a"))
-    assert [(path, "mask of cup" in text) for _, path, text in result.problems] == [("n/b", True)]
+    assert [(one.place, "mask of cup" in one.found) for _, one in result.problems] == [("n/b", True)]
 
 
 def test_the_first_of_several_patterns_counts_and_a_mask_is_no_image():
@@ -111,7 +111,7 @@ def test_names_in_two_unicode_forms_are_a_pair_and_names_that_look_the_same_are_
     assert sorted(case.name for case in recognise(make(tmp_path / "a", layout)).cases("n")) == sorted([NFC, "b"])
     both = Folder(root=str(make(tmp_path / "b", f"n/images/{{{NFC},{NFD}}}.png n/masks/{NFC}.png")))
     (problem,) = both.cases_and_problems("n")[1]
-    assert "another image of the same case" in problem
+    assert problem.kind == "second image of a case"
 
 
 def test_a_case_is_named_by_all_fields_and_the_field_or_the_pattern_of_the_patient_joins_images(tmp_path):
@@ -123,7 +123,7 @@ def test_a_case_is_named_by_all_fields_and_the_field_or_the_pattern_of_the_patie
     by_name = Folder(root=str(tmp_path), **settings, patient_pattern=r"(v\d)$")
     assert {case.patient for case in by_name.cases("n")} == {"v1", "v2"}
     unfit = Folder(root=str(tmp_path), **settings, patient_pattern="(P[123])")
-    assert [problem.split(":")[0] for problem in unfit.cases_and_problems("n")[1]] == [
+    assert [problem.place for problem in unfit.cases_and_problems("n")[1]] == [
         f"{tmp_path}/n/test/P4/{visit}_i.png" for visit in ("v1", "v2")
     ]
 
@@ -131,9 +131,9 @@ def test_a_case_is_named_by_all_fields_and_the_field_or_the_pattern_of_the_patie
 def test_files_that_no_pattern_matches_are_counted_and_a_folder_without_a_match_is_a_problem(tmp_path):
     make(tmp_path, "{n,s}/{images,masks}/{a,b}.png n/old/{1,2,x/3}.png s/notes.txt lost.png n/.cache/z.png plots/a.png")
     dataset = Folder(root=str(tmp_path))
-    assert [text.split(": not read")[0] for text in dataset.contents.unread] == [str(tmp_path), f"{tmp_path}/n"]
-    assert ": 3 files, such as n/old/1.png" in dataset.contents.unread[1]
-    assert "data.ignored_names: [plots]" in dataset.cases_and_problems("plots")[1][0]
+    assert [unread.place for unread in dataset.contents.unread] == [str(tmp_path), f"{tmp_path}/n"]
+    assert ": 3 files, such as n/old/1.png" in dataset.contents.unread[1].found
+    assert "data.ignored_names: [plots]" in dataset.cases_and_problems("plots")[1][0].cure
     quiet = Folder(root=str(tmp_path), ignored_names=("OLD", "lost.*", "plots"))
     assert quiet.contents.unread == [] and quiet.site_names() == ["n", "s"]
 
@@ -152,8 +152,8 @@ def test_a_single_site_may_have_settings_of_its_own(tmp_path):
     }
     assert dataset.cases("s")[0].mask_path == tmp_path / "s" / "y" / "1_a.png"
     without = Folder(root=str(tmp_path), by_site={"s": by_site["s"], "T": by_site["t"]})
-    assert "1_a_copy.png: this mask has no image" in without.cases_and_problems("t")[1][0]
-    assert without.contents.warnings[""] == ["data.by_site: there is no site 'T'"]
+    assert "1_a_copy.png: this mask has no image" in str(without.cases_and_problems("t")[1][0])
+    assert [warning.found for warning in without.contents.warnings[""]] == ["there is no site 'T'"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_files_of_a_site_that_only_the_general_patterns_match_are_named(tmp_path
     found = Folder(root=str(tmp_path), by_site=by_site).contents
     assert [len(found.cases[site]) for site in "ns"] == [2, 2]
     (unread,) = found.unread
-    assert "3 files, such as s/images/a.png" in unread
+    assert "3 files, such as s/images/a.png" in unread.found
 
 
 def test_patterns_without_a_common_field_are_an_error_and_not_an_empty_dataset(tmp_path):

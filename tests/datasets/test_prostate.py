@@ -55,7 +55,7 @@ def test_equal_names_of_files_and_two_folders_of_a_site_are_named(root):
     write_case(root / "ISBI", "Case07")
     with pytest.raises(UserError, match="case00.nii: another image of the same case: BMC/Case00.nii.gz"):
         Prostate(root=str(root)).cases("BMC")
-    with pytest.raises(UserError, match="ISBI and .*RUNMC: both folders are the site RUNMC"):
+    with pytest.raises(UserError, match="RUNMC: this folder and .*ISBI are both the site RUNMC"):
         Prostate(root=str(root)).cases("RUNMC")
 
 

@@ -7,7 +7,7 @@ from folder_layouts import make, save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.check_groups import format_groups
+from medfed.datasets.check_groups import format_problems
 from medfed.datasets.folder import Folder
 
 LESIONS = {"image": "{site}/{case}.png", "mask": "{site}/{case}_mask{number:.*}.png"}
@@ -48,7 +48,7 @@ def test_masks_of_structures_are_read_from_their_files_and_may_have_values_of_th
     assert shown(values) == [[[0, 0], [1, 1], [2, 2], [3, 3]], [[1, 2]]]
     (tmp_path / "n" / "a_gm.png").unlink()
     (problem,) = Folder(root=str(tmp_path), image="{site}/{case}.png", mask=mask).cases_and_problems("n")[1]
-    assert "n/a.png: this image has no mask of grey" in problem
+    assert "n/a.png: this image has no mask of grey" in str(problem)
 
 
 def test_each_site_reads_its_masks_in_its_own_way(tmp_path):
@@ -109,6 +109,6 @@ def test_a_mask_whose_axes_are_reversed_is_turned_unless_the_geometry_is_ignored
 def test_problems_of_one_cause_are_one_paragraph_whatever_the_names_of_the_patients(files, tmp_path):
     make(tmp_path, f"{{n,s}}/{files} {{n,s}}/x{{,_mask}}.png")
     dataset = Folder(root=str(tmp_path), image="{site}/{case}.*", mask="{site}/{case}_mask.*")
-    problems = [text for site in "ns" for text in dataset.cases_and_problems(site)[1]]
-    lines = format_groups(problems, str(tmp_path), ["n", "s"])
-    assert lines[0].startswith("  6 files: ") and "n/anna" in lines[1]
+    problems = [problem for site in "ns" for problem in dataset.cases_and_problems(site)[1]]
+    lines = format_problems(problems, str(tmp_path))
+    assert lines[0].endswith("(6):") and "n/anna" in lines[1]

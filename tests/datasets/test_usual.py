@@ -55,7 +55,7 @@ def test_sites_of_one_image_each_give_a_warning_because_they_may_be_cases(tmp_pa
 def test_files_beside_a_published_collection_are_named(tmp_path):
     dataset = recognise(make(tmp_path, "{UCL,HK}/Case00{,_segmentation}.nii.gz OURS/{images,masks}/a.png UCL/x.nii"))
     assert type(dataset).__name__ == "Prostate"
-    assert [text.split(": not read")[0] for text in dataset.contents.unread] == [f"{tmp_path}/OURS", f"{tmp_path}/UCL"]
+    assert [unread.place for unread in dataset.contents.unread] == [f"{tmp_path}/OURS", f"{tmp_path}/UCL"]
 
 
 def test_names_of_parts_are_recognised_and_those_of_hospitals_and_patients_are_not():
@@ -112,7 +112,7 @@ def test_classes_that_differ_in_upper_and_lower_case_are_one_and_a_missing_class
     save(tmp_path, PHOTOGRAPH, "n/{dog/a,cat/b,cow/c}{1,2}.png s/{Dog/d,CAT/e}{1,2}.png")
     dataset = recognise(tmp_path)
     assert dataset.classes == ("cat", "cow", "dog") and [case.label for case in dataset.cases("s")] == [0, 0, 2, 2]
-    assert dataset.contents.warnings["n"] == [] and "'cow'" in dataset.contents.warnings["s"][0]
+    assert dataset.contents.warnings["n"] == [] and "'cow'" in dataset.contents.warnings["s"][0].found
     two = Folder(root=str(tmp_path), image="{site}/{class}/{case}.png", class_names=("dog", "cat"))
     assert [case.label for case in two.cases("n")] == [1, 1, 0, 0]
 

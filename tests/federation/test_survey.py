@@ -225,7 +225,7 @@ def test_intensities_of_photographs_must_be_similar_because_no_percentiles_are_s
         (described(size=(96, 96)), "the median image has 384 x 384 pixels at A, but 96 x 96 at H; one of them"),
         (described(code="PSR"), "most volumes have axial slices at A, but sagittal slices at H; one of them"),
         (described(position=0.65), "is at 0.35 of the image at A, but 0.65 at H; .* front and back may be exchanged"),
-        (described(low=-1024.0), "A and H differ in intensities: .* 0 to 900 at A, but -1024 to 900 at H"),
+        (described(low=-1024.0), "A and H: intensities: .* 0 to 900 at A, but -1024 to 900 at H"),
     ],
 )
 @pytest.mark.parametrize("names", ["AH", "HA"])

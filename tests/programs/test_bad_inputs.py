@@ -158,7 +158,11 @@ def test_all_missing_files_are_listed_at_once(user):
     partners = ["Case01_Segmentation", "Case00.nii.gz", user.image("HK", 2).name, user.image("UCL", 3).name]
     for path in missing:
         path.unlink()
-    user.refused_before_training(*partners, "image has no mask; add the mask", "this mask has no image", "and 3 more")
+    assert user.train() == 2
+    no_mask, no_image = user.capsys.readouterr().err.splitlines()
+    assert "image has no mask; add the mask" in no_mask and "(2 more of this kind: " in no_mask
+    assert all(name in no_mask for name in partners[1:])
+    assert f"{partners[0]}.nii.gz: this mask has no image" in no_image
     assert "4 problems" in user.check()[1]
 
 
