@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from monai.data import MetaTensor
-from torch import Tensor
 
 from medfed.core.errors import Problem
+from medfed.datasets.check_report import CheckedSite
+from medfed.federation.survey import COVER
+from medfed.federation.survey_mismatches import cover_mismatches
+from medfed.images import reading, two_dimensional
 from medfed.images.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
 MAX_SAMPLED_VOXELS = 100_000  # number of voxels that are compared with the mask
+INVERTED = "masks that may be inverted"
 MIN_VARIANCE_RATIO = 0.02  # of the intensities within the labels of a mask to all; below, the image equals the mask
 
 
@@ -28,38 +34,83 @@ def lost_problem(site: str, n_lost: int, n_masks: int) -> Problem | None:
     )
 
 
-def cover_warnings(
-    site: str, structures: Sequence[str], foreground: Sequence[Sequence[float]], suggest_keys: bool
-) -> list[Problem]:
-    """Warn about structures that cover more than 90 % of the pixels in most masks, and about masks without a shape.
+def lost_problems(sites: Sequence[CheckedSite]) -> list[Problem]:
+    """Return the problem of each site whose masks all have the notice `LOST`."""
+    n_lost = [sum(LOST in case.notices for case in site.cases) for site in sites]
+    found = [lost_problem(site.name, n, len(site.cases)) for site, n in zip(sites, n_lost)]
+    return [problem for problem in found if problem]
 
-    `foreground` has, for each mask, the part of the image that each structure covers.
-    """
-    keys = "if the masks are inverted, set data.background_value to the value of the background (such as 255), or name "
-    cure = keys + "the colours in data.mask_colours" if suggest_keys else "look at the files, and write the masks again"
-    warnings = []
+
+def shown_nowhere(root: str, structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:
+    """Return the problem that no mask of any site shows some of the structures; none if some masks cannot be read."""
+    if not any(site.cases for site in sites) or any(len(site.cases) < site.n_cases for site in sites):
+        return []
+    names = [name for index, name in enumerate(structures) if not any(any(site.covers(index)) for site in sites)]
+    if not names:
+        return []
+    found = f"no mask of any site shows {' or '.join(names)}; expected every structure in at least one mask"
+    cure = "look at the masks, and at the settings that say what their values or colours mean"
+    return [Problem("structure that no mask shows", root, found, cure)]
+
+
+def warnings(root: str, structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:
+    """Warn about masks whose values, colours or sizes do not fit together, within a site or between sites."""
+    found = [warning for site in sites for warning in (*_value_warnings(site), *_cover_warnings(site, structures))]
+    inverted = {warning.place for warning in found if warning.kind == INVERTED}
+    covers = {site.name: _median_covers(site, len(structures)) for site in sites if site.name not in inverted}
+    found += [mismatch.problem for mismatch in cover_mismatches(covers, structures)]
+    return found + _colour_warnings(root, sites)
+
+
+def _value_warnings(site: CheckedSite) -> list[Problem]:
+    """Warn if the masks of one site mark a single structure with different values: it may be another structure."""
+    value_pairs = Counter(case.labels for case in site.cases if len(case.labels) == 2)
+    if len(value_pairs) < 2 or any(len(case.labels) > 2 for case in site.cases):
+        return []
+    rarest = min(value_pairs, key=lambda labels: value_pairs[labels])
+    first = next(case.name for case in site.cases if case.labels == rarest)
+    listed = "; ".join(f"{reading.format_values(labels)} in {n} masks" for labels, n in value_pairs.most_common())
+    found = f"the masks contain different values ({listed}), the first with the rarest values is {first}"
+    return [Problem("masks of different values", site.name, found, "check whether all mean the same structure")]
+
+
+def _cover_warnings(site: CheckedSite, structures: Sequence[str]) -> list[Problem]:
+    """Warn about structures that cover more than 90 % of the pixels in most masks, and about masks without a shape."""
+    found = []
     for index, name in enumerate(structures):
-        covered = [parts[index] for parts in foreground]
-        n_large = sum(part > MAX_COVERED for part in covered)
-        if 2 * n_large <= len(covered) and not (1.0 in covered and set(covered) <= {0.0, 1.0}):
-            continue
-        if set(covered) <= {0.0, 1.0}:
-            found = f"every mask is completely covered by {name} or does not show it, so that the masks have no shape"
-        else:
-            found = f"{name} covers more than {MAX_COVERED:.0%} of the pixels in {n_large} of {len(covered)} masks"
-        warnings.append(
-            Problem(
-                "masks that may be inverted",
-                site,
-                f"{found}; the masks may be inverted, or a wrong channel may have been read, such as one without the "
-                "alpha channel",
-                cure,
-            )
-        )
-    return warnings
+        covers = site.covers(index)
+        n_large = sum(cover > MAX_COVERED for cover in covers)
+        if 1.0 in covers and set(covers) <= {0.0, 1.0}:
+            found.append(f"every mask is completely covered by {name} or does not show it, so masks have no shape")
+        elif 2 * n_large > len(covers):
+            found.append(f"{name} covers more than {MAX_COVERED:.0%} of the pixels in {n_large} of {len(covers)} masks")
+    reason = "the masks may be inverted, or a wrong channel may have been read, such as one without the alpha channel"
+    cure = (
+        "look at the masks; for your own images (data.name: folder), set data.background_value to the value of the "
+        "background, such as 255, or name the colours in data.mask_colours"
+    )
+    return [Problem(INVERTED, site.name, f"{one}; {reason}", cure) for one in found]
 
 
-def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
+def _median_covers(site: CheckedSite, n_structures: int) -> dict[str, float]:
+    """Return the fact `COVER` of each structure: the median share that it covers of an image that shows it."""
+    shown = {index: [cover for cover in site.covers(index) if cover] for index in range(n_structures)}
+    return {f"{index}.{COVER}": median(covers) for index, covers in shown.items() if covers}
+
+
+def _colour_warnings(root: str, sites: Sequence[CheckedSite]) -> list[Problem]:
+    """Warn if two-colour masks show the single structure in different colours: these may mean different structures."""
+    every = [notice for site in sites for case in site.cases for notice in case.notices]
+    colours = Counter(notice for notice in every if notice.startswith(two_dimensional.TWO_COLOURS))
+    if len(colours) < 2:
+        return []
+    listed = "; ".join(f"{notice} in {n} masks" for notice, n in colours.most_common())
+    found = f"the masks show the structure in {len(colours)} colours, which are read as the same structure: {listed}"
+    cure = "if they mean different structures, name the colours in data.structure_names and data.mask_colours"
+    return [Problem("masks of several colours", root, found, cure)]
+
+
+def equal_notices(image: MetaTensor, mask: MetaTensor) -> list[str]:
     """Describe an image (C, H, W, D) that equals its mask (S, H, W, D): it is nearly constant in each label."""
     grey = image.numpy().mean(0).reshape(-1).astype(np.float64)
     labels = (mask.numpy() * (1 << np.arange(len(mask)))[:, None, None, None]).sum(0).reshape(-1)

@@ -11,44 +11,31 @@ from medfed.core.errors import Problem
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
 
-MIN_PAIRS_OF_SIDES = 2  # patients with a left and a right image in a site
-_LABELLED = re.compile(
-    r"(?:^|[^A-Za-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)([_-]?)\d+)", re.IGNORECASE
-)
-_COPY = r"^(.*?)(?:[_\-. ](?:aug|hflip|vflip|flip|rot|mirror|crop|copy)[^/]*)?$"
-_SIDES = ("[lL]eft|[rR]ight|LEFT|RIGHT", "OD|OS|od|os", "L|R", "l|r", "RE|LE", "[lL]inks|[rR]echts")  # may follow it
+_SIDES = "left|right|links|rechts|od|os|re|le|l|r"
+_SIDE = re.compile(rf"(?<![a-z])(?:{_SIDES})(?![a-z])", re.IGNORECASE)
+_LABEL = r"(?i)(?:^|[^a-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)[_-]?\d+)"  # sub-01_ses-1
+_SIDE_AFTER = rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$"  # 01L, 7_left, 7_L_x
+_SIDE_BEFORE = rf"(?i)^(?:(?:{_SIDES})[\W_])?(.+)$"  # OD_7
+_COPY = r"(?i)^(.*?)(?:[\W_](?:aug|hflip|vflip|flip|rot|mirror|crop|copy)[^/]*)?$"  # 7_aug1
+_NUMBER = r"^(\D*\d+)[\W_]."  # 8863_x51
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return a regular expression whose first group is the patient, and the names of one patient with several images.
 
-    None if no pattern fits all names. These patterns are tried, in this order:
-
-    - a word such as patient, pat, sub, case or p with a number: `sub-01_ses-1`, `sub-01_ses-2`
-    - a side at the end: `01L` and `01R`, `7_left` and `7_right`, at least twice in the site
-    - a word for a changed copy at the end, at least twice: `7` and `7_aug1`, `8` and `8_flip`
-    - a side at the start or within the name, with both sides at least twice: `OD_7` and `OS_7`, `7_L_x` and `7_R_x`
-    - a number with more after it: `8863_x51`, `8863_x101`, `9022_x51`. There must be two or more such patients, with
-      two or more images on average, because a single number may be a series, and they must not be years.
+    The first of these that fits all names counts; None if none does: a word such as patient or sub with a number; both
+    sides of at least two patients; changed copies of at least two images; a number with more after it, which must not
+    be a year, with two or more images of a patient on average.
     """
-    patterns = []
-    if label := _LABELLED.search(names[0]) if names else None:
-        word = label[1][: re.search(r"[_-]?\d", label[1]).start()]  # type: ignore[union-attr]
-        patterns.append((rf"(?:^|[^A-Za-z])({word}{label[2]}\d+)", 1))
-    patterns += [(rf"^(.*?)(?:[_\-. ]?(?:{sides}))?$", 0) for sides in _SIDES]  # other sites may name no side
-    patterns.append((_COPY, 0))
-    patterns += [(pattern, 0) for sides in _SIDES for pattern in _inner_patterns(names, sides)]
-    patterns.append((r"^(\D*\d+)[_\-. ].", 2))
-    for pattern, min_patients in patterns:
+    for pattern in (_LABEL, _SIDE_AFTER, _SIDE_BEFORE, _COPY, _NUMBER):
         groups = _groups(names, pattern)
         several = [group for group in groups.values() if len(group) > 1]
-        if not several or are_years(groups):
-            continue
-        if (
-            len(several) >= MIN_PAIRS_OF_SIDES
-            if min_patients == 0
-            else (len(groups) >= min_patients and (min_patients < 2 or len(names) >= 2 * len(groups)))
-        ):
+        if pattern in (_SIDE_AFTER, _SIDE_BEFORE):
+            several = [group for group in several if len({_sides(name, pattern) for name in group}) > 1]
+        is_enough = len(several) >= (1 if pattern == _LABEL else 2)
+        if pattern == _NUMBER:
+            is_enough = 2 <= len(groups) <= len(names) / 2
+        if is_enough and not are_years(groups):
             return pattern, several[0]
     return None
 
@@ -98,19 +85,11 @@ def patient_warning(site: str, names: Sequence[str]) -> list[Problem]:
     ]
 
 
-def _inner_patterns(names: Sequence[str], sides: str) -> list[str]:
-    """Return the patterns of a side at the start or within names that find both sides of several patients."""
-    word = re.compile(rf"(?<![^\W_])(?:{sides})(?![^\W_])")
-    patterns = (rf"^(?:(?:{sides})[_\-. ])?(.+)$", rf"^(.*?)(?:[_\-. ](?:{sides})(?:[_\-. ].*)?)?$")
-    return [
-        pattern
-        for pattern in patterns
-        if sum(
-            len({side for name in group for side in word.findall(name)}) > 1
-            for group in _groups(names, pattern).values()
-        )
-        >= MIN_PAIRS_OF_SIDES
-    ]
+def _sides(name: str, pattern: str) -> str:
+    """Return the words for a side that a name has outside the patient that the pattern finds in it."""
+    match = re.search(pattern, name)
+    assert match is not None, "the pattern fits all names"
+    return " ".join(_SIDE.findall(f"{name[: match.start(1)]} {name[match.end(1) :]}")).casefold()
 
 
 def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:

@@ -1,18 +1,69 @@
-"""Write the report of a dataset check as text for the terminal and as JSON for programs."""
+"""The report of a dataset check: what was found, as text for the terminal and as JSON for programs."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
 
 from medfed.core.errors import Problem
+from medfed.datasets.case_facts import CaseFacts
 from medfed.datasets.check_groups import WIDTH, format_problems
-from medfed.datasets.checking import CaseFacts, DatasetReport, SiteFacts
 
-HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intensity", "empty")
+
+@dataclass(frozen=True)
+class CheckedCase:
+    """A case whose files can be read.
+
+    Args:
+        labels: values in the mask file; for classification, the class number.
+        notices: short descriptions of what was converted or looks unusual.
+        sha256: of the image file, hexadecimal (`duplicates.file_sha256`).
+    """
+
+    name: str
+    patient: str
+    facts: CaseFacts
+    labels: tuple[int, ...]
+    notices: tuple[str, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CheckedSite:
+    """A site: the number of all its cases, and those of its cases that can be read."""
+
+    name: str
+    n_cases: int
+    cases: tuple[CheckedCase, ...]
+
+    def covers(self, index: int) -> list[float]:
+        """Return the share of each image that structure number `index` covers."""
+        return [case.facts.structures[index].cover for case in self.cases]
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Result of a dataset check.
+
+    Args:
+        root: folder of the dataset.
+        is_phantom: whether the images are synthetic.
+        sites: facts of every site.
+        problems: what must be corrected before training.
+        warnings: what may be a mistake and should be looked at.
+        structures: names of the structures; empty for classification.
+        classes: names of the classes; empty for segmentation.
+    """
+
+    root: str
+    is_phantom: bool
+    sites: tuple[CheckedSite, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    structures: tuple[str, ...]
+    classes: tuple[str, ...]
 
 
 def to_json(report: DatasetReport) -> str:
@@ -25,17 +76,43 @@ def to_json(report: DatasetReport) -> str:
 
 
 def to_text(report: DatasetReport) -> str:
-    """Return tables of the sites and of their classes or structures, and the problems and warnings by their kind."""
-    lines = _table([HEADER, *(_row(site) for site in report.sites)])
-    lines += _class_lines(report) if report.classes else _foreground_lines(report)
+    """Return a table of the sites, and the problems and warnings by their kind."""
+    rows = [_columns(site, report) for site in report.sites]
+    titles = [title for title in rows[0] if any(row[title] != "-" for row in rows)]
+    lines = _table([titles, *([row[title] for title in titles] for row in rows)])
+    if report.classes:
+        lines.append("The column of a class has its number of images.")
+    if report.structures:
+        lines.append("The column of a structure has the percentage of an image that it covers: median (range).")
     if report.is_phantom:
         lines += ["", "These images are synthetic; there is no patient in them."]
-    for title, problems in (("warnings", report.warnings), ("problems", report.problems)):
+    for title, problems in (("problems", report.problems), ("warnings", report.warnings)):
         if problems:
             lines += ["", f"{title}:", *format_problems(problems, report.root)]
     if any("data." in problem.cure for problem in (*report.problems, *report.warnings)):
         lines += ["", 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.']
     return "\n".join([*lines, "", f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}."])
+
+
+def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
+    """Return the cells of a site's row by the titles of their columns."""
+    facts = [case.facts for case in site.cases]
+    spacings = [one.spacing_mm for one in facts if one.spacing_mm is not None]
+    cells = {
+        "site": site.name,
+        "cases": f"{site.n_cases}",
+        "patients": f"{len({case.patient for case in site.cases})}",
+        "size": _ranges([one.shape if spacings else one.shape[:2] for one in facts]),
+        "spacing mm": _ranges(spacings),
+        "intensity": f"{min(one.lowest for one in facts):g} to {max(one.highest for one in facts):g}" if facts else "-",
+    }
+    if report.structures:
+        cells["mask values"] = " ".join(map(str, sorted({value for case in site.cases for value in case.labels})))
+    for index, name in enumerate(report.structures):
+        cells[name] = _percentages(site.covers(index))
+    for number, name in enumerate(report.classes):
+        cells[name] = f"{sum(case.labels == (number,) for case in site.cases)}"
+    return cells
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -53,63 +130,17 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _row(site: SiteFacts) -> tuple[str, ...]:
-    """Return the cells of one site's row, in the order of HEADER."""
-    cases = site.cases
-    if not cases:
-        return (site.name, str(site.n_cases), *("-" for _ in HEADER[2:]))
-    empty = sum(bool(case.missing) for case in cases)
-    is_2d = all(case.spacing_mm is None for case in cases)  # only volumes store a voxel size
-    return (
-        site.name,
-        str(site.n_cases),
-        str(len({case.patient for case in cases})),
-        _ranges([case.shape[:2] if is_2d else case.shape for case in cases]),
-        _spacings(cases),
-        " ".join(str(value) for value in sorted({value for case in cases for value in case.labels})),
-        f"{min(case.lowest for case in cases):g} to {max(case.highest for case in cases):g}",
-        str(empty),
-    )
-
-
-def _class_lines(report: DatasetReport) -> Iterator[str]:
-    """Yield the lines of the table with the number of images of each class."""
-    counts = {site.name: Counter(case.labels[0] for case in site.cases) for site in report.sites}
-    rows = [(name, *(str(numbers[label]) for label in range(len(report.classes)))) for name, numbers in counts.items()]
-    yield from ("", "images of each class:", *_table([("site", *report.classes), *rows]))
-
-
-def _foreground_lines(report: DatasetReport) -> Iterator[str]:
-    """Yield the lines of the table with the part of the images that each structure covers."""
-    rows = []
-    for site in report.sites:
-        by_structure = [
-            [case.foreground[i] for case in site.cases if case.foreground[i] > 0] for i in range(len(report.structures))
-        ]
-        rows.append((site.name, *(_percentages(values, len(site.cases)) for values in by_structure)))
-    if any(site.cases for site in report.sites):
-        yield from ("", "structures: median (range) of the part of the image in percent, over the images with it:")
-        yield from _table([("site", *report.structures), *rows])
-
-
-def _percentages(values: Sequence[float], n_images: int) -> str:
-    """Return how much of the images a structure covers, such as "6.1 (1.2-22) in 19 of 19"; `values` are in [0, 1]."""
-    if not values:
-        return f"in 0 of {n_images}" if n_images else "-"
-    low, middle, high = (100 * value for value in (min(values), statistics.median(values), max(values)))
-    return f"{middle:.2g} ({low:.2g}-{high:.2g}) in {len(values)} of {n_images}"
-
-
-def _spacings(cases: Sequence[CaseFacts]) -> str:
-    """Return the voxel sizes in mm as `_ranges` writes them; "unknown" if no file stores one."""
-    spacings = [case.spacing_mm for case in cases if case.spacing_mm is not None]
-    return _ranges(spacings) if spacings else "unknown"
+def _percentages(covers: Sequence[float]) -> str:
+    """Return how much of the images a structure covers, such as "6.1 (1.2-22), in 7 of 8", from shares in [0, 1]."""
+    shown = [100 * cover for cover in covers if cover]
+    values = f"{median(shown):.2g} ({min(shown):.2g}-{max(shown):.2g})" if shown else "-"
+    return values if len(shown) == len(covers) else f"{values}, in {len(shown)} of {len(covers)}"
 
 
 def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:
-    """Return sizes as text such as `384 x 384 x 15-24`: per axis the common value, or the smallest and the largest."""
-    axes = [(min(axis), max(axis)) for axis in zip(*sizes)]
-    return " x ".join(f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g}-{high:.4g}" for low, high in axes)
+    """Return sizes as text such as `384x384x15-24`: per axis the common value, or the smallest and the largest."""
+    axes = [[f"{end:.3g}" if end < 100 else f"{end:.0f}" for end in (min(axis), max(axis))] for axis in zip(*sizes)]
+    return "x".join(low if low == high else f"{low}-{high}" for low, high in axes) or "-"
 
 
 def _count(items: Sequence[Problem], noun: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.datasets.checking import file_sha256
+from medfed.datasets.duplicates import file_sha256
 from medfed.networks.adain import codec_path, load_codec
 
 

@@ -9,7 +9,7 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.check_groups import join_problems
-from medfed.datasets.checking import MAX_HASHED_CASES, find_duplicates
+from medfed.datasets.duplicates import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, sample_cases, split
 from medfed.federation.settings import Federation

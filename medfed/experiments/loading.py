@@ -13,8 +13,9 @@ from monai.data import MetaTensor
 
 from medfed.cli.progress import ProgressBar
 from medfed.datasets.base import Case, Dataset
+from medfed.datasets.case_facts import CaseFacts, measure_case
 from medfed.datasets.check_masks import lost_problem
-from medfed.datasets.measures import MAX_MEASURED, CaseMeasures, measure_case, site_facts
+from medfed.datasets.site_facts import MAX_MEASURED, site_facts
 from medfed.datasets.splits import Split
 from medfed.federation.survey import SiteSurvey
 from medfed.images.mask_colours import LOST
@@ -31,7 +32,7 @@ class SiteImages:
     n_cases: int | None = None  # that all calls of `samples` read together; None for a single call
     max_cache_bytes: int = MAX_CACHE_BYTES  # of images, for all calls of `samples` together; masks are always kept
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)  # numbers of images, by (site, notice)
-    measures: dict[Case, CaseMeasures] | None = None  # since the last call of `take_survey`; None measures nothing
+    measures: dict[Case, CaseFacts] | None = None  # since the last call of `take_survey`; None measures nothing
 
     def samples(self, cases: Sequence[Case]) -> Any:
         """Read the cases of one site or client as samples with `len()` and `batch(indices)`; None without cases."""
@@ -40,7 +41,7 @@ class SiteImages:
         max_cache_bytes = self.max_cache_bytes * len(cases) // (self.n_cases or len(cases))
         if self.measures is None:
             return self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes)
-        measures: dict[Case, CaseMeasures] | None = self.measures
+        measures: dict[Case, CaseFacts] | None = self.measures
 
         def observe(case: Case, image: MetaTensor, mask: MetaTensor | None) -> None:
             if measures is not None and len(measures) < MAX_MEASURED:

@@ -11,7 +11,7 @@ from medfed.config import strict_yaml
 from medfed.config.schema import difference
 from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
-from medfed.datasets.checking import MAX_HASHED_CASES, file_sha256
+from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.federation.settings import Cache

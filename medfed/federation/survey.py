@@ -43,7 +43,7 @@ class SiteSurvey:
         n_patients: number of patients that train or validate at the site.
         min_patients: with fewer patients than this, the site only says that it has too few.
         n_labels: number of structures or classes.
-        facts: function that returns the facts for a minimum group size (`medfed.datasets.measures.site_facts`).
+        facts: function that returns the facts for a minimum group size (`medfed.datasets.site_facts.site_facts`).
     """
 
     n_patients: int

@@ -6,21 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-import torch
-from torch import Tensor
-
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
+from medfed.datasets.case_facts import CaseFacts, measure_case
 from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.folder import Folder
-from medfed.datasets.measures import sampled_percentiles
 from medfed.datasets.splits import sample_cases, split
 from medfed.images import reading, two_dimensional
 from medfed.images.mask_colours import LOST
 
 MAX_READ = 30  # cases of a site that are read first; further ones hardly change a median
-PERCENTILES = (0.5, 99.5)
 
 
 @dataclass(frozen=True)
@@ -78,21 +74,6 @@ class Fingerprint:
     classes: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
-class _CaseFacts:
-    """Properties of one case that was read; foreground and width of each structure, by slice that shows it.
-
-    `is_lost` says whether the mask lost its foreground (`mask_colours.LOST`).
-    """
-
-    shape: tuple[int, ...]
-    spacing_mm: tuple[float, ...] | None
-    intensities: tuple[float, ...]
-    foreground: tuple[list[float], ...] = ()
-    width: tuple[list[float], ...] = ()
-    is_lost: bool = False
-
-
 def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
     """Return a dataset with the number of channels of its training cases: next to colour images, grey ones get three.
 
@@ -119,17 +100,18 @@ def take_fingerprint(
         site: split(cases, seed, dataset.validation_ratio, dataset.test_ratio).train for site, cases in found.items()
     }
     chosen = [case for cases in training.values() for case in _first(cases, seed)]
-    facts: dict[str, list[_CaseFacts]] = {site: [] for site in found}
+    facts: dict[str, list[CaseFacts]] = {site: [] for site in found}
+    notices: dict[str, list[str]] = {site: [] for site in found}
     for case in progress(chosen) if progress else chosen:
-        facts[case.site].append(_read(dataset, case))
+        facts[case.site].append(_read(dataset, case, notices[case.site]))
     for site, of_site in facts.items():
-        if problem := lost_problem(site, sum(case_facts.is_lost for case_facts in of_site), len(of_site)):
+        if problem := lost_problem(site, notices[site].count(LOST), len(of_site)):
             raise problem
     _read_until_shown(dataset, [case for cases in training.values() for case in cases], set(chosen), facts)
     every = [case_facts for of_site in facts.values() for case_facts in of_site]
     height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
     spacings = [case_facts.spacing_mm for case_facts in every if case_facts.spacing_mm is not None]
-    low, high = (float(median(case_facts.intensities[end] for case_facts in every)) for end in (0, 1))
+    low, _, high = (float(median(values)) for values in zip(*(case_facts.percentiles for case_facts in every)))
     return Fingerprint(
         tuple(_of_site(site, cases, len(training[site]), facts[site]) for site, cases in found.items()),
         height,
@@ -151,44 +133,23 @@ def _first(cases: Sequence[Case], seed: int) -> list[Case]:
     return list(cases) if len(cases) <= MAX_READ else sample_cases(cases, seed, MAX_READ / len(cases))
 
 
-def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[_CaseFacts]) -> SiteFingerprint:
+def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[CaseFacts]) -> SiteFingerprint:
     n_slices = fmean(case_facts.shape[2] for case_facts in facts) if facts else 0.0
     n_patients = len({case.patient for case in cases})
     return SiteFingerprint(name, len(cases), n_patients, round(n_training * n_slices))
 
 
-def _read(dataset: Dataset, case: Case) -> _CaseFacts:
-    """Measure one case: size, voxel size, intensities and structures."""
+def _read(dataset: Dataset, case: Case, notices: list[str]) -> CaseFacts:
+    """Measure one case, and append what was unusual to `notices`."""
     if not case.masks:
-        image, masks, is_lost = dataset.read_image(case, []), None, False
-        spacing_mm = reading.spacing_mm(case.image, image)
-    else:
-        volume = dataset.load(case)
-        image, masks, spacing_mm = volume.image, volume.mask.as_tensor(), volume.spacing_mm
-        is_lost = LOST in volume.notices
-    sizes = [_sizes(mask) for mask in masks] if masks is not None else []
-    return _CaseFacts(
-        tuple(image.shape[1:]),
-        spacing_mm,
-        sampled_percentiles(image, PERCENTILES),
-        tuple(foreground for foreground, _ in sizes),
-        tuple(width for _, width in sizes),
-        is_lost,
-    )
-
-
-def _sizes(mask: Tensor) -> tuple[list[float], list[float]]:
-    """Foreground fraction and relative width of a structure, (H, W, D), for each slice that shows it."""
-    slices = torch.nn.functional.pad(mask.movedim(-1, 0).bool(), (1, 1, 1, 1))
-    area = slices.sum((1, 2)).double()
-    edges = (slices[:, 1:] != slices[:, :-1]).sum((1, 2)) + (slices[:, :, 1:] != slices[:, :, :-1]).sum((1, 2))
-    shown, (height, width) = area > 0, mask.shape[:2]
-    widths = 2 * area[shown] / edges[shown] / (height * width) ** 0.5
-    return (area[shown] / (height * width)).tolist(), widths.tolist()
+        return measure_case(case, dataset.read_image(case, notices), None)
+    volume = dataset.load(case)
+    notices += volume.notices
+    return measure_case(case, volume.image, volume.mask)
 
 
 def _read_until_shown(
-    dataset: Dataset, training: Sequence[Case], chosen: Collection[Case], facts: Mapping[str, list[_CaseFacts]]
+    dataset: Dataset, training: Sequence[Case], chosen: Collection[Case], facts: Mapping[str, list[CaseFacts]]
 ) -> None:
     """Read further training cases, and add their facts, until the masks that were read show every structure."""
     n_structures = len(dataset.structures)
@@ -197,7 +158,7 @@ def _read_until_shown(
         if len(shown) == n_structures:
             return
         if case not in chosen:
-            facts[case.site].append(_read(dataset, case))
+            facts[case.site].append(_read(dataset, case, []))
             shown |= _shown(facts[case.site][-1])
     if len(shown) < n_structures:
         missing = [name for index, name in enumerate(dataset.structures) if index not in shown]
@@ -208,15 +169,15 @@ def _read_until_shown(
         )
 
 
-def _shown(facts: _CaseFacts) -> set[int]:
+def _shown(facts: CaseFacts) -> set[int]:
     """Places of the structures that the mask of a case shows."""
-    return {index for index, foreground in enumerate(facts.foreground) if foreground}
+    return {index for index, structure in enumerate(facts.structures) if structure.cover}
 
 
-def _structure(name: str, index: int, facts: Sequence[_CaseFacts]) -> Structure:
+def _structure(name: str, index: int, facts: Sequence[CaseFacts]) -> Structure:
     """The mean share of the image that a structure covers, and its median width."""
-    foreground = [value for case_facts in facts for value in case_facts.foreground[index]]
-    widths = [value for case_facts in facts for value in case_facts.width[index]]
+    foreground = [value for case_facts in facts for value in case_facts.structures[index].slice_covers]
+    widths = [value for case_facts in facts for value in case_facts.structures[index].slice_widths]
     return Structure(name, fmean(foreground), median(widths))
 
 

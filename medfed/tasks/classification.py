@@ -15,7 +15,7 @@ from medfed.core.malloc import return_large_blocks
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, numbered_patients
-from medfed.datasets.checking import MAX_HASHED_CASES
+from medfed.datasets.duplicates import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.bundle_template import Constants
 from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle

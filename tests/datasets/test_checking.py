@@ -10,7 +10,8 @@ from folder_layouts import save_pixels
 
 from medfed.core.errors import Problem
 from medfed.datasets.check_report import to_json, to_text
-from medfed.datasets.checking import check_dataset, file_sha256, find_duplicates
+from medfed.datasets.checking import check_dataset
+from medfed.datasets.duplicates import file_sha256, find_duplicates
 from medfed.datasets.folder import Folder
 from medfed.datasets.prostate import Prostate
 from medfed.datasets.recognition import recognise
@@ -39,11 +40,11 @@ def test_a_dataset_in_order_has_its_facts_and_no_problem(data):
     report = check_dataset(data)
     hk = report.sites[0]
     assert report.problems == () and (hk.name, hk.n_cases, len(hk.cases)) == ("HK", 3, 3)
-    facts = hk.cases[0]
-    assert (facts.name, facts.shape, facts.labels) == ("Case00", (8, 8, 3), (0, 1))
+    case, facts = hk.cases[0], hk.cases[0].facts
+    assert (case.name, facts.shape, case.labels, case.notices) == ("Case00", (8, 8, 3), (0, 1), ())
     assert facts.spacing_mm == (0.6, 0.6, 3.6)
-    assert 1 <= facts.lowest < facts.highest < 900 and facts.missing == ()
-    assert facts.sha256 == hashlib.sha256((Path(data.root) / "HK" / "Case00.nii.gz").read_bytes()).hexdigest()
+    assert 1 <= facts.lowest < facts.highest < 900
+    assert case.sha256 == hashlib.sha256((Path(data.root) / "HK" / "Case00.nii.gz").read_bytes()).hexdigest()
 
 
 def test_all_problems_of_all_files_are_found_at_once(data):
@@ -104,8 +105,10 @@ def test_numbers_of_cases_are_compared_with_the_published_ones(data):
 def test_text_and_json_contain_the_same_facts_and_different_sizes_are_a_range(data):
     report = check_dataset(data)
     lines = to_text(report).splitlines()
-    assert lines[0].split() == ["site", "cases", "patients", "voxels", "spacing", "mm", "labels", "intensity", "empty"]
-    assert lines[1].startswith("HK    3      3         8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
+    assert lines[0].split() == "site cases patients size spacing mm intensity mask values prostate".split()
+    assert lines[1].startswith("HK    3      3         8x8x3  0.6x0.6x3.6  ") and lines[1].endswith(
+        "  0 1          50 (50-50)"
+    )
     assert lines[-1] == "0 problems, 2 warnings."
     loaded = json.loads(to_json(report))
     assert loaded["sites"][1]["cases"][2]["name"] == "Case02"
@@ -113,7 +116,7 @@ def test_text_and_json_contain_the_same_facts_and_different_sizes_are_a_range(da
     write_case(Path(data.root) / "HK", 0, np.arange(8 * 8 * 5).reshape(8, 8, 5))
     mask = nib.Nifti1Image(np.ones((8, 8, 5), np.uint8), AFFINE)
     nib.save(mask, Path(data.root) / "HK" / "Case00_segmentation.nii.gz")
-    assert "8 x 8 x 3-5" in to_text(check_dataset(data))
+    assert "8x8x3-5" in to_text(check_dataset(data))
 
 
 def test_the_published_prostate_layout_and_any_other_sites_with_colour_images_are_recognised(data, tmp_path_factory):

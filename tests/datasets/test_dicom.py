@@ -5,7 +5,7 @@ import pytest
 from made_dicom import LPS_TO_RAS, SAME_UIDS, oblique_affine, volume, write_nifti, write_series
 
 from medfed.core.errors import UserError
-from medfed.datasets.checking import file_sha256
+from medfed.datasets.duplicates import file_sha256
 from medfed.images import dicom, reading
 
 

@@ -10,7 +10,8 @@ from made_dicom import SAME_UIDS, oblique_affine, volume, write_nifti, write_seg
 
 from medfed.core.errors import UserError
 from medfed.datasets import dicom_names
-from medfed.datasets.checking import check_dataset, find_duplicates
+from medfed.datasets.checking import check_dataset
+from medfed.datasets.duplicates import find_duplicates
 from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
 
@@ -72,7 +73,7 @@ class TestLayouts:
         assert found(dataset) == (pairs, [])
         assert (dataset.image, dataset.mask) == (image_pattern, mask_pattern)
         report = check_dataset(dataset)
-        assert (report.problems, [case.shape for case in report.sites[0].cases]) == ((), [(4, 3, 2)] * 2)
+        assert (report.problems, [case.facts.shape for case in report.sites[0].cases]) == ((), [(4, 3, 2)] * 2)
 
     @pytest.mark.parametrize(
         ("slices", "masks", "patterns"),

@@ -10,7 +10,8 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.datasets.case import Case
-from medfed.datasets.measures import measure_case, site_facts
+from medfed.datasets.case_facts import measure_case
+from medfed.datasets.site_facts import site_facts
 from medfed.federation.message import Message
 from medfed.federation.survey import SiteSurvey, check_survey, large_groups, survey_request
 from medfed.federation.survey_mismatches import find_mismatches
@@ -30,19 +31,21 @@ def volume(value: float = 1.0, spacing=(0.5, 0.5, 3.0), orientation=(-1, -1, 1),
 
 def test_a_volume_is_measured_in_the_directions_of_the_patient():
     """Voxel (0, 0, 0) of axes to the left, to the back and upwards lies far right, in front, and at the feet."""
-    measures = measure_case(case(0), *volume(7.0))
-    assert measures.orientation == "LPS"
-    names = "height width depth height_mm width_mm depth_mm low middle high".split()
-    assert measures.values == dict(zip(names, (4, 6, 2, 0.5, 0.5, 3.0, 7, 7, 7)))
-    assert measures.centres == (pytest.approx((1 - 0.5 / 4, 1 - 0.5 / 6, 0.5 / 2)),)
-    assert measure_case(case(0), *volume(mask_at=None)).centres == ((),)
+    facts = measure_case(case(0), *volume(7.0))
+    assert (facts.orientation, facts.shape, facts.spacing_mm) == ("LPS", (4, 6, 2), (0.5, 0.5, 3.0))
+    assert (facts.lowest, facts.percentiles, facts.highest) == (7, (7, 7, 7), 7)
+    (structure,) = facts.structures
+    assert structure.centre == pytest.approx((1 - 0.5 / 4, 1 - 0.5 / 6, 0.5 / 2)) and structure.cover == pytest.approx(
+        1 / 48
+    )
+    assert measure_case(case(0), *volume(mask_at=None)).structures[0].centre == ()
 
 
 def test_a_photograph_has_no_voxel_size_and_its_centre_is_in_rows_and_columns():
     image, mask = (MetaTensor(part.as_tensor()[..., :1]) for part in volume())
-    measures = measure_case(case(0, suffix="png"), image, mask)
-    assert "height_mm" not in measures.values and measures.orientation == ""
-    assert measures.centres == (pytest.approx((0.5 / 4, 0.5 / 6)),)
+    facts = measure_case(case(0, suffix="png"), image, mask)
+    assert (facts.spacing_mm, facts.orientation) == (None, "")
+    assert facts.structures[0].centre == pytest.approx((0.5 / 4, 0.5 / 6))
 
 
 def test_the_facts_are_counts_and_quantiles_over_the_images():

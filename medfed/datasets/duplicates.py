@@ -1,0 +1,60 @@
+"""Find images that exist more than once, by the hash of their files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from medfed.core.errors import Problem, UserError
+from medfed.datasets.case import Case
+from medfed.images import dicom, mha_nrrd
+
+MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 (64 hexadecimal digits) of the file with an image's voxels, or of a folder of DICOM slices."""
+    if path.is_dir():
+        return dicom.folder_sha256(path)
+    sha256 = hashlib.sha256()
+    with open(mha_nrrd.data_file(path), "rb") as file:
+        while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
+            sha256.update(chunk)
+    return sha256.hexdigest()
+
+
+def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[Problem]:
+    """Return a problem for each image that exists more than once, first those that exist in several sites.
+
+    Only files of equal size are read and compared; `known_sha256` saves reading some again. Damaged files are skipped.
+    """
+    by_size: dict[int, list[Case]] = defaultdict(list)
+    for case in cases:
+        try:
+            by_size[_n_bytes(case.image)].append(case)
+        except (OSError, UserError):  # reading the file will report the problem
+            continue
+    by_sha256: dict[str, list[Case]] = defaultdict(list)
+    for group in by_size.values():
+        for case in group if len(group) > 1 else ():
+            by_sha256[(known_sha256 or {}).get(case.image) or file_sha256(case.image)].append(case)
+    copies = {sha256: same for sha256, same in by_sha256.items() if len(same) > 1}
+    in_sites = {sha256: len({case.site for case in same}) for sha256, same in copies.items()}
+    return [
+        Problem(
+            "image in several sites" if in_sites[sha256] > 1 else "image that exists more than once",
+            " and ".join(str(case.image) for case in copies[sha256]),
+            "these files are the same image"
+            + (", so that an unseen site may have an image that was trained on" if in_sites[sha256] > 1 else "")
+            + f" (SHA-256 {sha256[:12]}); expected every image once",
+            "remove all but one, or set data.allow_duplicates: true",
+        )
+        for sha256 in sorted(copies, key=lambda sha256: in_sites[sha256] == 1)
+    ]
+
+
+def _n_bytes(path: Path) -> int:
+    """Return the size of the file that contains the voxels of an image, or of all slices of a DICOM series."""
+    return dicom.folder_size(path) if path.is_dir() else mha_nrrd.data_file(path).stat().st_size

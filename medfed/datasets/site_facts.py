@@ -1,0 +1,108 @@
+"""What a site reports about its images in the survey: numbers over many cases, so that none is of a single patient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+
+from medfed.datasets.case import Case
+from medfed.datasets.case_facts import CaseFacts
+from medfed.federation.survey import (
+    COVER,
+    IMAGES,
+    INTENSITIES,
+    INTENSITY_LIMITS,
+    MEASURED,
+    MIN_QUANTILE_PATIENTS,
+    ORIENTATION,
+    PATIENTS,
+    POSITIONS,
+    QUANTILES,
+    SIZES,
+    SPACINGS,
+    SPREADS,
+    large_groups,
+)
+
+MAX_MEASURED = 1000  # cases of a site that are measured; further ones hardly change a quantile
+SIGNIFICANT_DIGITS = 4  # of the numbers that leave a site
+
+
+def site_facts(
+    cases: Sequence[Case], measured: Mapping[Case, CaseFacts], n_classes: int, min_patients: int
+) -> dict[str, float]:
+    """Return the facts with which a site describes its images in a survey.
+
+    - The numbers of patients, of images (files), and of those that were measured.
+    - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
+      fewer patients have them.
+    - `K.images`: how many images belong to class K, or how many measured images show structure K.
+    - `K.cover`: median share of the image that structure K covers, over the images that show it.
+    - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
+    - `orientation.CODE`: how many images have this orientation.
+
+    Args:
+        cases: the cases of the site that train or validate.
+        measured: the facts of those cases that were read; not of all of them if they are many.
+        n_classes: 0 for segmentation.
+        min_patients: a number of images of fewer patients than this is left out. A quantile is also left out if it is
+            of fewer than `MIN_QUANTILE_PATIENTS` patients.
+    """
+    facts: dict[str, float] = {
+        PATIENTS: len({case.patient for case in cases}),
+        IMAGES: len(cases),
+        MEASURED: len(measured),
+    }
+    numbers_of = {case: _numbers(case_facts) for case, case_facts in measured.items()}
+    for name in (*SIZES, *SPACINGS, *INTENSITIES):
+        values = {case: numbers[name] for case, numbers in numbers_of.items() if name in numbers}
+        if len({case.patient for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
+            quantiles = np.quantile(list(values.values()), list(QUANTILES.values()))
+            if name in INTENSITIES:
+                quantiles = np.where(np.abs(quantiles) < INTENSITY_LIMITS[0], 0.0, quantiles)  # errors of rounding
+            facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, quantiles, strict=True)}
+    by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
+    facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}
+    codes = sorted({case_facts.orientation for case_facts in measured.values()} - {""})
+    by_code = {code: [case for case in measured if measured[case].orientation == code] for code in codes}
+    facts |= {f"{ORIENTATION}.{code}": n for code, n in _sizes_of_groups(by_code, min_patients).items()}
+    n_structures = max((len(case_facts.structures) for case_facts in measured.values()), default=0)
+    return facts | dict(
+        chain.from_iterable(_structure_facts(label, measured, min_patients).items() for label in range(n_structures))
+    )
+
+
+def _numbers(facts: CaseFacts) -> dict[str, float]:
+    """Return size, voxel size and intensities of a case by the names in `medfed.federation.survey`."""
+    numbers: dict[str, float] = dict(zip((*SIZES, *INTENSITIES), (*facts.shape, *facts.percentiles), strict=True))
+    return numbers | dict(zip(SPACINGS, facts.spacing_mm or (), strict=False))
+
+
+def _structure_facts(label: int, measured: Mapping[Case, CaseFacts], min_patients: int) -> dict[str, float]:
+    """Return the facts about structure number `label`, as `site_facts` lists them."""
+    structures = {case: case_facts.structures[label] for case, case_facts in measured.items()}
+    shown = {case: structure for case, structure in structures.items() if structure.centre}
+    groups = {"shown": list(shown), "empty": [case for case in measured if case not in shown]}
+    sizes = _sizes_of_groups(groups, min_patients)
+    facts: dict[str, float] = {f"{label}.{IMAGES}": sizes["shown"]} if len(sizes) == len(groups) else {}
+    if len({case.patient for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
+        n_axes = min(len(structure.centre) for structure in shown.values())
+        facts[f"{label}.{COVER}"] = _rounded(np.median([structure.cover for structure in shown.values()]))
+        for axis, (position, spread) in enumerate(zip(POSITIONS[:n_axes], SPREADS, strict=False)):
+            centres = [structure.centre[axis] for structure in shown.values()]
+            facts[f"{label}.{position}"] = _rounded(np.median(centres))
+            facts[f"{label}.{spread}"] = _rounded(float(np.std(centres, ddof=1)))
+    return facts
+
+
+def _sizes_of_groups(groups: Mapping[str, Sequence[Case]], min_patients: int) -> dict[str, int]:
+    """Return the sizes of the groups that have enough patients; `large_groups` decides."""
+    allowed = large_groups({name: [case.patient for case in group] for name, group in groups.items()}, min_patients)
+    return {name: len(groups[name]) for name in allowed}
+
+
+def _rounded(number: float) -> float:
+    """The number rounded to `SIGNIFICANT_DIGITS` significant digits."""
+    return float(f"{number:.{SIGNIFICANT_DIGITS}g}")
