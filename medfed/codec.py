@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _work(args: argparse.Namespace) -> int:
     """Convert the files of a codec as `args` says, and return the exit code."""
-    from medfed.networks.adain import convert_codec
+    from medfed.networks.parts.adain import convert_codec
 
     print(f"The codec is {convert_codec(args.encoder, args.decoder, args.out)}.")
     return 0

@@ -52,7 +52,7 @@ while True:
 def install_fake_worker(folder: Path, monkeypatch) -> Path:
     """Make every worker process that is started in this folder run the program above; return the folder."""
     (folder / "fake_worker.py").write_text(PROGRAM)
-    monkeypatch.setattr("medfed.engines.worker_process.WORKER", "fake_worker")
+    monkeypatch.setattr("medfed.engines.parts.worker_process.WORKER", "fake_worker")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     return folder

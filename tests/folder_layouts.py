@@ -13,7 +13,7 @@ from PIL import Image
 from medfed.config.overrides import Override
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise, recognise_layout
 
 

@@ -83,4 +83,4 @@ def fork_workers(monkeypatch) -> None:
     def fork_or_start(command, **others):
         return ForkedWorker(command, **others) if others.get("pass_fds") else start(command, **others)
 
-    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", fork_or_start)
+    monkeypatch.setattr("medfed.engines.parts.worker_process.subprocess.Popen", fork_or_start)

@@ -94,7 +94,7 @@ def test_importing_one_name_imports_only_what_it_needs():
         "import sys; from medfed.transforms import RandAmplitudeMixd; from medfed.metrics import Dice\n"
         "from medfed.methods import FedProx\n"
         "print(sorted(n for n in sys.modules if n.startswith(('medfed.methods.', 'medfed.tasks', 'medfed.experiments',"
-        " 'medfed.transforms.adain', 'medfed.metrics.auroc'))))"
+        " 'medfed.transforms.adain', 'medfed.metrics.classes.auroc'))))"
     )
     assert run_without(("medfed",), code) == "['medfed.methods.fedprox']\n"
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from medfed.networks.bundle import Bundle
-from medfed.networks.bundle_config import read_network_def
+from medfed.networks.parts.bundle_config import read_network_def
 
 HEAD = ["| bundle | result | network, or the reason |", "| --- | --- | --- |"]
 

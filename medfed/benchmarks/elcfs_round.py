@@ -27,8 +27,8 @@ from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
-from medfed.networks.base import NetworkSettings
 from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.unet import UNet
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.segmentation import Segmentation

@@ -29,7 +29,7 @@ from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import Slices

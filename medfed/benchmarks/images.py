@@ -22,7 +22,7 @@ from medfed.benchmarks.timing import time_alternating
 from medfed.core.determinism import cpu_threads
 from medfed.core.malloc import keep_freed_memory
 from medfed.datasets.case import Case, MaskFile
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import Slices
 

@@ -16,7 +16,7 @@ from typing import Any
 from medfed.config.schema import Config, load_text
 from medfed.core.determinism import deterministic
 from medfed.core.machine import max_processes
-from medfed.engines.worker_pool import balanced_groups
+from medfed.engines.parts.worker_pool import balanced_groups
 from medfed.experiments.grid import Fold
 from medfed.experiments.run_folds import run_folds
 from medfed.experiments.setup import Experiment, build_experiment

@@ -12,11 +12,11 @@ import torch
 from monai.metrics import compute_hausdorff_distance
 from torch import Tensor
 
-from medfed.metrics.assd import AverageSurfaceDistance
-from medfed.metrics.hd import HausdorffDistance
-from medfed.metrics.hd95 import HausdorffDistance95
-from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import MaskPair, compute_mask_metrics
+from medfed.metrics.masks.assd import AverageSurfaceDistance
+from medfed.metrics.masks.hd import HausdorffDistance
+from medfed.metrics.masks.hd95 import HausdorffDistance95
+from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
 
 SPACING_MM = (0.6, 0.6, 3.0)
 RADII = {"prostate": (37, 29, 6.5), "large": (60, 50, 9), "tiny": (1.5, 1.5, 1.5)}  # voxels

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from medfed.functional.hooks import replace_output
-from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.efficientnet_unet import EfficientNetUNet
+from medfed.networks.parts.base import NetworkSettings
 
 NETWORKS: tuple[tuple[NetworkSettings, int], ...] = (  # settings, batch size
     (EfficientNetLite(pretrained=False), 16),

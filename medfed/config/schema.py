@@ -27,7 +27,7 @@ from medfed.datasets.recognition import block_for
 from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Cache, Federation, Training
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.tasks.evaluation import Evaluation
 
 ONLY_FOR_GPUS = "false is for GPUs, but this run uses the CPU, whose results are always the same; leave it out"

@@ -6,12 +6,10 @@ listing takes milliseconds.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import importlib.util
 import os
-import re
 import site
 import sys
 import sysconfig
@@ -20,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,40 +29,23 @@ PACKAGE = Path(__file__).parent.parent
 KINDS = {  # folder: the word in messages, and the module and name of the base class
     "methods": ("method", "medfed.federation.method", "Method"),
     "datasets": ("dataset", "medfed.datasets.base", "Dataset"),
-    "networks": ("network", "medfed.networks.base", "NetworkSettings"),
+    "networks": ("network", "medfed.networks.parts.base", "NetworkSettings"),
     "engines": ("engine", None, "exchange"),  # a protocol: any class with this method is an engine
     "mask_metrics": ("metric", "medfed.metrics.mask_metric", "MaskMetric"),
     "class_metrics": ("metric", "medfed.metrics.class_metric", "ClassMetric"),
 }
-FOLDERS = {  # folders that hold a kind, if they are not the folder of the same name
-    "datasets": ("datasets", "phantoms"),
-    "mask_metrics": ("metrics",),
-    "class_metrics": ("metrics",),
+FOLDERS = {  # folders that hold a kind, if they are not the folder of the same name; they hold no other modules
+    "datasets": ("datasets/collections", "phantoms"),
+    "mask_metrics": ("metrics/masks",),
+    "class_metrics": ("metrics/classes",),
 }
-_DOCSTRING = re.compile(r'(?:\s*#[^\n]*\n)*\s*[rR]?(?:"""(?:.|\n)*?"""|"[^"\n]*")')
-_METHOD = re.compile(r"    (?:async )?def (\w+)\(")
 _is_code_allowed = False  # whether a config may name code that is in no installed package; see `code_allowed`
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Return the first docstring line of each file with a class of the kind, by name, without importing the file.
-
-    An engine is a class that defines `exchange`; other kinds have a base class. UserError if a file is not valid
-    Python.
-    """
-    versions = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(kind)))
-    return dict(_names_in(KINDS[kind][2], versions))
-
-
-@cache
-def _names_in(base: str, files: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Names that the files, each with its time of change, define. A run asks for them about forty times."""
-    paths = sorted(((Path(path), changed_ns) for path, changed_ns in files), key=lambda version: version[0].stem)
-    trees = {path.stem: _parse_version(path, changed_ns) for path, changed_ns in paths}
-    classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
-    family = _family([node for nodes in classes.values() for node in nodes], base)
-    public = {name: [c for c in nodes if c.name in family and c.name[0] != "_"] for name, nodes in classes.items()}
-    return {name: _first_line(tree) for name, tree in trees.items() if public[name]}
+    """The names of a kind, each with the first docstring line of its file or its plugin's package; none is imported."""
+    names = {name: first_line(path) for name, path in _files(kind).items()}
+    return names | {name: f"of the package {plugin.module}" for name, plugin in _plugins(kind).items()}
 
 
 def resolve(kind: str, name: str) -> type[Any]:
@@ -72,10 +54,10 @@ def resolve(kind: str, name: str) -> type[Any]:
     UserError, with the most similar known name, if there is no such class, or if a config may not name it.
     """
     require(kind, name)
-    if "." not in name:
-        folder = next(Path(file.path).parent.name for file in _files(kind) if file.name == f"{name}.py")
-        return _only_class(kind, importlib.import_module(f"medfed.{folder}.{name}"))
-    target = _resolve(name)
+    if name in _files(kind):
+        return _only_class(kind, importlib.import_module(_module(_files(kind)[name])))
+    plugin = _plugins(kind).get(name)
+    target = _resolve(plugin.value.replace(":", ".") if plugin else name)
     found = _only_class(kind, target) if isinstance(target, ModuleType) else target
     if not (isinstance(found, type) and _belongs(kind, found)):
         word, _, base = KINDS[kind]
@@ -125,18 +107,17 @@ def check_code(name: str) -> None:
 
 
 def file_of(kind: str, name: str) -> str:
-    """File of a known name, relative to the folder that holds the package `medfed`."""
-    path = next(file.path for file in _files(kind) if file.name == f"{name}.py")
-    return str(Path(path).relative_to(PACKAGE.parent))
+    """File of a known name, relative to the folder that holds the package `medfed`; the class of a plugin."""
+    files = _files(kind)
+    return str(files[name].relative_to(PACKAGE.parent)) if name in files else _plugins(kind)[name].value
 
 
 def name_of(kind: str, found: type) -> str:
-    """Name by which `resolve` finds a class: that of the file for a class of medfed, else the dotted name."""
-    package, _, file_name = found.__module__.rpartition(".")
-    folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
-    if package in folders and file_name in known_names(kind):
-        return file_name
-    return f"{found.__module__}.{found.__qualname__}"
+    """Name by which `resolve` finds a class: that of the file or the plugin, else the dotted name."""
+    names = {_module(path): name for name, path in _files(kind).items()}
+    names |= {plugin.value.replace(":", "."): name for name, plugin in _plugins(kind).items()}
+    dotted_name = f"{found.__module__}.{found.__qualname__}"
+    return names.get(found.__module__) or names.get(dotted_name, dotted_name)
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -185,73 +166,30 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return by_lower_case[near[0]] if near else None
 
 
+@cache
 def first_line(path: Path) -> str:
-    """The first line of a Python file's docstring, or "", without importing the file."""
-    return _first_line(_parse(path))
+    """The first line of the docstring with which a Python file begins, without importing the file."""
+    with open(path, encoding="utf-8") as file:
+        return file.readline().strip().strip('"')
 
 
-def _files(kind: str) -> list[os.DirEntry[str]]:
-    """Python files in the folders of a kind. Directory entries are several times as fast as `Path.glob`."""
-    files: list[os.DirEntry[str]] = []
-    for folder in FOLDERS.get(kind, (kind,)):
-        if (PACKAGE / folder).is_dir():
-            with os.scandir(PACKAGE / folder) as entries:
-                files += [entry for entry in entries if entry.name.endswith(".py")]
-    return files
-
-
-def _first_line(tree: ast.Module) -> str:
-    """The first line of a module's docstring; "" without one."""
-    return (ast.get_docstring(tree) or "").partition("\n")[0]
-
-
-def _parse(path: Path) -> ast.Module:
-    """The syntax tree of a file; UserError if it is not valid Python."""
-    return _parse_version(path, path.stat().st_mtime_ns)
+def _files(kind: str) -> dict[str, Path]:
+    """The Python files of a kind, by name."""
+    folders = [PACKAGE / folder for folder in FOLDERS.get(kind, (kind,))]
+    files = [file for folder in folders for file in folder.glob("*.py") if file.stem != "__init__"]
+    return {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
 
 
 @cache
-def _parse_version(path: Path, changed_ns: int) -> ast.Module:
-    """Parse a file's outline once per version."""
-    try:
-        return ast.parse(_outline(path.read_text(encoding="utf-8")))
-    except SyntaxError as error:
-        raise UserError(f"{path}: line {error.lineno}: {error.msg}; expected valid Python") from error
+def _plugins(kind: str) -> dict[str, EntryPoint]:
+    """The classes of a kind that installed packages offer, as entry points of the group `medfed.KIND`, by name."""
+    plugins = entry_points(group=f"medfed.{kind}")
+    return {plugin.name: plugin for plugin in plugins if plugin.name not in _files(kind)}
 
 
-def _outline(source: str) -> str:
-    """Return the docstring of a Python file and its top-level classes with empty methods; all other lines are blank.
-
-    Parsing whole files would take most of the time of `python -m medfed`. Line numbers stay the same.
-    """
-    docstring = _DOCSTRING.match(source)
-    n_kept = source.count("\n", 0, docstring.end()) + 1 if docstring else 0
-    lines, in_class, in_header, needs_body = source.split("\n"), False, False, False
-    for index, line in enumerate(lines[n_kept:], start=n_kept):
-        if line.startswith("class ") or in_header:
-            in_class, in_header = True, not line.split("#")[0].rstrip().endswith(":") and "):" not in line
-            needs_body = not in_header and line.split("#")[0].rstrip().endswith(":")
-            continue
-        in_class = in_class and (not line or line[0] in " #)")
-        method = _METHOD.match(line) if in_class else None
-        lines[index] = f"    def {method[1]}(): pass" if method else "    pass" if needs_body else ""
-        needs_body = False
-    return "\n".join(lines)
-
-
-def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
-    """Names of the classes that inherit from `base`, or that define a method of that name (engines)."""
-    family = {node.name for node in classes if any(getattr(part, "name", None) == base for part in node.body)}
-    size = -1
-    while len(family) > size:
-        size = len(family)
-        family |= {node.name for node in classes if {_last_name(parent) for parent in node.bases} & (family | {base})}
-    return family
-
-
-def _last_name(expression: ast.expr) -> str:
-    """The last part of a dotted name in a syntax tree."""
-    return ast.unparse(expression).rpartition(".")[2]
+def _module(file: Path) -> str:
+    """The name of the module of a file of medfed, such as "medfed.methods.elcfs"."""
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 
 def _resolve(name: str) -> object:

@@ -21,17 +21,17 @@ from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from medfed.datasets.base import Card, Case, Dataset, Volume
-    from medfed.datasets.camelyon17 import Camelyon17
     from medfed.datasets.checking import DatasetReport, check_dataset
-    from medfed.datasets.digits_dg import DigitsDG
-    from medfed.datasets.folder import Folder
-    from medfed.datasets.fundus import Fundus
-    from medfed.datasets.officehome import OfficeHome
-    from medfed.datasets.pacs import PACS
-    from medfed.datasets.prostate import Prostate
+    from medfed.datasets.collections.camelyon17 import Camelyon17
+    from medfed.datasets.collections.digits_dg import DigitsDG
+    from medfed.datasets.collections.folder import Folder
+    from medfed.datasets.collections.fundus import Fundus
+    from medfed.datasets.collections.officehome import OfficeHome
+    from medfed.datasets.collections.pacs import PACS
+    from medfed.datasets.collections.prostate import Prostate
+    from medfed.datasets.collections.vlcs import VLCS
     from medfed.datasets.recognition import recognise
     from medfed.datasets.splits import Split
-    from medfed.datasets.vlcs import VLCS
 
 __all__ = [
     "PACS",
@@ -56,16 +56,16 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "medfed.datasets.base": "Card Case Dataset Volume",
-        "medfed.datasets.camelyon17": "Camelyon17",
+        "medfed.datasets.collections.camelyon17": "Camelyon17",
         "medfed.datasets.checking": "DatasetReport check_dataset",
-        "medfed.datasets.digits_dg": "DigitsDG",
-        "medfed.datasets.folder": "Folder",
-        "medfed.datasets.fundus": "Fundus",
-        "medfed.datasets.officehome": "OfficeHome",
-        "medfed.datasets.pacs": "PACS",
-        "medfed.datasets.prostate": "Prostate",
+        "medfed.datasets.collections.digits_dg": "DigitsDG",
+        "medfed.datasets.collections.folder": "Folder",
+        "medfed.datasets.collections.fundus": "Fundus",
+        "medfed.datasets.collections.officehome": "OfficeHome",
+        "medfed.datasets.collections.pacs": "PACS",
+        "medfed.datasets.collections.prostate": "Prostate",
         "medfed.datasets.recognition": "recognise",
         "medfed.datasets.splits": "Split",
-        "medfed.datasets.vlcs": "VLCS",
+        "medfed.datasets.collections.vlcs": "VLCS",
     },
 )

@@ -13,7 +13,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import note_absolute
 from medfed.datasets import table
 from medfed.datasets.base import Dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.usual import find_patterns
 from medfed.datasets.walk import walk
 

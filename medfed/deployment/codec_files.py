@@ -13,7 +13,7 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.duplicates import file_sha256
-from medfed.networks.adain import codec_path, load_codec
+from medfed.networks.parts.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:

@@ -1,7 +1,7 @@
 """The program that hosts one or more sites, or does the runs of a comparison, in a process of its own.
 
-`medfed.engines.worker_process.WorkerProcess` starts it. Sites work one after another, and so do runs. At a hospital
-there is one site, behind its guard (`GuardedSite`).
+`medfed.engines.parts.worker_process.WorkerProcess` starts it. Sites work one after another, and so do runs. At a
+hospital there is one site, behind its guard (`GuardedSite`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
-from medfed.engines.worker_process import READY, REPLY, STEP, WARNING, error_frame
+from medfed.engines.parts.worker_process import READY, REPLY, STEP, WARNING, error_frame
 from medfed.experiments.run_folds import serve_run
 from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.machine import max_processes
-from medfed.engines.site_store import SiteStore
-from medfed.engines.worker_pool import WorkerPool, balanced_groups
-from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
+from medfed.engines.parts.site_store import SiteStore
+from medfed.engines.parts.worker_pool import WorkerPool, balanced_groups
+from medfed.engines.parts.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from medfed.core.machine import n_cores
 from medfed.engines.in_process import InProcess
-from medfed.engines.worker_pool import WorkerPool
-from medfed.engines.worker_process import WorkerFailed
+from medfed.engines.parts.worker_pool import WorkerPool
+from medfed.engines.parts.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply_to_error
 
 

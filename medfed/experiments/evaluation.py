@@ -19,7 +19,7 @@ from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site, with_batch_statistics
 from medfed.federation.site import Site
 from medfed.functional.weights import average
-from medfed.networks.tent import Tent
+from medfed.networks.parts.tent import Tent
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Match, Task
 

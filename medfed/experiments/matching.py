@@ -15,7 +15,7 @@ from medfed.config.schema import Config
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.federation.message import State
-from medfed.networks.style_transfer import shows_something
+from medfed.networks.parts.style_transfer import shows_something
 from medfed.tasks.task import Match
 
 SHARED = {"window": "low-frequency windows of its images", "style": "styles of its images"}

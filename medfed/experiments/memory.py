@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.machine import available_memory_bytes
-from medfed.networks.memory import MemoryNeeds, estimate_memory
+from medfed.networks.parts.memory import MemoryNeeds, estimate_memory
 from medfed.tasks.task import Task
 
 

@@ -16,7 +16,7 @@ from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.federation.settings import Cache
 from medfed.functional.weights import check_same_entries
-from medfed.networks.adain import codec_path
+from medfed.networks.parts.adain import codec_path
 from medfed.outputs.run_folder import MANIFESTS, RunFolder
 from medfed.outputs.tables.comparison_row import ROW_FILE
 

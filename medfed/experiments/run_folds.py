@@ -21,7 +21,7 @@ from medfed.config.schema import Config, load_text, resolved, to_yaml
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.machine import max_processes
-from medfed.engines.worker_process import (
+from medfed.engines.parts.worker_process import (
     WorkerFailed,
     WorkerProcess,
     can_be_imported,

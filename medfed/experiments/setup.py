@@ -31,9 +31,9 @@ from medfed.federation.method import Method
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
-from medfed.networks.base import NetworkSettings
-from medfed.networks.input_scale import prepend_input_scale
-from medfed.networks.tent import Tent
+from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.input_scale import prepend_input_scale
+from medfed.networks.parts.tent import Tent
 from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import Task
 

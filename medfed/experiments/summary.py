@@ -14,7 +14,7 @@ from medfed.experiments.unseen_batch_norm import unseen_bn_of
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
 from medfed.images import reading
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.environment import versions
 from medfed.outputs.tables.adaptation import adaptation_of
 from medfed.tasks.evaluation import Evaluation

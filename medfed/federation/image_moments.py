@@ -1,8 +1,8 @@
 """The constants of `data.standardise: dataset`: mean and standard deviation per channel over all sites that train.
 
 Before round 1, each site that trains sends the mean and the variance of each channel over all pixels of its training
-images. The pooled constants become entries of the network (`medfed.networks.input_scale`), so they are sent, saved and
-restored with the weights, and no round changes them.
+images. The pooled constants become entries of the network (`medfed.networks.parts.input_scale`), so they are sent,
+saved and restored with the weights, and no round changes them.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Task(Protocol):
 class Architecture(Protocol):
     """Names of the submodules of a network that methods use, as `nn.Module.get_submodule` takes them.
 
-    The implementation is `medfed.networks.base.NetworkSettings`.
+    The implementation is `medfed.networks.parts.base.NetworkSettings`.
     """
 
     @property

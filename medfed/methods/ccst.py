@@ -34,7 +34,7 @@ from medfed.federation.method import (
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, shows_something
+from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, shows_something
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 

@@ -19,8 +19,8 @@ from torch import nn
 from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
-from medfed.networks import style_layers
-from medfed.networks.style_layers import Stages
+from medfed.networks.parts import style_layers
+from medfed.networks.parts.style_layers import Stages
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DSU(Method):
 
     Gradients pass through the statistics, unlike in MixStyle. gamma may be negative, which inverts the channel; paper
     and code do not prevent it, and neither do we. In evaluation, for a batch of one image, with probability 0 and with
-    factor 0, the layers (`medfed.networks.style_layers.DSU`) return their input.
+    factor 0, the layers (`medfed.networks.parts.style_layers.DSU`) return their input.
 
     Departures: paper and code have six positions: after the first convolution, after the max-pooling, and after stages
     1 to 4. The first two are not separate parts of our networks, so the preset "paper" has four positions. For a batch

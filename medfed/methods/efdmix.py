@@ -19,8 +19,8 @@ from torch import nn
 from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
-from medfed.networks import style_layers
-from medfed.networks.style_layers import Stages
+from medfed.networks.parts import style_layers
+from medfed.networks.parts.style_layers import Stages
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EFDMix(Method):
     Y_j are the partner's values in ascending order, and rank_i(x) is the rank of F_i(x) among the values of image i.
     The last F_i(x) is a constant for the gradient, because ranks have no gradient; the partner's values keep theirs, as
     in the paper and its code. In evaluation, for a batch of one image, and with probability 0, the layers
-    (`medfed.networks.style_layers.EFDMix`) return their input.
+    (`medfed.networks.parts.style_layers.EFDMix`) return their input.
 
     Equal values, as after a ReLU, are ranked in the order of their positions. Sorting costs O(HW log HW) per channel:
     on a CPU, a training step of a U-Net takes at least twice as long, one of a ResNet18 a third longer.

@@ -41,7 +41,7 @@ from medfed.functional.fourier import (
 from medfed.functional.meta_learning import inner_step
 from medfed.functional.regions import background_ring, boundary
 from medfed.functional.weights import select_prefix
-from medfed.networks.amplitude_normaliser import alpha_for_half_width
+from medfed.networks.parts.amplitude_normaliser import alpha_for_half_width
 
 BANK, WINDOWS = "bank/", "windows"  # names of tensors in messages and memories
 AUTO_HALF_WIDTH = 3  # cycles per image: a window of 7 x 7, as alpha 0.01 has at the paper's 384 pixels

@@ -24,7 +24,7 @@ from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.hooks import add_submodule, input_output_widths
 from medfed.functional.weights import add_prefix, select_prefix
-from medfed.networks.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
+from medfed.networks.parts.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
 
 PRIVATE = "fedsr_private"  # name of a submodule without state-dict entries; also a prefix in a site's memory
 
@@ -39,8 +39,8 @@ class FedSR(Method):
 
     The second term bounds the information in z, the third the information in z about x that the class y does not
     explain. r_mu (0 at first), r_sigma (1) and C (1) are trained together with the network but **never leave a site**:
-    they are in no state dict (`medfed.networks.stochastic`), and so in no message, model or bundle. The site keeps them
-    in its memory between rounds.
+    they are in no state dict (`medfed.networks.parts.stochastic`), and so in no message, model or bundle. The site
+    keeps them in its memory between rounds.
 
     mu is the network's own embedding. A ResNet with `network.embedding_size: 512` is the paper's network, with a last
     layer of 2 x 512 outputs. In a network without a linear embedding layer, rho is a linear function of the pooled

@@ -24,17 +24,19 @@ from medfed.core import bounds
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.core.errors import UserError
-from medfed.federation.local_round import Architecture, LocalRound, Output, Samples
+from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData, count_patients
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, ONCE, Effort, Method, Tensors
+from medfed.federation.method import NEVER, ONCE, STYLE_RANGES, Effort, Matcher, Method, Tensors, has_too_few_patients
 from medfed.functional.contrastive import contrast_views, region_embeddings
-from medfed.functional.style_clusters import Median, Partition, Spread
-from medfed.functional.weights import batch_norm_layers
-from medfed.methods.fisc_style import STYLE, CommonStyle
-from medfed.networks.style_transfer import StyleTransfer, Transfer
+from medfed.functional.style import channel_mean_std
+from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
+from medfed.functional.weights import batch_norm_layers, select_prefix
+from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, shows_something
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView
 
+STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
+MAX_BATCH = 32  # largest number of images that are encoded together
 VIEW = "fisc"  # name of the restyled view in a batch
 TRIPLETS, LIVE_TRIPLETS = "triplets", "live_triplets"  # facts of an update, and columns of history.csv
 MIN_LIVE_SHARE = 0.05  # a round with a smaller share of live triplets gives a warning
@@ -42,7 +44,7 @@ REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights
 
 
 @dataclass(frozen=True)
-class FISC(CommonStyle, Method):
+class FISC(Method):
     """FedAvg that contrasts each image with a copy in one common style, which is interpolated from all sites' styles.
 
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
@@ -191,9 +193,8 @@ class FISC(CommonStyle, Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
-        """As in `CommonStyle`, but without a codec if nothing is restyled."""
-        transfer = super()._style_transfer
-        return replace(transfer, transfer="moments") if self._augments else transfer
+        """The transfer with which images are redrawn; it needs no codec if nothing is restyled."""
+        return StyleTransfer("moments" if self._augments else self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
     def _augments(self) -> bool:
@@ -205,8 +206,18 @@ class FISC(CommonStyle, Method):
         """Whether the loss needs a second view of each image."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self._style_transfer.files
+
     def with_files(self, names: Mapping[str, str]) -> FISC:
         return replace(self, codec=names.get(self.codec, self.codec))
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Check the codec, and warn that the paper expects no gain for greyscale images."""
+        self._style_transfer.check(image_size, channels)
+        if channels == 1:
+            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """UserError if augmented positives, which are compared by class, are used for segmentation."""
@@ -226,6 +237,69 @@ class FISC(CommonStyle, Method):
     def shares(self) -> str:
         """Styles are shared once; never if the positives are augmented copies."""
         return NEVER if self._augments else ONCE
+
+    @property
+    def share_reads_network(self) -> bool:
+        return False
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of the means and standard deviations that a site sends."""
+        return {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Return the style, `style/mean` and `style/std`, (C,), and its `n_clusters`, (1,) (eq. 1-2).
+
+        C counts feature channels, or image channels for `transfer: moments`. Each cluster counts alike.
+        """
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
+            return {}
+        device = next(network.parameters()).device
+        styles: list[list[Tensor]] = []
+        used: list[Tensor] = []
+        for indices in torch.arange(len(site.samples)).split(MAX_BATCH):
+            images = site.samples.batch(indices.tolist()).image
+            chosen = shows_something(images)
+            if chosen.any():
+                used.append(indices[chosen])
+                parts = self._style_transfer.features(images[chosen].to(device))
+                styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
+        if not styles:
+            warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
+            return {}
+        mean, std = (torch.cat(moment) for moment in zip(*styles, strict=True))
+        mean, std, label = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
+        n_clusters, images = int(label.max()) + 1, torch.cat(used)
+        # A cluster counts as much as any other, so that the site's style is as close to the patients of the smallest.
+        n_patients = min(count_patients(site.samples, images[label == k]) for k in range(n_clusters))
+        site.n_patients.update({f"{STYLE}mean": n_patients, f"{STYLE}std": n_patients})
+        site.n_patients["n_clusters"] = count_patients(site.samples, images)
+        if self.noise:  # Table 10
+            noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
+            mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
+        return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Return the interpolation style under the same names, and each site's clusters, `clusters/SITE` (eq. 3)."""
+        styles = {site: shared[site] for site in sorted(shared) if shared[site]}
+        if not styles:
+            warnings.warn("FISC: no site shared a style, so the method is FedAvg", stacklevel=2)
+            return {}
+        mean, std = (torch.stack([style[STYLE + name] for style in styles.values()]) for name in ("mean", "std"))
+        mean, std, n_clusters = interpolation_style(mean, std, self.common_clusters, self.median)  # eq. 3
+        if self.common_clusters != "none" and len(styles) <= 3:
+            warnings.warn(
+                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of up to three sites, so the "
+                "interpolation style is their mean",
+                stacklevel=2,
+            )
+        counts = {f"{CLUSTERS}{site}": style["n_clusters"] for site, style in styles.items()}
+        common = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
+        return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """Send the interpolation style, `style/mean` and `style/std`, to every site."""
+        return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     @property
     def match_kinds(self) -> frozenset[str]:
@@ -304,3 +378,22 @@ class FISC(CommonStyle, Method):
                 stacklevel=2,
             )
         return state.memory
+
+    def summarise(self, state: State) -> dict[str, Any]:
+        """Return the number of clusters of the sites, and of the images of each site."""
+        if "n_clusters" not in state.memory:
+            return {}
+        sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
+        return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
+
+    def styles(self, state: State, image: Tensor) -> Tensors:
+        """Redraw images in the interpolation style, under the name "all sites"."""
+        match = self.matcher(state, "style", self.alpha)
+        return {"all sites": match(image).cpu()} if match else {}  # eq. 4
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
+        if STYLE + "mean" not in state.memory:
+            return None
+        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
+        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)

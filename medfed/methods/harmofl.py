@@ -28,7 +28,12 @@ from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.functional.meta_learning import sharpness_ascent
-from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
+from medfed.networks.parts.amplitude_normaliser import (
+    NAME,
+    AmplitudeNormaliser,
+    alpha_for_half_width,
+    prepend_normaliser,
+)
 
 WINDOW = "amplitude"  # name of a tensor in messages and memories
 MAX_BATCH = 64  # largest number of images whose spectra are computed together

@@ -18,8 +18,8 @@ from torch import nn
 from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.local_round import Architecture
 from medfed.federation.method import Method
-from medfed.networks import style_layers
-from medfed.networks.style_layers import Stages
+from medfed.networks.parts import style_layers
+from medfed.networks.parts.style_layers import Stages
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class MixStyle(Method):
         F_i' = std (F_i - mean_i) / std_i + mean                                                   (eq. 7)
 
     The statistics are constants for the gradient. The variance is unbiased, and 1e-6 is added under the square root. In
-    evaluation, for a batch of one image, and with probability 0, the layers (`medfed.networks.style_layers.MixStyle`)
-    return their input. Labels and masks stay as they are; in a U-Net, the decoder also receives mixed maps through its
-    skip connections.
+    evaluation, for a batch of one image, and with probability 0, the layers
+    (`medfed.networks.parts.style_layers.MixStyle`) return their input. Labels and masks stay as they are; in a U-Net,
+    the decoder also receives mixed maps through its skip connections.
 
     Departures: the paper pairs images of different domains, or at random. In a federation each client has one domain,
     so the partner of an image is a random image of the same client; styles of other clients would have to be shared.

@@ -48,8 +48,8 @@ from medfed.functional.feature_style import (
 from medfed.functional.hooks import capture_features, evaluation_mode, features_at, input_output_widths, replace_output
 from medfed.functional.sampling import class_ids, draw_mixing_partners, draw_oversampled, draw_same_class
 from medfed.functional.weights import select_prefix
-from medfed.networks.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
-from medfed.networks.style_layers import Stages
+from medfed.networks.parts.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
+from medfed.networks.parts.style_layers import Stages
 
 RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
 CLASSES = "classes"  # name of a tensor in a site's memory: (N,) int64, the classes of its training images
@@ -73,7 +73,7 @@ class StableFDG(Method):
     3. mixing (step 5): all images mix their styles in pairs, as in MixStyle.
 
     Steps 2 and 3 take place after the stages of the encoder. Attention (eq. 6-8) then weights the positions of the last
-    feature map (`medfed.networks.highlighter`); its output is added to the logits.
+    feature map (`medfed.networks.parts.highlighter`); its output is added to the logits.
 
     Segmentation (ours; future work in the paper): the same at the stages of the encoder, where masks are added together
     with their images, and the class of an image is the set of structures that it shows. Skip connections need the added
@@ -101,7 +101,7 @@ class StableFDG(Method):
             of another image of its class (eq. 8). "own": the image's own query only (self-attention); "partner": the
             other image's query only (cross-attention, eq. 6); both are ablations of the paper's Table 15. "none": no
             query, so that the layer has the same number of weights but is no attention (the baseline of Table 16, see
-            `medfed.networks.highlighter`). Predictions use the image's own query.
+            `medfed.networks.parts.highlighter`). Predictions use the image's own query.
         second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
             of this class from the site's training images, only for its query (appendix G: "additional samples are
             extracted"); the drawn image passes through the network in evaluation mode, and its label is not used. A

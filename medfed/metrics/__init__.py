@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.metrics.accuracy import Accuracy
-    from medfed.metrics.assd import AverageSurfaceDistance
-    from medfed.metrics.auroc import AreaUnderROC
-    from medfed.metrics.balanced_accuracy import BalancedAccuracy
     from medfed.metrics.class_metric import ClassMetric, ScoredImages, compute_class_metric, compute_class_metrics
-    from medfed.metrics.dice import Dice
-    from medfed.metrics.ece import ExpectedCalibrationError
-    from medfed.metrics.hd import HausdorffDistance
-    from medfed.metrics.hd95 import HausdorffDistance95
-    from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
-    from medfed.metrics.mask_ece import MaskCalibrationError
+    from medfed.metrics.classes.accuracy import Accuracy
+    from medfed.metrics.classes.auroc import AreaUnderROC
+    from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
+    from medfed.metrics.classes.ece import ExpectedCalibrationError
     from medfed.metrics.mask_metric import MaskMetric, MaskPair, compute_mask_metrics
+    from medfed.metrics.masks.assd import AverageSurfaceDistance
+    from medfed.metrics.masks.dice import Dice
+    from medfed.metrics.masks.hd import HausdorffDistance
+    from medfed.metrics.masks.hd95 import HausdorffDistance95
+    from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
+    from medfed.metrics.masks.mask_ece import MaskCalibrationError
     from medfed.metrics.metric import Metric
     from medfed.metrics.ratio import vertical_ratio
     from medfed.metrics.significance import wilcoxon_test
@@ -63,17 +63,17 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.metrics.accuracy": "Accuracy",
-        "medfed.metrics.assd": "AverageSurfaceDistance",
-        "medfed.metrics.auroc": "AreaUnderROC",
-        "medfed.metrics.balanced_accuracy": "BalancedAccuracy",
+        "medfed.metrics.classes.accuracy": "Accuracy",
+        "medfed.metrics.masks.assd": "AverageSurfaceDistance",
+        "medfed.metrics.classes.auroc": "AreaUnderROC",
+        "medfed.metrics.classes.balanced_accuracy": "BalancedAccuracy",
         "medfed.metrics.class_metric": "ClassMetric ScoredImages compute_class_metric compute_class_metrics",
-        "medfed.metrics.dice": "Dice",
-        "medfed.metrics.ece": "ExpectedCalibrationError",
-        "medfed.metrics.hd": "HausdorffDistance",
-        "medfed.metrics.hd95": "HausdorffDistance95",
-        "medfed.metrics.hd95_pooled": "PooledHausdorffDistance95",
-        "medfed.metrics.mask_ece": "MaskCalibrationError",
+        "medfed.metrics.masks.dice": "Dice",
+        "medfed.metrics.classes.ece": "ExpectedCalibrationError",
+        "medfed.metrics.masks.hd": "HausdorffDistance",
+        "medfed.metrics.masks.hd95": "HausdorffDistance95",
+        "medfed.metrics.masks.hd95_pooled": "PooledHausdorffDistance95",
+        "medfed.metrics.masks.mask_ece": "MaskCalibrationError",
         "medfed.metrics.mask_metric": "MaskMetric MaskPair compute_mask_metrics",
         "medfed.metrics.metric": "Metric",
         "medfed.metrics.ratio": "vertical_ratio",

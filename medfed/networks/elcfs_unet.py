@@ -10,7 +10,7 @@ from monai.networks.blocks import Convolution
 from torch import Tensor, nn
 
 from medfed.core.bounds import PositiveInt
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 
 @dataclass(frozen=True)

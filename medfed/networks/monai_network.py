@@ -15,7 +15,7 @@ from monai.networks import nets
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 MonaiClass = Literal["UNet", "SegResNet", "DynUNet", "FlexibleUNet", "SwinUNETR", "SEResNet50"]
 EFFICIENTNET_STACKS = (0, 1, 2, 4, 6)  # the last stacks before the map is halved, and the last one

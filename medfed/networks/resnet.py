@@ -12,7 +12,7 @@ from torch import nn
 
 from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 Depth = Literal[10, 18, 34, 50]
 ARCHITECTURES: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)

@@ -9,7 +9,7 @@ from monai.networks.nets import BasicUNet
 from torch import nn
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 
 @dataclass(frozen=True)

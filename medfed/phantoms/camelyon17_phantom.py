@@ -10,9 +10,9 @@ from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card, Progress
-from medfed.datasets.camelyon17 import TABLE, Camelyon17
+from medfed.datasets.collections.camelyon17 import TABLE, Camelyon17
 from medfed.phantoms.synthesis.histology import VERSION, write_patches
-from medfed.phantoms.synthetic import SyntheticDataset
+from medfed.phantoms.synthesis.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)

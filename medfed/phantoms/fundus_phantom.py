@@ -10,10 +10,10 @@ from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card, Progress
-from medfed.datasets.fundus import Fundus
+from medfed.datasets.collections.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
 from medfed.phantoms.synthesis.fundus import VERSION, write_photographs
-from medfed.phantoms.synthetic import SyntheticDataset
+from medfed.phantoms.synthesis.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
 from medfed.datasets.base import Card, Progress
-from medfed.datasets.prostate import SITES, Prostate
+from medfed.datasets.collections.prostate import SITES, Prostate
 from medfed.phantoms.synthesis.prostate import VERSION, write_examinations
-from medfed.phantoms.synthetic import SyntheticDataset
+from medfed.phantoms.synthesis.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.case_facts import CaseFacts, measure_case
 from medfed.datasets.check_masks import lost_problem
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.splits import sample_cases, split
 from medfed.images import reading, two_dimensional
 from medfed.images.mask_colours import LOST

@@ -8,7 +8,7 @@ from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.datasets.base import Dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.planning.fingerprint import Fingerprint
 from medfed.planning.rules import PRETRAINED, RECIPES, Plan
 

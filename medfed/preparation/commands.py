@@ -27,7 +27,7 @@ def add_fetch_command(commands: Commands) -> None:
 def run_fetch(args: argparse.Namespace) -> int:
     """Make a phantom, or print how to get a dataset."""
     from medfed.outputs.dataset_cards import format_card
-    from medfed.phantoms.synthetic import SyntheticDataset
+    from medfed.phantoms.synthesis.synthetic import SyntheticDataset
 
     folder = args.to or Path("data") / args.name
     dataset = registry.resolve("datasets", args.name)(root=str(folder))

@@ -1,4 +1,4 @@
-"""Cut a fundus photograph around the optic disc, and write it with a mask in the values of `medfed.datasets.fundus`."""
+"""Cut a fundus photograph around the optic disc, and write it with a mask in the values of the dataset `fundus`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.datasets.fundus import MAX_CUP_GREY, MAX_RIM_GREY
+from medfed.datasets.collections.fundus import MAX_CUP_GREY, MAX_RIM_GREY
 from medfed.images import reading, two_dimensional
 from medfed.preparation import fundus_case
 from medfed.preparation.entry import Download, Entry, files_in, walk

@@ -6,7 +6,7 @@ NAME-Cup-Avg.png; Expert1_masks and Expert2_masks hold the masks of the single e
 
 Known traps: a photograph is a stereo pair of 2144 x 1424 pixels, of which the left half is annotated (same source).
 Only the left half is kept, so that no second, unmarked disc remains. A name such as N-43-L ends with the eye; both eyes
-of a patient stay together in a split, because `medfed.datasets.fundus` reads the patient from the name.
+of a patient stay together in a split, because `medfed.datasets.collections.fundus` reads the patient from the name.
 """
 
 from __future__ import annotations

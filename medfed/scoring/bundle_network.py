@@ -19,11 +19,11 @@ from medfed.core import registry
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import Mistake, describe_value
 from medfed.federation.method import Method
-from medfed.networks import pretrained
-from medfed.networks.base import NetworkSettings
 from medfed.networks.bundle import WEIGHT_FILES, Bundle
-from medfed.networks.bundle_config import PROGRAMS
-from medfed.networks.memory import SizeLimit
+from medfed.networks.parts import pretrained
+from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.bundle_config import PROGRAMS
+from medfed.networks.parts.memory import SizeLimit
 
 INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
 PROVENANCE, NETWORK, METHOD, LAYERS = "medfed_provenance", "network", "method_settings", "method_layers"

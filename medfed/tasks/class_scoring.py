@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.metrics.accuracy import Accuracy
-from medfed.metrics.auroc import AreaUnderROC
-from medfed.metrics.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
 from medfed.metrics.class_metric import ClassMetric, compute_class_metrics, compute_without_each_patient
-from medfed.metrics.ece import ExpectedCalibrationError
+from medfed.metrics.classes.accuracy import Accuracy
+from medfed.metrics.classes.auroc import AreaUnderROC
+from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
+from medfed.metrics.classes.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
 from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries

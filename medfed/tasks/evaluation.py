@@ -26,9 +26,9 @@ class Evaluation:
         largest_component: whether only the largest connected component of each structure is kept, in 3-D. An empty
             prediction stays empty (the code of ELCFS's authors turns it into a mask that is foreground everywhere).
         tent: whether the network is adapted to each site's test images before they are predicted
-            (`medfed.networks.tent`). This is transductive: it uses the unseen site's images without their labels, and
-            every result says so. The unseen site is also scored without the adaptation, and every result says how many
-            patients became worse.
+            (`medfed.networks.parts.tent`). This is transductive: it uses the unseen site's images without their labels,
+            and every result says so. The unseen site is also scored without the adaptation, and every result says how
+            many patients became worse.
         tent_learning_rate: learning rate of the adaptation that `tent` switches on, above 0.
         match: which mean of the federation each test image is changed towards before it is predicted, at sites that did
             not train: "window" replaces its low-frequency amplitudes (the method must share such windows, as ELCFS

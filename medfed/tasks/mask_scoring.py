@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.metrics.assd import AverageSurfaceDistance
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
-from medfed.metrics.dice import Dice
 from medfed.metrics.failures import (
     FALSE_ALARM,
     LOW_DICE,
@@ -29,11 +27,13 @@ from medfed.metrics.failures import (
     failure_shares,
     summarise_failures,
 )
-from medfed.metrics.hd import HausdorffDistance
-from medfed.metrics.hd95 import HausdorffDistance95
-from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
-from medfed.metrics.mask_ece import MaskCalibrationError
 from medfed.metrics.mask_metric import ABSENT, OK, STATUSES
+from medfed.metrics.masks.assd import AverageSurfaceDistance
+from medfed.metrics.masks.dice import Dice
+from medfed.metrics.masks.hd import HausdorffDistance
+from medfed.metrics.masks.hd95 import HausdorffDistance95
+from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
+from medfed.metrics.masks.mask_ece import MaskCalibrationError
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric, metric_columns
 from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries

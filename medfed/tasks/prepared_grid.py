@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from medfed.metrics.dice import Dice
-from medfed.metrics.hd import HausdorffDistance
-from medfed.metrics.hd95 import HausdorffDistance95
-from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import ABSENT, MaskMetric, MaskPair, compute_mask_metrics
+from medfed.metrics.masks.dice import Dice
+from medfed.metrics.masks.hd import HausdorffDistance
+from medfed.metrics.masks.hd95 import HausdorffDistance95
+from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
 
 UNIT = "voxels, network's grid"
 

@@ -42,7 +42,7 @@ class Task(ABC):
             which images are standardised. See `Dataset`.
         constants: with `standardised` "dataset", the means and the standard deviations of all sites' training images,
             one number per channel each. None, which every federation has, leaves images in [0, 1], because the network
-            has the constants in its first layer (`medfed.networks.input_scale`). An exported model has a network
+            has the constants in its first layer (`medfed.networks.parts.input_scale`). An exported model has a network
             without this layer.
     """
 

@@ -29,7 +29,7 @@ from typing import Any
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.federation.method import Method
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.testing.rules import FIRST_TASK_RULES, MASK_RULES, RULES, ContractError, check_settings
 from medfed.testing.toy import IMAGE_SIDE, ToyClassification, ToySegmentation
 from medfed.testing.trial import Trial

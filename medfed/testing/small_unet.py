@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.bounds import PositiveInt
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 
 
 @dataclass(frozen=True)

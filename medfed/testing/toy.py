@@ -18,8 +18,8 @@ from medfed.federation.method import Method
 from medfed.federation.settings import Training
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
-from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.parts.base import NetworkSettings
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import Slices

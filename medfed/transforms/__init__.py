@@ -27,7 +27,7 @@ from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from medfed.functional.fourier import low_frequency_window
-    from medfed.networks.adain import load_codec
+    from medfed.networks.parts.adain import load_codec
     from medfed.transforms.adain_style import (
         AdaINStyle,
         MomentMatch,
@@ -65,7 +65,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "medfed.functional.fourier": "low_frequency_window",
-        "medfed.networks.adain": "load_codec",
+        "medfed.networks.parts.adain": "load_codec",
         "medfed.transforms.adain_style": (
             "AdaINStyle MomentMatch RandAdaINStyle RandAdaINStyled RandMomentMatch RandMomentMatchd"
         ),

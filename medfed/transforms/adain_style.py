@@ -21,7 +21,7 @@ from monai.utils.enums import TransformBackends
 from torch import Tensor
 
 from medfed.functional import style
-from medfed.networks.adain import StyleCodec
+from medfed.networks.parts.adain import StyleCodec
 from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 
 Style = tuple[NdarrayOrTensor, NdarrayOrTensor]  # (mean, std), both (C,) for one style or (N, C) for N styles

@@ -19,7 +19,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.harmofl import HarmoFL
 from medfed.methods.stable_fdg import StableFDG
-from medfed.networks.input_scale import prepend_input_scale
+from medfed.networks.parts.input_scale import prepend_input_scale
 
 METHODS = {
     "elcfs": ELCFS(alpha=0.1),

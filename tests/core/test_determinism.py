@@ -6,7 +6,7 @@ import torch
 from medfed.core.determinism import cpu_threads, deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 

@@ -5,7 +5,7 @@ from folder_layouts import make
 from medfed.core.errors import Problem
 from medfed.datasets.check_groups import format_problems, join_problems
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 
 def colours(number: int) -> Problem:

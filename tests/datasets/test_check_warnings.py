@@ -11,7 +11,7 @@ from PIL import Image
 
 from medfed.datasets.check_names import suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 SIDE = 64
 

@@ -11,9 +11,9 @@ from folder_layouts import save_pixels
 from medfed.core.errors import Problem
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check_dataset
+from medfed.datasets.collections.folder import Folder
+from medfed.datasets.collections.prostate import Prostate
 from medfed.datasets.duplicates import file_sha256, find_duplicates
-from medfed.datasets.folder import Folder
-from medfed.datasets.prostate import Prostate
 from medfed.datasets.recognition import recognise
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])

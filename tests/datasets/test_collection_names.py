@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from medfed.datasets.base import Dataset
-from medfed.datasets.camelyon17 import Camelyon17
-from medfed.datasets.digits_dg import DigitsDG
-from medfed.datasets.fundus import Fundus
-from medfed.datasets.officehome import OfficeHome
-from medfed.datasets.pacs import PACS
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.camelyon17 import Camelyon17
+from medfed.datasets.collections.digits_dg import DigitsDG
+from medfed.datasets.collections.fundus import Fundus
+from medfed.datasets.collections.officehome import OfficeHome
+from medfed.datasets.collections.pacs import PACS
+from medfed.datasets.collections.prostate import Prostate
+from medfed.datasets.collections.vlcs import VLCS
 from medfed.datasets.splits import split
-from medfed.datasets.vlcs import VLCS
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 from medfed.phantoms.fundus_phantom import FundusPhantom
 from medfed.phantoms.prostate_phantom import ProstatePhantom

@@ -11,8 +11,8 @@ from made_dicom import SAME_UIDS, oblique_affine, volume, write_nifti, write_seg
 from medfed.core.errors import UserError
 from medfed.datasets import dicom_names
 from medfed.datasets.checking import check_dataset
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.duplicates import find_duplicates
-from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
 
 MASK = (volume((4, 3, 2)) > 11).astype(np.uint8)

@@ -10,7 +10,7 @@ from made_dicom import LPS_TO_RAS, oblique_affine, volume, write_nifti, write_se
 
 from medfed.core.errors import UserError
 from medfed.data import main
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.preparation.dicom_masks import MAY_BE_EMPTY, write_segmentations
 
 SHAPE = (4, 3, 5)

@@ -11,7 +11,7 @@ from made_dicom import volume, write_nifti, write_series
 from medfed import data, init
 from medfed.core.errors import UserError
 from medfed.datasets import dicom_names
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 
 MASK = (volume((4, 3, 2)) > 11).astype(np.uint8)

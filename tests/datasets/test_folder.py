@@ -9,7 +9,7 @@ from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 
 SIDE_BY_SIDE = {"image": "{site}/{case}.*", "mask": "{site}/{case}_mask.*"}

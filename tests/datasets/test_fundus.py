@@ -9,7 +9,7 @@ import pytest
 from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
-from medfed.datasets.fundus import SITES, Fundus
+from medfed.datasets.collections.fundus import SITES, Fundus
 from medfed.datasets.splits import split
 
 REAL = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "fundus_disc_cup"

@@ -14,7 +14,7 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.data import main
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.images import mha_nrrd, two_dimensional
 from medfed.images.reading import check_exists, check_stored_sizes, read_image, read_labels
 

@@ -7,7 +7,7 @@ import pytest
 from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.datasets import base, table
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 N_SITES = 40
 

@@ -10,7 +10,7 @@ import re
 import pytest
 from folder_layouts import Layout, expected_triples, layouts, make, refusal, triples
 
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 FOUND = r"""
 images and masks: images/{a,b}.jpg masks/{a,b}.png -> {a,b} images/{a,b}.jpg masks/{a,b}.png

@@ -9,8 +9,9 @@ import pytest
 
 from medfed.config import strict_yaml
 from medfed.core.errors import UserError
-from medfed.datasets import camelyon17, dicom_names, pacs
-from medfed.datasets.folder import Folder
+from medfed.datasets import dicom_names
+from medfed.datasets.collections import camelyon17, pacs
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.table import read_table
 from medfed.images import dicom_files
 

@@ -10,7 +10,7 @@ from PIL import Image
 from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.splits import Split
 from medfed.experiments.loading import SiteImages
 from medfed.images.mask_colours import BLURRED, LOST

@@ -8,7 +8,7 @@ import pytest
 from folder_layouts import make
 
 from medfed.core.errors import UserError
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.pairing import Layout, Pairs, pair
 from medfed.datasets.patterns import compile_pattern
 from medfed.datasets.recognition import recognise

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.prostate import Prostate
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])

@@ -8,18 +8,18 @@ from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets import fundus, prostate
-from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.case import Case
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.digits_dg import DigitsDG
-from medfed.datasets.fundus import Fundus
-from medfed.datasets.officehome import OfficeHome
-from medfed.datasets.pacs import PACS
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections import fundus, prostate
+from medfed.datasets.collections.camelyon17 import Camelyon17
+from medfed.datasets.collections.digits_dg import DigitsDG
+from medfed.datasets.collections.fundus import Fundus
+from medfed.datasets.collections.officehome import OfficeHome
+from medfed.datasets.collections.pacs import PACS
+from medfed.datasets.collections.prostate import Prostate
+from medfed.datasets.collections.vlcs import VLCS
 from medfed.datasets.recognition import recognise
 from medfed.datasets.splits import split
-from medfed.datasets.vlcs import VLCS
 from medfed.experiments.cohorts import assign_patients
 from medfed.federation.settings import Federation
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from folder_layouts import make
 
-import medfed
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.data import main
-from medfed.datasets.folder import Folder
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.folder import Folder
+from medfed.datasets.collections.prostate import Prostate
 from medfed.datasets.recognition import recognise
 
 NEW_DATASET = '''
@@ -49,25 +48,27 @@ def scans(tmp_path) -> Path:
 
 
 @pytest.fixture
-def new_file(tmp_path, monkeypatch):
-    """`spleens.py`, one more file of the datasets' folders."""
-    (tmp_path / "more_datasets").mkdir()
-    (tmp_path / "more_datasets" / "spleens.py").write_text(NEW_DATASET)
-    folders = (*registry.FOLDERS["datasets"], str(tmp_path / "more_datasets"))
-    monkeypatch.setitem(registry.FOLDERS, "datasets", folders)
-    monkeypatch.setattr(medfed, "__path__", [*medfed.__path__, str(tmp_path)])
+def plugin(tmp_path, monkeypatch):
+    """An installed package that offers the dataset `spleens`."""
+    make(tmp_path, "installed/our_plugin-1.dist-info/METADATA")
+    (tmp_path / "installed" / "our_plugin.py").write_text(NEW_DATASET)
+    entry = "[medfed.datasets]\nspleens = our_plugin:Spleens\n"
+    (tmp_path / "installed" / "our_plugin-1.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    registry._plugins.cache_clear()
     yield
-    for name in ("medfed.more_datasets.spleens", "medfed.more_datasets"):
-        sys.modules.pop(name, None)
+    registry._plugins.cache_clear()
+    sys.modules.pop("our_plugin", None)
 
 
-def test_a_new_dataset_file_is_recognised_although_no_other_file_names_it(scans, request):
+def test_the_dataset_of_an_installed_package_is_known_and_recognised(scans, request):
     usual = Folder(root=str(scans), image="{site}/images/{case}.*", mask="{site}/masks/{case}.*")
-    assert recognise(scans) == usual, "without the file, it is any folder"
-    request.getfixturevalue("new_file")
-    assert "spleens" in registry.known_names("datasets")
+    assert recognise(scans) == usual, "without the package, it is any folder"
+    request.getfixturevalue("plugin")
+    assert registry.known_names("datasets")["spleens"] == "of the package our_plugin"
     dataset = recognise(scans)
     assert type(dataset).__name__ == "Spleens" and dataset.window == "wide"
+    assert registry.name_of("datasets", type(dataset)) == "spleens"
 
 
 def test_a_dataset_is_checked_by_its_name_also_from_outside(scans, tmp_path, monkeypatch, capsys):
@@ -81,7 +82,7 @@ def test_a_dataset_is_checked_by_its_name_also_from_outside(scans, tmp_path, mon
     assert recognise(scans, "prostate") == Prostate(root=str(scans)), "whatever the folder holds"
 
 
-def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, new_file):
+def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, plugin):
     make(scans, "UCL/Case00{,_segmentation}.nii.gz")
     with pytest.raises(UserError, match="several datasets: prostate and spleens; .*--dataset NAME"):
         recognise(scans)

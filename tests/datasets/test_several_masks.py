@@ -8,7 +8,7 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.check_groups import format_problems
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 
 LESIONS = {"image": "{site}/{case}.png", "mask": "{site}/{case}_mask{number:.*}.png"}
 

@@ -9,7 +9,7 @@ from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
 from medfed.data import main
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 from medfed.datasets.splits import split
 

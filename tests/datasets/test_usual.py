@@ -8,7 +8,7 @@ import pytest
 from folder_layouts import expand, make, refusal, save_pixels
 
 from medfed.data import main
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.part_names import are_years, is_part
 from medfed.datasets.recognition import block_for, recognise
 

@@ -11,7 +11,7 @@ from medfed import coordinator
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.deployment import join
-from medfed.networks.adain import load_codec, serialise_codec
+from medfed.networks.parts.adain import load_codec, serialise_codec
 
 SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
 

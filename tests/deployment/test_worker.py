@@ -7,7 +7,7 @@ import pytest
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Refused
 from medfed.deployment.worker import _frames
-from medfed.engines.worker_process import ERROR, READY, REPLY
+from medfed.engines.parts.worker_process import ERROR, READY, REPLY
 from medfed.federation.message import Message
 
 REQUEST = Message("train", facts={"round": 1}).to_bytes()

@@ -11,7 +11,7 @@ from toy_runs import small_toy
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
-from medfed.engines.site_store import SiteStore
+from medfed.engines.parts.site_store import SiteStore
 from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round

@@ -19,9 +19,9 @@ from forked_workers import fork_workers
 from medfed.cli.program import OUT_OF_MEMORY, run_program
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
-from medfed.engines import worker_process
 from medfed.engines.in_process import InProcess
-from medfed.engines.worker_pool import balanced_groups
+from medfed.engines.parts import worker_process
+from medfed.engines.parts.worker_pool import balanced_groups
 from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest

@@ -60,7 +60,7 @@ def test_a_site_that_exceeds_the_timeout_does_not_delay_the_others(folder, monke
     def clock() -> float:
         return 3600.0 * next(hours) if engine._workers.work_s == 1.0 else 0.0
 
-    monkeypatch.setattr("medfed.engines.worker_process.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("medfed.engines.parts.worker_process.time", SimpleNamespace(monotonic=clock))
     replies = engine.exchange("train", dict.fromkeys(SITES, REQUEST))
     assert [replies[site].kind for site in SITES] == ["failed", "train", "train"]
     assert replies["east"].facts["why"] == "did not finish in time and was stopped"

@@ -12,8 +12,8 @@ import pytest
 from fake_sites import install_fake_worker, is_alive, process_id
 
 from medfed.core.errors import WorkerBug
-from medfed.engines import worker_process
-from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+from medfed.engines.parts import worker_process
+from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
 
 NORTH = {"kind": "train", "sites": {"north": 0}}
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from medfed.core.errors import UserError
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.experiments.cohorts import assign_patients
 from medfed.federation.settings import Federation
 

@@ -13,7 +13,7 @@ from medfed.core.errors import UserError
 from medfed.core.registry import known_names, resolve, shipped_configs
 from medfed.experiments import memory
 from medfed.experiments.memory import check_network_memory, check_step_memory
-from medfed.networks.memory import MemoryNeeds, SizeLimit, estimate_memory
+from medfed.networks.parts.memory import MemoryNeeds, SizeLimit, estimate_memory
 
 UNET = {"channels": (4, 8, 16), "strides": (2, 2)}
 TASK = SimpleNamespace(channels=1, out_channels=1)

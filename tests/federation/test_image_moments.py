@@ -20,7 +20,7 @@ from medfed.federation.settings import Federation
 from medfed.functional.standardisation import INPUT_MEAN, INPUT_STD
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
-from medfed.networks.input_scale import prepend_input_scale
+from medfed.networks.parts.input_scale import prepend_input_scale
 from medfed.testing.toy import ToySegmentation
 
 

@@ -16,7 +16,7 @@ from damaged_files import flipped
 from safetensors.torch import load, save
 
 from medfed.core.errors import UserError
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.prostate import Prostate
 from medfed.datasets.splits import split
 from medfed.experiments.resume import check_data
 from medfed.federation.encoding import InvalidMessage

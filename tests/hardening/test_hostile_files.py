@@ -26,7 +26,7 @@ from medfed.core.files import sha256_digest
 from medfed.deployment.join import read_site_file
 from medfed.deployment.templates import site_file_text
 from medfed.federation.message import Message, State
-from medfed.networks.adain import load_codec
+from medfed.networks.parts.adain import load_codec
 from medfed.outputs.run_folder import RunFolder
 
 pytestmark = [pytest.mark.hardening, pytest.mark.filterwarnings("ignore")]

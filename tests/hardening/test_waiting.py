@@ -16,10 +16,10 @@ NEED_TIMEOUT = {"run", "check_call", "check_output", "call", "urlopen"}
 REVIEWED = {  # calls that end although they have no deadline themselves, and why
     "deployment/take_part.py: input": "a person is asked",
     "engines/in_process.py: result": "the end of a write to the disk of this machine",
-    "engines/worker_pool.py: result": "the future is done (as_completed)",
+    "engines/parts/worker_pool.py: result": "the future is done (as_completed)",
     "experiments/run_folds.py: result": "the future is done (as_completed)",
-    "engines/worker_process.py: wait": "the process was killed before",
-    "engines/worker_process.py: recv_bytes": "the socket has a receive timeout",
+    "engines/parts/worker_process.py: wait": "the process was killed before",
+    "engines/parts/worker_process.py: recv_bytes": "the socket has a receive timeout",
     "engines/nvflare.py: wait": "the process was killed before",
     "engines/flare/connection.py: recv_bytes": "the socket has a receive timeout, and a deadline is polled before",
     "engines/flare/connection.py: accept": "the socket has a timeout",

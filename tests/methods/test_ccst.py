@@ -16,8 +16,8 @@ from medfed.federation.settings import Cache, Training
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
 from medfed.methods.fisc import FISC
-from medfed.networks.adain import StyleCodec, build_codec, load_codec
-from medfed.networks.style_transfer import BLANK_STD
+from medfed.networks.parts.adain import StyleCodec, build_codec, load_codec
+from medfed.networks.parts.style_transfer import BLANK_STD
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL
 

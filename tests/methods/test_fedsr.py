@@ -11,7 +11,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import PRIVATE, FedSR
 from medfed.methods.jigen import JiGen
 from medfed.methods.stack import Stack
-from medfed.networks.stochastic import NAME, spread_to_std
+from medfed.networks.parts.stochastic import NAME, spread_to_std
 from medfed.networks.unet import UNet
 from medfed.testing.toy import ToyClassification
 

@@ -15,7 +15,7 @@ from medfed.federation.settings import Cache
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
-from medfed.networks.adain import build_codec, serialise_codec
+from medfed.networks.parts.adain import build_codec, serialise_codec
 from medfed.testing.toy import DiscImages, ToyClassification
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView

@@ -11,7 +11,7 @@ from medfed.functional.fourier import low_frequency_window, unpack_window
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.harmofl import HarmoFL
 from medfed.methods.stack import Stack
-from medfed.networks.amplitude_normaliser import alpha_for_half_width
+from medfed.networks.parts.amplitude_normaliser import alpha_for_half_width
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 

@@ -11,7 +11,7 @@ from medfed.methods.efdmix import EFDMix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
 from medfed.methods.stable_fdg import StableFDG
-from medfed.networks import style_layers
+from medfed.networks.parts import style_layers
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.export import select_inference_weights
 from medfed.testing.toy import ToySegmentation

@@ -20,7 +20,7 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 from medfed.methods.swa import SWA
 from medfed.methods.trimmed_mean import TrimmedMean
-from medfed.networks.style_transfer import StyleTransfer
+from medfed.networks.parts.style_transfer import StyleTransfer
 
 ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, views=1, min_patients=1)
 STYLES = CCST(transfer="moments", k=2, min_patients=1)

@@ -8,17 +8,17 @@ import pytest
 import torch
 from monai.metrics import compute_roc_auc
 
-from medfed.metrics.accuracy import Accuracy
-from medfed.metrics.auroc import AreaUnderROC
-from medfed.metrics.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.class_metric import (
     ScoredImages,
     compute_class_metric,
     compute_class_metrics,
     compute_without_each_patient,
 )
+from medfed.metrics.classes.accuracy import Accuracy
+from medfed.metrics.classes.auroc import AreaUnderROC
+from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
+from medfed.metrics.classes.ece import ExpectedCalibrationError
 from medfed.metrics.curves import macro_roc_curve, reliability_curve, roc_curve
-from medfed.metrics.ece import ExpectedCalibrationError
 
 METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
 

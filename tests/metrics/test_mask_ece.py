@@ -5,8 +5,8 @@ import pytest
 from brute_force import empty, filled
 from sklearn.calibration import calibration_curve
 
-from medfed.metrics.mask_ece import MaskCalibrationError
 from medfed.metrics.mask_metric import compute_mask_metrics
+from medfed.metrics.masks.mask_ece import MaskCalibrationError
 
 S = np.s_
 SHAPE = (12, 12, 1)

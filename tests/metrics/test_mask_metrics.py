@@ -11,8 +11,8 @@ from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
-from medfed.metrics.dice import Dice
 from medfed.metrics.mask_metric import MaskPair, image_diagonal
+from medfed.metrics.masks.dice import Dice
 from medfed.metrics.trivial import constant_dice, mean_mask
 
 SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]

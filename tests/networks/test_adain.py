@@ -9,9 +9,9 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.functional.style import PixelMoments
-from medfed.networks import adain
-from medfed.networks.adain import SMALL_CODEC_FILE, load_codec, serialise_codec
-from medfed.networks.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
+from medfed.networks.parts import adain
+from medfed.networks.parts.adain import SMALL_CODEC_FILE, load_codec, serialise_codec
+from medfed.networks.parts.vgg import Decoder, VGGEncoder, load_decoder, load_encoder
 
 VGG16 = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "weights" / "vgg16_encoder_relu4_1_rgb01.pth"
 

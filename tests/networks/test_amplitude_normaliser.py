@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from medfed.functional.fourier import low_frequency_window
-from medfed.networks.amplitude_normaliser import AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.parts.amplitude_normaliser import AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
 from medfed.networks.unet import UNet
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.highlighter import Highlighter, attach_highlighter
+from medfed.networks.parts.highlighter import Highlighter, attach_highlighter
 from medfed.networks.resnet import ResidualNetwork
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
-from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.efficientnet_unet import EfficientNetUNet
 from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 

@@ -7,8 +7,8 @@ from torch.nn import functional
 from medfed.functional.hooks import features_at
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
+from medfed.networks.parts.stochastic import NAME, ClassGaussians, make_stochastic
 from medfed.networks.resnet import ResidualNetwork
-from medfed.networks.stochastic import NAME, ClassGaussians, make_stochastic
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
 KINDS = [

@@ -8,7 +8,7 @@ from medfed.functional.feature_style import add_style_noise, feature_mean_std, m
 from medfed.functional.histogram_matching import mix_histograms
 from medfed.functional.sampling import draw_mixing_partners
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.style_layers import DSU, EFDMix, MixStyle, insert_after_stages
+from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle, insert_after_stages
 from medfed.networks.unet import UNet
 from medfed.testing.small_unet import SmallUNet
 

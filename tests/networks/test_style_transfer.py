@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from medfed.networks import style_transfer
-from medfed.networks.adain import StyleCodec, load_codec
-from medfed.networks.style_transfer import StyleTransfer
+from medfed.networks.parts import style_transfer
+from medfed.networks.parts.adain import StyleCodec, load_codec
+from medfed.networks.parts.style_transfer import StyleTransfer
 
 SIDE = 32
 

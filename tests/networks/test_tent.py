@@ -9,7 +9,7 @@ from torch import nn
 
 from medfed.core.errors import UserError
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.tent import Tent
+from medfed.networks.parts.tent import Tent
 from medfed.networks.unet import UNet
 
 

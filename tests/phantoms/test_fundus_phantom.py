@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from medfed.datasets.base import PHANTOM_MARK
-from medfed.datasets.fundus import Fundus
+from medfed.datasets.collections.fundus import Fundus
 from medfed.phantoms.fundus_phantom import FundusPhantom
 from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.fundus import CUP, OUTSIDE, RIM, simulate_photograph

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from scipy.ndimage import label as connected
 
-from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 from medfed.phantoms.synthesis import histology, histology_background
 from medfed.phantoms.synthesis.common import stream

@@ -7,7 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.prostate import Prostate
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, tissue_signal, to_stored_units

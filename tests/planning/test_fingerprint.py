@@ -8,7 +8,7 @@ import pytest
 from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 from medfed.planning import fingerprint as fingerprint_module
 from medfed.planning.fingerprint import take_fingerprint, with_channels_of

@@ -17,8 +17,8 @@ from medfed.core import files
 from medfed.core.errors import UserError
 from medfed.data import main
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.fundus import Fundus
-from medfed.datasets.prostate import Prostate
+from medfed.datasets.collections.fundus import Fundus
+from medfed.datasets.collections.prostate import Prostate
 from medfed.preparation import fundus_case
 from medfed.preparation.prepare import prepare
 from medfed.train import main as train

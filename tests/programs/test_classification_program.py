@@ -17,7 +17,7 @@ from run_figures import drawn_figures
 from medfed import data, evaluate, train
 from medfed.config.schema import load
 from medfed.datasets.base import Case
-from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.experiments import grid
 from medfed.experiments.method_choice import MethodChoice

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from medfed import codec
-from medfed.networks.adain import load_codec
-from medfed.networks.vgg import Decoder, VGGEncoder
+from medfed.networks.parts.adain import load_codec
+from medfed.networks.parts.vgg import Decoder, VGGEncoder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from medfed import init
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load, load_text
 from medfed.data import main
-from medfed.datasets.folder import IMAGE, MASK
+from medfed.datasets.collections.folder import IMAGE, MASK
 from medfed.phantoms.prostate_phantom import ProstatePhantom
 
 

@@ -36,7 +36,7 @@ def test_a_key_is_printed_alone_and_a_metric_with_the_key_that_names_it(capsys):
     assert keys.main(["federation.rounds"]) == 0
     assert "  rounds  whole number in [1, 1000000]  default 100\n" in capsys.readouterr().out
     assert keys.main(["dice"]) == 0
-    text = "evaluation.metrics: dice  (medfed/metrics/dice.py)\n  Dice coefficient of two masks.\n"
+    text = "evaluation.metrics: dice  (medfed/metrics/masks/dice.py)\n  Dice coefficient of two masks.\n"
     assert capsys.readouterr().out == text
 
 

@@ -10,7 +10,7 @@ from conftest import small_yaml
 from medfed import train
 from medfed.experiments import figures
 from medfed.federation.rounds import federate
-from medfed.networks.adain import load_codec, serialise_codec
+from medfed.networks.parts.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
 
 FILES = "config.yaml environment.json cases.csv summary.json ledger.csv history.csv model.safetensors".split()

@@ -9,8 +9,8 @@ from torch import nn
 
 from medfed.datasets.base import Volume
 from medfed.datasets.case import Case
-from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import compute_mask_metrics
+from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
 from medfed.outputs.published.section import CompletedRun, footnotes
 from medfed.outputs.published.tables import load_table
 from medfed.tasks.evaluation import Evaluation

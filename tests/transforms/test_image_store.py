@@ -16,7 +16,7 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.datasets.folder import Folder
+from medfed.datasets.collections.folder import Folder
 from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
 from medfed.transforms.image_store import CHECKSUM_BYTES, ImageStore

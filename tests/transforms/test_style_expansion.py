@@ -6,8 +6,8 @@ import torch
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.settings import Cache
-from medfed.networks.adain import StyleCodec
-from medfed.networks.style_transfer import StyleTransfer
+from medfed.networks.parts.adain import StyleCodec
+from medfed.networks.parts.style_transfer import StyleTransfer
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 

@@ -13,7 +13,7 @@ from monai.utils import TransformBackends
 
 from medfed.functional import fourier
 from medfed.functional.style import channel_mean_std, moment_match
-from medfed.networks.adain import load_codec
+from medfed.networks.parts.adain import load_codec
 from medfed.transforms.adain_style import (
     AdaINStyle,
     MomentMatch,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from medfed.engines.flare.job import NO_REPLY
-from medfed.engines.worker_pool import encode_requests
+from medfed.engines.parts.worker_pool import encode_requests
 from medfed.federation.engine import OnReply
 from medfed.federation.message import Message, failed_reply
 

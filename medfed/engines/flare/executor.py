@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 from medfed.engines.flare.job import SITE_FILE
 from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, register, to_message, to_shareable
 from medfed.engines.flare.site_worker import SiteWorker
-from medfed.engines.worker_process import WorkerFailed
+from medfed.engines.parts.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
 
 POLL_S = 0.05
 CLOSE_TIMEOUT_S = 10.0

@@ -16,7 +16,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError, argument
 from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.trained_network import NetworkWrapper
 from medfed.outputs.bundle.write import write_bundle

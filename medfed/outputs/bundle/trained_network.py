@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.functional.weights import first_non_finite
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.tasks.task import Task
 
 MAX_SHOWN_DIFFERENCES = 5

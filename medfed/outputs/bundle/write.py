@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError, argument
 from medfed.federation.message import digest
-from medfed.networks.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata, training_configs
 from medfed.outputs.bundle.model_card import model_card, scores

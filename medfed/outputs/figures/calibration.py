@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.class_metric import compute_class_metric
+from medfed.metrics.classes.auroc import AreaUnderROC
+from medfed.metrics.classes.ece import ExpectedCalibrationError
 from medfed.metrics.curves import macro_roc_curve, reliability_curve
-from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.outputs.figures.figure import (
     BLACK,
     LINES,

@@ -7,7 +7,7 @@ import pytest
 
 from medfed.engines.flare import site_worker
 from medfed.engines.flare.site_worker import SiteWorker
-from medfed.engines.worker_process import WorkerFailed
+from medfed.engines.parts.worker_process import WorkerFailed
 
 T, LOAD = 20.0, 600.0
 LATER = "it keeps running and can take part in a later round"

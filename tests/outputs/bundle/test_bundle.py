@@ -20,8 +20,8 @@ from medfed.federation.message import digest
 from medfed.images.dicom import find_stack
 from medfed.images.dicom_seg import Grid, read_segmentation
 from medfed.images.reading import read_image
-from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
-from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import Message
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from medfed.core import bounds
 from medfed.core.errors import UserError
-from medfed.networks import pretrained
+from medfed.networks.parts import pretrained
 
 
 @dataclass(frozen=True)

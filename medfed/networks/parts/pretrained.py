@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.functional.weights import first_non_finite
-from medfed.networks.vgg import read_state_dict
+from medfed.networks.parts.vgg import read_state_dict
 
 MAX_LISTED_MISMATCHES = 3
 

@@ -17,7 +17,7 @@ from medfed.core import bounds
 from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
 from medfed.functional.style import adain, moment_match
-from medfed.networks.adain import StyleCodec, codec_path, load_codec
+from medfed.networks.parts.adain import StyleCodec, codec_path, load_codec
 
 Transfer = Literal["codec", "moments"]
 BUNDLED_CODEC = "small"  # the codec that is part of medfed

@@ -23,8 +23,8 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.functional.style import adain, channel_mean_std
 from medfed.functional.weights import first_non_finite
-from medfed.networks.small_codec import CHANNELS, SmallDecoder, SmallEncoder
-from medfed.networks.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder, load_renamed_weights
+from medfed.networks.parts.small_codec import CHANNELS, SmallDecoder, SmallEncoder
+from medfed.networks.parts.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder, load_renamed_weights
 
 SMALL_CODEC_FILE = Path(__file__).with_name("codec_small.safetensors")
 CODEC_FILE_NAME = "codec.safetensors"

@@ -1,0 +1,1 @@
+"""What engines share; no config names these files."""

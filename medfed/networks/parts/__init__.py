@@ -1,0 +1,1 @@
+"""Layers, codecs and what networks share; no config names these files."""
