@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from monai.data import MetaTensor
@@ -148,8 +147,7 @@ class Dataset:
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
-        """(inner, outer) structures whose ratio of vertical diameters is reported, such as ("cup", "disc"); None for
-        none."""
+        """(inner, outer) structures whose ratio of vertical diameters is reported, such as ("cup", "disc"), or None."""
         return None
 
     @property
@@ -171,16 +169,12 @@ class Dataset:
 
     @cached_property
     def contents(self) -> Contents:
-        """What the only scan of the folder has contents. UserError if there is no site, if there are too many, or if a
-        name is invalid."""
+        """What the only scan of the folder has found. UserError for no site, too many sites or an invalid name."""
         contents = self.scan()
-        if not contents.cases and (problems := contents.problems.get("", ())):
-            raise join_problems(problems)
         if not contents.cases:
-            unread = f"; {contents.unread[0]}" if contents.unread else ""
-            raise UserError(
-                f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}{unread}"
-            )
+            found = f"the folder '{self.root}' contains no site; expected {self.card.layout}"
+            nothing = Problem("folder without a site", "data.root", found, self._help())
+            raise join_problems(contents.problems.get("") or [nothing, *contents.unread])
         if len(contents.cases) > MAX_SITES:
             raise UserError(
                 f"{self.root}: found {len(contents.cases):,} sites, such as '{next(iter(contents.cases))}'; expected "
@@ -190,19 +184,32 @@ class Dataset:
             site_names.check(contents.cases)
         except ValueError as error:
             raise UserError(f"{self.root}: {error}") from None
-        for site, cases in contents.cases.items():
-            labels = {case.label for case in cases}
-            missing = [name for number, name in enumerate(contents.classes) if cases and number not in labels]
-            contents.warnings.setdefault(site, []).extend(
-                Problem(
-                    "no images of a class",
-                    site,
-                    f"no images of the class '{name}'",
-                    "add images, or check the names of the folders",
-                )
-                for name in missing
-            )
+        for site in contents.cases:
+            self._check_site(site, contents)
         return contents
+
+    def _check_site(self, site: str, contents: Contents) -> None:
+        """Sort the cases of a site by their names, and add the problems with the names and the missing classes."""
+        cases = contents.cases[site]
+        problems = contents.problems.setdefault(site, [])
+        for path in dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path)):
+            found = "the file name is not valid UTF-8, so tables cannot contain it"
+            problems.append(Problem("name that is not UTF-8", printable_path(path), found, "rename the file"))
+        for name, n in Counter(case.name for case in cases).items():
+            if n > 1:
+                found = f"{n} cases have the name '{name}'; expected every name once"
+                problems.append(Problem("repeated name", site, found, "rename the files"))
+        if not cases and not problems:
+            found = f"the site {site} has no images; expected {self.card.layout}"
+            problems.append(Problem("site without images", self.root, found, self._help()))
+        usable = [case for case in cases if all(map(has_utf8_name, case.files))]
+        contents.cases[site] = sorted(usable, key=lambda case: case.name)
+        labels = {case.label for case in cases}
+        contents.warnings.setdefault(site, []).extend(
+            Problem("no images of a class", site, f"no images of the class '{name}'", "check the names of the folders")
+            for number, name in enumerate(contents.classes)
+            if cases and number not in labels
+        )
 
     def scan(self) -> Contents:
         """Find all cases by the names of the files, without opening them. A subclass may find them in another way."""
@@ -212,48 +219,32 @@ class Dataset:
         folder_of: dict[str, str] = {}
         for folder in dict.fromkeys(path.split("/")[0] for path in files.images) if self.site_folders else ():
             site = self.site_name(folder)
-            if site in contents.cases and folder_of.setdefault(site, folder) != folder:
-                contents.problems.setdefault(site, []).append(
-                    Problem(
-                        "two folders of a site",
-                        files.root / folder,
-                        f"this folder and {files.root / folder_of[site]} are both the site {site}; expected one folder",
-                        "move one of them out of this folder",
-                    )
-                )
+            if site in contents.cases and (other := folder_of.setdefault(site, folder)) != folder:
+                found = f"this folder and {files.root / other} are both the site {site}; expected one folder"
+                problem = Problem("two folders of a site", files.root / folder, found, "move one of them elsewhere")
+                contents.problems.setdefault(site, []).append(problem)
         return contents
 
-    def scan_layouts(
-        self, files: Files, layouts: Iterable[Layout], ignored: Mapping[str, Sequence[str]] = MappingProxyType({})
-    ) -> Contents:
-        """Match files with one or several layouts; a layout of a single site replaces the general one for it.
-
-        `ignored` has the names of files and folders that are not read at a single site.
-        """
-        layouts = list(layouts)
+    def scan_layouts(self, files: Files, layouts: Sequence[Layout]) -> Contents:
+        """Match files with the general layout, and with those of single sites, which replace it for these sites."""
         own = {layout.site for layout in layouts[1:]}
         contents, pairs, seen = Contents(), list[tuple[str, Pair]](), set[str]()
-        for layout in layouts:
-            read = files.without(ignored.get(layout.site, ()))
-            result = pair(read, layout)
+        for number, layout in enumerate(layouts):
+            read = files.without(layout.ignored_names)
             seen |= {*files.images, *files.slices} - {*read.images, *read.slices}
-
-            def decides(site: str, only: str = layout.site if layout.site in own else "") -> bool:
-                """Return whether this layout decides about the files of a site."""
-                return site == only if only else site not in own
-
-            for one in result.pairs:
-                site = self.site_name(one.fields.get("site", layout.site))
-                if site is not None and decides(site):
+            result = pair(read, layout)
+            found: list[tuple[str, Pair | Problem]] = [(one.fields["site"], one) for one in result.pairs]
+            for name, one in [*found, *result.problems]:
+                site = self.site_name(name) if name else layout.site
+                if site is None or (site != layout.site if number else site in own):
+                    continue  # no site, or another layout decides
+                if isinstance(one, Pair):
                     pairs.append((site, one))
                     seen |= {one.image, *(path for _, path in one.masks)}
-            for name, problem in result.problems:
-                site = self.site_name(name) if name else layout.site
-                if site is not None and decides(site):
-                    contents.problems.setdefault(site, []).append(
-                        Problem(problem.kind, files.root / problem.place, problem.found, problem.cure)
-                    )
-                    seen.add(problem.place)
+                else:
+                    problem = Problem(one.kind, files.root / one.place, one.found, one.cure)
+                    contents.problems.setdefault(site, []).append(problem)
+                    seen.add(one.place)
         contents.classes = self.class_names_of(pairs)
         numbers = {folded(name): number for number, name in enumerate(contents.classes)}
         for site, one in pairs:
@@ -283,8 +274,7 @@ class Dataset:
         return names.get(folded(folder))
 
     def class_names_of(self, pairs: Iterable[tuple[str, Pair]]) -> tuple[str, ...]:
-        """Return the names of the classes: the values of the field `class` at the sites in use, in alphabetical
-        order."""
+        """Return the values of the field `class` at the sites in use, in alphabetical order."""
         spelling: dict[str, str] = {}
         for site, one in pairs:
             if "class" in one.fields and (not self.sites or site in self.sites):
@@ -302,22 +292,18 @@ class Dataset:
         return "/".join(value for name, value in values.items() if name != "site" and value) or site
 
     def patient_name(self, site: str, one: Pair) -> str:
-        """Return the patient: the value of the field `patient`; "" makes each case a patient of its own. UserError if
-        the patient cannot be contents."""
+        """Return the patient, the value of the field `patient`; "" makes each case a patient of its own."""
         return one.fields.get("patient", "")
 
     def part_name(self, values: Mapping[str, str]) -> str:
         """Return the part of a published split that a case belongs to; "" lets `splits.split` decide."""
         return ""
 
-    def check_sizes(self, case: Case) -> None:
+    def check_sizes(self, case: Case, hint: str = "") -> None:
         """Raise UserError if image and mask differ in size by their headers, before their pixels are read.
 
-        A subclass that accepts a mask of another size must override this method.
+        A subclass that accepts a mask of another size must override this method. `hint` is added to the message.
         """
-        self._check_sizes(case)
-
-    def _check_sizes(self, case: Case, hint: str = "") -> None:
         for mask in case.masks:
             reading.check_stored_sizes(case.image, mask.path, hint)
 
@@ -394,50 +380,23 @@ class Dataset:
         return sorted(self.sites) or names
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[Problem]]:
-        """Return the usable cases of one site, sorted by `Case.name`, and the problems with the names and locations of
-        its files. No file is opened."""
-        cases = self.contents.cases[site]
-        problems = [*self.contents.problems.get("", ()), *self.contents.problems.get(site, ())]
-        not_utf8 = dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path))
-        problems += [
-            Problem(
-                "name that is not UTF-8",
-                printable_path(path),
-                "the file name is not valid UTF-8, so tables cannot contain it",
-                "rename the file",
-            )
-            for path in not_utf8
-        ]
-        counts = Counter(case.name for case in cases)
-        problems += [
-            Problem(
-                "repeated name", site, f"{n} cases have the name '{name}'; expected every name once", "rename the files"
-            )
-            for name, n in counts.items()
-            if n > 1
-        ]
-        if not cases and not problems:
-            found = f"the site {site} has no images; expected {self.card.layout}"
-            problems = [Problem("site without images", self.root, found, self._help())]
-        if not_utf8:
-            cases = [case for case in cases if not not_utf8.keys() & set(case.files)]
-        return sorted(cases, key=lambda case: case.name), problems
+        """Return the cases of one site, sorted by `Case.name`, and the problems with the names and places of files."""
+        contents = self.contents
+        return contents.cases[site], [*contents.problems.get("", ()), *contents.problems[site]]
 
     def cases(self, site: str) -> list[Case]:
         """Return the cases of one site, sorted by `Case.name`; UserError as in `cases_by_site`."""
         return self.cases_by_site([site])[site]
 
     def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
-        """Return the cases of each of the sites, sorted by `Case.name`; UserError with all problems of their files, if
-        any."""
+        """Return the cases of each of the sites, sorted by `Case.name`; UserError with all problems of their files."""
         by_site = {site: self.cases_and_problems(site) for site in sites}
         if problems := [problem for _, of_site in by_site.values() for problem in of_site]:
             raise join_problems(problems)
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
-        """Read image and mask of a case that has a mask; UserError if a file is damaged, or if their voxel grids
-        differ."""
+        """Read image and mask of a case; UserError if a file is damaged, or if their voxel grids differ."""
         notices: list[str] = []
         _ = case.mask_path  # TypeError if the case has a class instead
         self.check_sizes(case)
@@ -447,8 +406,7 @@ class Dataset:
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 
     def missing_structures(self, mask: MetaTensor) -> list[str]:
-        """Return the names of the structures that a mask (S, H, W, D) does not contain: those whose channel is 0
-        everywhere."""
+        """Return the names of the structures that a mask (S, H, W, D) does not show."""
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _layout_and_help(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,8 +11,6 @@ from medfed.core.errors import Problem
 from medfed.datasets.patterns import Pattern
 from medfed.datasets.walk import Files
 from medfed.images.file_names import folded
-
-MAX_NAMED = 3  # files that a message names
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,13 @@ class Layout:
         masks: patterns of masks, each with the structure that the masks show, or "" if their values decide. The masks
             of an image that several patterns match are joined. Empty for classification.
         site: name of the site of images whose pattern has no field `site`.
+        ignored_names: names of files and folders that are not read.
     """
 
     images: tuple[Pattern, ...]
     masks: tuple[tuple[str, Pattern], ...] = ()
     site: str = ""
+    ignored_names: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -43,7 +44,7 @@ class Pair:
 
     Args:
         image: path of the image, relative to the folder of the dataset.
-        fields: values of the fields of its pattern.
+        fields: values of the fields of its pattern, and the field `site` in any case.
         masks: each a structure (or "") with the path of a mask.
     """
 
@@ -66,6 +67,9 @@ class Pairs:
     problems: list[tuple[str, Problem]] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
 
+    def add_problem(self, hit: _Hit, kind: str, found: str, cure: str) -> None:
+        self.problems.append((hit.fields["site"], Problem(kind, hit.path, found, cure)))
+
 
 class _Hit(NamedTuple):
     path: str
@@ -85,56 +89,37 @@ def pair(files: Files, layout: Layout) -> Pairs:
     the others of its site, a mask without an image or with several.
     """
     result = Pairs()
-    images: dict[tuple[Pattern, tuple[str, ...]], _Hit] = {}
-    masks: list[dict[tuple[str, ...], _Hit]] = [{} for _ in layout.masks]
-    series = [path for path in files.series if any(_hit(path, pattern) for pattern in layout.images)]
+    images: dict[object, _Hit] = {}
+    masks: list[dict[object, _Hit]] = [{} for _ in layout.masks]
+
+    def match(path: str, pattern: Pattern) -> _Hit | None:
+        fields = pattern.match(path)
+        return None if fields is None else _Hit(path, pattern, {"site": layout.site} | fields)
+
+    def add(hits: dict[object, _Hit], hit: _Hit, kind: str) -> None:
+        other = hits.setdefault((hit.pattern, hit.key(hit.pattern.fields)), hit)
+        if other is not hit:
+            found = f"another {kind} of the same case: {other.path}; expected one file"
+            cure = f"remove one of them, or name the part in which they differ as a field of '{hit.pattern.text}'"
+            result.add_problem(hit, f"second {kind} of a case", found, cure)
+
+    series = [path for path in files.series if any(match(path, pattern) for pattern in layout.images)]
     for path in (*files.images, *series):
-        by_mask = [(index, hit) for index, (_, pattern) in enumerate(layout.masks) if (hit := _hit(path, pattern))]
-        for index, hit in by_mask:
-            _add(masks[index], hit.key(hit.pattern.fields), hit, "mask", layout.site, result)
-        image = None if by_mask else next((hit for pattern in layout.images if (hit := _hit(path, pattern))), None)
+        by_mask = [(number, hit) for number, (_, pattern) in enumerate(layout.masks) if (hit := match(path, pattern))]
+        for number, hit in by_mask:
+            add(masks[number], hit, "mask")
+        image = None if by_mask else next((hit for pattern in layout.images if (hit := match(path, pattern))), None)
         if image:
-            _add(images, (image.pattern, image.key(image.pattern.fields)), image, "image", layout.site, result)
+            add(images, image, "image")
         elif not by_mask:
             result.unmatched.append(path)
     inside = {hit.path for hit in images.values()}
     result.unmatched += [path for path in files.slices if not any(part in inside for part in parents(path))]
     if not layout.masks:
         result.pairs = [Pair(hit.path, hit.fields) for hit in images.values()]
-        return result
-    if problem := _without_common_field(layout, images.values()):
-        result.problems.append(problem)
-        return result
-    find = _masks_by_image(layout, masks)
-    used: dict[str, list[str]] = {}
-    for image in images.values():
-        found = find(image)
-        for _, mask in found:
-            used.setdefault(mask.path, []).append(image.path)
-        result.pairs.append(Pair(image.path, image.fields, tuple((name, mask.path) for name, mask in found)))
-    result.problems += _incomplete(layout, result.pairs)
-    result.pairs = [found for found in result.pairs if found.masks]
-    for hits in masks:
-        for mask in hits.values():
-            of = list(dict.fromkeys(used.get(mask.path, ())))
-            site = mask.fields.get("site", layout.site)
-            if not of:
-                cure = "add the image, or remove the mask"
-                result.problems.append(
-                    (site, Problem("mask without an image", mask.path, "this mask has no image", cure))
-                )
-            elif len(of) > 1:
-                others = f"{of[0]} and {of[1]}" + (f" and {len(of) - 2} more" if len(of) > 2 else "")
-                several = f"this mask belongs to {len(of)} images, {others}; expected one image"
-                cure = "say in data.image which of them is meant"
-                result.problems.append((site, Problem("mask of several images", mask.path, several, cure)))
-    result.problems = list(dict.fromkeys(result.problems))
+    elif not _lacks_common_field(layout, list(images.values()), result):
+        _join_masks(layout, list(images.values()), [list(hits.values()) for hits in masks], result)
     return result
-
-
-def _hit(path: str, pattern: Pattern) -> _Hit | None:
-    fields = pattern.match(path)
-    return None if fields is None else _Hit(path, pattern, fields)
 
 
 def parents(path: str) -> Iterator[str]:
@@ -144,76 +129,61 @@ def parents(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-def _add(hits: dict, key: object, hit: _Hit, kind: str, site: str, result: Pairs) -> None:
-    """Add a file, or the problem that another file has the same fields."""
-    other = hits.setdefault(key, hit)
-    if other is not hit:
-        found = f"another {kind} of the same case: {other.path}; expected one file"
-        cure = f"remove one of them, or name the part in which they differ as a field of '{hit.pattern.text}'"
-        problem = Problem(f"second {kind} of a case", hit.path, found, cure)
-        result.problems.append((hit.fields.get("site", site), problem))
-
-
-def _without_common_field(layout: Layout, images: Collection[_Hit]) -> tuple[str, Problem] | None:
-    """Return the problem that a mask would belong to all images of a site, because no field tells them apart."""
-    sites = {image.fields.get("site", layout.site) for image in images}
+def _lacks_common_field(layout: Layout, images: Sequence[_Hit], result: Pairs) -> bool:
+    """Return, as a problem too, whether a mask would belong to all images of a site, as no field tells them apart."""
+    sites = {image.fields["site"] for image in images}
     for _, mask in layout.masks:
         if len(images) > len(sites) and not any({*one.fields} & {*mask.fields} - {"site"} for one in layout.images):
             fields = sorted({name for one in layout.images for name in one.fields} - {"site"})
             found = f"data.mask '{mask.text}' has none of the fields {fields} of data.image; expected the same names"
-            place = next(iter(images)).path
-            return "", Problem("patterns without a common field", place, found, "correct data.image or data.mask")
-    return None
+            cure = "correct data.image or data.mask"
+            result.problems.append(("", Problem("patterns without a common field", images[0].path, found, cure)))
+            return True
+    return False
 
 
-def _masks_by_image(
-    layout: Layout, masks: Sequence[Mapping[tuple[str, ...], _Hit]]
-) -> Callable[[_Hit], list[tuple[str, _Hit]]]:
-    """Return a function that finds the masks of an image, by an index for each pair of patterns."""
-    indices: dict[tuple[Pattern, int], tuple[list[str], dict[tuple[str, ...], list[_Hit]]]] = {}
-    for image in layout.images:
-        for number, (_, mask) in enumerate(layout.masks):
-            shared = [name for name in image.fields if name in mask.fields]
-            by_key: dict[tuple[str, ...], list[_Hit]] = {}
-            for hit in masks[number].values():
-                by_key.setdefault(hit.key(shared), []).append(hit)
-            indices[image, number] = shared, by_key
-
-    def find(image: _Hit) -> list[tuple[str, _Hit]]:
-        found = []
-        for number, (structure, _) in enumerate(layout.masks):
-            shared, by_key = indices[image.pattern, number]
-            found += [(structure, hit) for hit in by_key.get(image.key(shared), ())]
-        return found
-
-    return find
-
-
-def _incomplete(layout: Layout, pairs: Sequence[Pair]) -> list[tuple[str, Problem]]:
-    """Return the problems of images without a mask, or without a mask that other images of their site have."""
-    problems = []
-    patterns = {structure: [p for name, p in layout.masks if name == structure] for structure, _ in layout.masks}
-    used = {  # patterns of masks that at least one image of a site has
-        (image.fields.get("site", layout.site), pattern.text)
-        for image in pairs
-        for _, path in image.masks
-        for _, pattern in layout.masks
-        if pattern.match(path) is not None
-    }
-    for image in pairs:
-        if len(image.masks) >= len(layout.masks) == 1:
-            continue
-        site = image.fields.get("site", layout.site)
-        for structure, of_structure in patterns.items():
-            paths = [path for name, path in image.masks if name == structure]
-            missing = [p for p in of_structure if not any(p.match(path) is not None for path in paths)]
-            what = f"mask of {structure}" if structure else "mask"
-            if not paths:
-                cure = "add the mask, or remove the image"
-                problem = Problem("image without a mask", image.image, f"this image has no {what}", cure)
-                problems.append((site, problem))
-            elif missing := [pattern for pattern in missing if (site, pattern.text) in used]:
-                found = f"this image has no mask '{missing[0].text}', which other images of its site have"
+def _join_masks(layout: Layout, images: Sequence[_Hit], masks: Sequence[Sequence[_Hit]], result: Pairs) -> None:
+    """Add the pairs of images and masks; `masks` are those of each pattern of the layout."""
+    shared: dict[tuple[Pattern, int], list[str]] = {}
+    by_key: dict[tuple[Pattern, int, tuple[str, ...]], list[_Hit]] = defaultdict(list)
+    for image_pattern in layout.images:
+        for number, (_, pattern) in enumerate(layout.masks):
+            names = shared[image_pattern, number] = [name for name in image_pattern.fields if name in pattern.fields]
+            for mask in masks[number]:
+                by_key[image_pattern, number, mask.key(names)].append(mask)
+    found_of: list[list[tuple[int, _Hit]]] = []  # of each image, its masks with the numbers of their patterns
+    images_of: dict[str, list[str]] = {}  # of each mask
+    used = set[tuple[str, int]]()  # sites, with the patterns of masks that at least one of their images has
+    for image in images:
+        keys = [(image.pattern, number, image.key(shared[image.pattern, number])) for number in range(len(masks))]
+        found = [(key[1], mask) for key in keys for mask in by_key.get(key, ())]
+        for path in dict.fromkeys(mask.path for _, mask in found):
+            images_of.setdefault(path, []).append(image.path)
+        used |= {(image.fields["site"], number) for number, _ in found}
+        found_of.append(found)
+    for image, found in zip(images, found_of):
+        numbers = {number for number, _ in found}
+        for structure in dict.fromkeys(structure for structure, _ in layout.masks):
+            of_structure = {number for number, (name, _) in enumerate(layout.masks) if name == structure}
+            missing = [n for n in sorted(of_structure - numbers) if (image.fields["site"], n) in used]
+            if not of_structure & numbers:
+                text = f"this image has no mask{f' of {structure}' if structure else ''}"
+                result.add_problem(image, "image without a mask", text, "add the mask, or remove the image")
+            elif missing:
+                pattern = layout.masks[missing[0]][1]
+                text = f"this image has no mask '{pattern.text}', which other images of its site have"
                 cure = "add it, or write one pattern with one more field, such as {number:.*}, if their number varies"
-                problems.append((site, Problem("image without one of its masks", image.image, found, cure)))
-    return problems
+                result.add_problem(image, "image without one of its masks", text, cure)
+        if found:
+            by_structure = tuple((layout.masks[number][0], mask.path) for number, mask in found)
+            result.pairs.append(Pair(image.path, image.fields, by_structure))
+    for mask in (mask for hits in masks for mask in hits):
+        of = images_of.get(mask.path, [])
+        if not of:
+            cure = "add the image, or remove the mask"
+            result.add_problem(mask, "mask without an image", "this mask has no image", cure)
+        elif len(of) > 1:
+            others = f"{of[0]} and {of[1]}" + (f" and {len(of) - 2} more" if len(of) > 2 else "")
+            text = f"this mask belongs to {len(of)} images, {others}; expected one image"
+            result.add_problem(mask, "mask of several images", text, "say in data.image which of them is meant")
+    result.problems = list(dict.fromkeys(result.problems))

@@ -231,8 +231,7 @@ class Folder(Dataset):
             contents = self._scan_table(root, self.table)
         else:
             files = walk(root, self.ignored_names, self.follow_symlinks)
-            ignored = {site: own.ignored_names for site, own in self._at_site.items()}
-            contents = self.scan_layouts(files, self._layouts(), ignored)
+            contents = self.scan_layouts(files, self._layouts())
             if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)) and not contents.problems.get(
                 ""
             ):
@@ -379,9 +378,9 @@ class Folder(Dataset):
             place = printable_path(files.root / folder)
             contents.unread = [unread for unread in contents.unread if unread.place != place]
 
-    def check_sizes(self, case: Case) -> None:
+    def check_sizes(self, case: Case, hint: str = "") -> None:
         if not self._at(case.site).resample_masks:
-            self._check_sizes(case, _RESAMPLE)
+            super().check_sizes(case, _RESAMPLE)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
@@ -557,4 +556,4 @@ def _layout(dataset: Folder, site: str = "") -> Layout:
         mask = MASK
     by_structure = mask if isinstance(mask, Mapping) else {"": mask}
     masks = [(name, pattern) for name, texts in by_structure.items() for pattern in compile_patterns(_texts(texts))]
-    return Layout(compile_patterns(_texts(dataset.image or IMAGE)), tuple(masks), site)
+    return Layout(compile_patterns(_texts(dataset.image or IMAGE)), tuple(masks), site, dataset.ignored_names)
