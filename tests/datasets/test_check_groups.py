@@ -42,7 +42,7 @@ def test_a_folder_without_images_is_a_problem_and_is_not_named_as_unread(tmp_pat
     data = Folder(root=str(tmp_path))
     problems = [problem for site in "bc" for problem in data.cases_and_problems(site)[1]]
     text = " ".join(" ".join(format_problems(problems, str(tmp_path))).split())
-    assert text.startswith("folder of which no file fits (2): b: none of its 2 files, such as b/tumour/p0.png, fits")
+    assert text.startswith("folder of which no file fits (2): b: not read, because no pattern matches them: 2 files")
     assert "data.ignored_names" in text
     assert [unread.place for unread in data.contents.unread] == [f"{tmp_path}/UCL"], "b and c are named once"
 

@@ -16,7 +16,6 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
-from medfed.core.files import printable_path
 from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import check_names, dicom_names, dicom_patients, nesting, table
 from medfed.datasets.base import Contents, Dataset, describe_unread
@@ -25,7 +24,7 @@ from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Pair
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import compile_pattern, compile_patterns
-from medfed.datasets.walk import Files, walk
+from medfed.datasets.walk import walk
 from medfed.images import dicom, dicom_files, dicom_seg, reading, two_dimensional
 from medfed.images.file_names import check_table_inside, folded
 from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
@@ -149,21 +148,21 @@ class Folder(Dataset):
         super().__post_init__()
         if self.table is not None and (self.image is not None or self.mask is not None):
             raise ValueError("table replaces image and mask; remove them, or remove table")
-        for key, value in (("image", self.image), ("mask", self.mask)):
-            for text in _texts(value):
-                if text == PLACEHOLDER:
-                    raise ValueError(
-                        f"{key}: {text} stands for a pattern; replace it by one as {{site}}/masks/{{case}}.*"
-                    )
-                try:
-                    pattern = compile_pattern(text)
-                except ValueError as error:
-                    raise ValueError(f"{key}: {error}") from None
-                if key == "image" and "site" not in pattern.fields and len(self.sites) != 1:
-                    raise ValueError(
-                        f"image: '{text}' has no field {{site}}; expected one, such as {{site}}/{{case}}.*, or the "
-                        "name of the only site in sites"
-                    )
+        for key, text in [
+            *(("image", text) for text in _texts(self.image)),
+            *(("mask", text) for text in _texts(self.mask)),
+        ]:
+            if text == PLACEHOLDER:
+                raise ValueError(f"{key}: {text} stands for a pattern; replace it by one as {{site}}/masks/{{case}}.*")
+            try:
+                fields = compile_pattern(text).fields
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
+            if key == "image" and "site" not in fields and len(self.sites) != 1:
+                raise ValueError(
+                    f"image: '{text}' has no field {{site}}; expected one, such as {{site}}/{{case}}.*, or the name of "
+                    "the only site in sites"
+                )
         _ = self._at_site  # checks the settings of each site
         if self.classifies_by_pattern and self.mask is not None:
             raise ValueError("an image has a {class} or a mask; remove the field {class} from image, or remove mask")
@@ -193,8 +192,7 @@ class Folder(Dataset):
         return [text for value in (self.image or IMAGE, *own) for text in _texts(value)]
 
     def with_stored_channels(self) -> Folder:
-        """Return this dataset with the number of image channels that a few 2-D image files of each site need: 1 if
-        these are grey, however they are stored, or if there is none; 3 if some are in colour."""
+        """Return this dataset with the image channels that a few 2-D files of each site need: 1 if all are grey."""
         paths = []
         for cases in self.contents.cases.values():
             images = [case.image for case in cases if reading.is_2d_image_file(case.image)]
@@ -213,8 +211,7 @@ class Folder(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """(0, 255) for 2-D image files; (0, `intensity_max`) for volumes, or None if it is not set. UserError for a
-        mixture."""
+        """(0, 255) for 2-D image files; (0, `intensity_max`), if it is set, for volumes. UserError for a mixture."""
         images = [case.image for site in self.site_names() for case in self.contents.cases[site]]
         kinds = {reading.is_2d_image_file(path) for path in images}
         if len(kinds) > 1:
@@ -232,10 +229,9 @@ class Folder(Dataset):
         else:
             files = walk(root, self.ignored_names, self.follow_symlinks)
             contents = self.scan_layouts(files, self._layouts())
-            if all(text.startswith("{site}/") for text in _texts(self.image or IMAGE)) and not contents.problems.get(
-                ""
-            ):
-                self._name_folders_without_images(files, contents)
+            starts_with_site = all(text.startswith("{site}/") for text in _texts(self.image or IMAGE))
+            if starts_with_site and not contents.problems.get(""):
+                self._refuse_folders_without_images(root, contents)
         if len(contents.classes) == 1:
             raise UserError(f"{self.root}: found only the class '{contents.classes[0]}'; expected at least two classes")
         series = {site: [case for case in cases if case.image.is_dir()] for site, cases in contents.cases.items()}
@@ -251,12 +247,9 @@ class Folder(Dataset):
         return contents
 
     def _root_warnings(self, contents: Contents) -> list[Problem]:
-        """Warn if every site has a single case with a mask, and about names in `by_site` that no site has."""
-        warnings = [
-            Problem("unknown site", "data.by_site", f"there is no site '{name}'", "correct the name")
-            for name in self.by_site
-            if name not in contents.cases
-        ]
+        """Warn of sites that may be words or cases, and of names in `by_site` that no site has."""
+        unknown = [name for name in self.by_site if name not in contents.cases]
+        warnings = [Problem("unknown site", "data.by_site", f"there is no site '{name}'", "") for name in unknown]
         if self.table is None and not self.sites and any("{site:" in text for text in self._image_texts()):
             named = ", ".join(sorted(contents.cases)[:8])
             found = f"the sites are words in the names of the files: {named}"
@@ -331,8 +324,7 @@ class Folder(Dataset):
         return self.class_names or names
 
     def patient_name(self, site: str, one: Pair) -> str:
-        """Return the patient, by the pattern, by the field `patient`, or of a DICOM image by PatientID, or by the first
-        field if PatientID is empty."""
+        """Return the patient by `patient_pattern`, else by the field `patient`, PatientID, or the first field."""
         image = Path(self.root) / one.image
         name = "/".join(value for key, value in one.fields.items() if key not in ("site", "class"))
         by_name = self.patient_in_name(site, name, image)
@@ -356,27 +348,19 @@ class Folder(Dataset):
             )
         return match[1]
 
-    def _name_folders_without_images(self, files: Files, contents: Contents) -> None:
-        """Add the problem of each folder where a site is expected that has images, of which no pattern matches one."""
-        layout = self._layouts()[0]
-        used = {folded(site) for site in contents.cases} | {folded(site) for site in self.by_site}
-        inside: dict[str, list[str]] = {}
-        for path in (*files.images, *files.slices):
-            if "/" in path and folded(path.split("/")[0]) not in used:
-                inside.setdefault(path.split("/")[0], []).append(path)
-        for folder, paths in inside.items():
-            contents.cases[folder] = []
-            contents.problems[folder] = [
-                Problem(
-                    "folder of which no file fits",
-                    files.root / folder,
-                    f"none of its {len(paths)} files, such as {paths[0]}, fits the patterns {layout.text}",
+    def _refuse_folders_without_images(self, root: Path, contents: Contents) -> None:
+        """Turn each folder where a site is expected, but of which no file is read, into a problem."""
+        used = {folded(site) for site in (*contents.cases, *self.by_site)}
+        for unread in list(contents.unread):
+            folder = Path(unread.place).name
+            if Path(unread.place) != root and folded(folder) not in used:
+                cure = (
                     f"correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
-                    f"data.ignored_names: [{folder}]",
+                    f"data.ignored_names: [{folder}]"
                 )
-            ]
-            place = printable_path(files.root / folder)
-            contents.unread = [unread for unread in contents.unread if unread.place != place]
+                contents.unread.remove(unread)
+                contents.cases[folder] = []
+                contents.problems[folder] = [Problem("folder of which no file fits", unread.place, unread.found, cure)]
 
     def check_sizes(self, case: Case, hint: str = "") -> None:
         if not self._at(case.site).resample_masks:
