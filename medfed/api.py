@@ -23,7 +23,7 @@ from torch import nn
 
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, check_readable, load, load_text
+from medfed.config.schema import Config, changed, load, load_text
 from medfed.core import registry
 from medfed.core.errors import UserError, UserErrors
 from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
@@ -125,7 +125,6 @@ def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None,
     ]
     if overrides:
         loaded = changed(loaded, {}, overrides)
-        check_readable(loaded)
     return loaded
 
 

@@ -141,12 +141,20 @@ def with_value(value: float):
 
 CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, what the sentence has)
     "row 1, an unknown key": ("learning_rate", "learnig_rate", ("training.learnig_rate: unknown", "'learning_rate'?")),
-    "row 2, text for a number": ("rounds: 2", 'rounds: "3"', ("federation.rounds", "got the text '3'", "remove the")),
+    "row 2, text for a number": (
+        "rounds: 2",
+        'rounds: "3"',
+        ("federation.rounds", "got the text '3'", "without quotes"),
+    ),
     "row 2, a fraction of a round": ("rounds: 2", "rounds: 3.5", ("federation.rounds", "a whole number, got 3.5")),
-    "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: must be at least 0, got -1",)),
-    "row 3, alpha below 0": ("alpha: 0.1", "alpha: -0.1", ("method.alpha: must lie in [0, 0.5) or", "got -0.1")),
-    "row 3, alpha too large": ("alpha: 0.1", "alpha: 0.5", ("method.alpha: must lie in [0, 0.5) or", "got 0.5")),
-    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data.validation_ratio: must lie in [0, 1)", "1.5")),
+    "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: expected a number of at least 0, got -1",)),
+    "row 3, alpha below 0": (
+        "alpha: 0.1",
+        "alpha: -0.1",
+        ("method.alpha: expected a number of at least 0 or", "got -0.1"),
+    ),
+    "row 3, alpha too large": ("alpha: 0.1", "alpha: 0.5", ("method.alpha: expected a number below 0.5 or", "got 0.5")),
+    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data.validation_ratio: expected a number below 1", "1.5")),
     "row 4, NaN": ("rate: 0.01", "rate: .nan", ("training.learning_rate", "expected a finite number, got nan")),
     "row 4, infinity": ("rate: 0.01", "rate: .inf", ("training.learning_rate", "expected a finite number, got inf")),
     "row 5, a key twice": ("seed: 3", "seed: 3\nseed: 4", ("line 3", "'seed' already stands in line 2", "keep one")),

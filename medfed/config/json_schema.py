@@ -24,8 +24,14 @@ _SITE_KEYS = ("unseen_site", "validation_site")
 
 
 def to_text() -> str:
-    """The content of `schema.json`."""
-    return json.dumps(build(), indent=1, ensure_ascii=False) + "\n"
+    """The content of `schema.json`: one line for each definition."""
+    schema = build()
+    lines = [f"{_compact(name)}:{_compact(definition)}" for name, definition in schema.pop("$defs").items()]
+    return _compact(schema)[:-1] + ',"$defs":{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def build() -> dict[str, Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from medfed.config import strict_yaml
+from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.errors import UserError
 from medfed.core.mistakes import Mistake, describe_value
 
-DEFAULT_PRESET = "medfed"
 _RESET = {  # keys that reset their block when they change, in the order in which they apply; and the keys that stay
     ("data", "name"): (),
     ("network", "name"): (),
@@ -54,6 +52,9 @@ class Override:
         """The dotted key, such as `training.batch_size`."""
         return ".".join(self.path)
 
+    def __str__(self) -> str:
+        return f"{self.flag} {self.text}".strip()
+
     @classmethod
     def parse(cls, text: str, flag: str = "--set") -> Override:
         """Parse `key.sub=value`, the value in YAML or empty; UserError if it is not of this form.
@@ -67,7 +68,7 @@ class Override:
             raise UserError(f"{flag} {text}: expected key=value, such as {flag} training.batch_size=8")
         if not value.strip() or _PATTERN.match(value):
             return cls(path, value.strip(), text, flag)
-        return cls(path, strict_yaml.parse(value, f"{flag} {text}", True), text, flag)
+        return cls(path, strict_yaml.parse(value, f"{flag} {text}", "text"), text, flag)
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:
@@ -95,40 +96,15 @@ def split(text: str, separator: str) -> list[str]:
     return parts
 
 
-@dataclass(frozen=True)
-class DroppedValues:
-    """The values of the block `method` that an override of the preset removed from a config."""
-
-    override: Override
-    values: Mapping[str, object]
-
-    def notice(self, source: str, method: Mapping[str, object]) -> str:
-        """Return which removed values changed in the new block, and how to keep them; "" if none did."""
-        changed = {key: value for key, value in self.values.items() if key in method and method[key] != value}
-        if not changed:
-            return ""
-        drops = ", ".join(f"{key}: {_yaml(value)} (now {_yaml(method[key])})" for key, value in changed.items())
-        written = f"{self.override.flag} {self.override.text}".strip()
-        pairs = [f"{key}={_yaml(value)}" for key, value in changed.items()]
-        add = "add " if len(changed) == 1 else "add its setting: "
-        if self.override.flag == "--set":
-            how = add + " or ".join(_quoted(f"--set method.{pair}") for pair in pairs)
-        elif self.override.flag:
-            how = "set " + " or ".join(f"method.{pair}" for pair in pairs) + " too"
-        else:  # a method of a comparison, such as `elcfs:preset=released`
-            how = "add " + " or ".join(f",{pair}" for pair in pairs) + " to its settings"
-        values, keep = ("this value", "keep") if len(changed) == 1 else ("these values", "keep one of them")
-        return f"{written}: the new preset replaces {values} of {source or 'the config'}: {drops}; to {keep}, {how}"
-
-
-def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[DroppedValues]:
-    """Replace values of a config document, in place; return the values that a changed preset removed.
+def apply(document: dict[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:
+    """Replace values of a config document, in place; return the values of `method` that a changed preset removed.
 
     An override of the `name` of `data`, `network` or `method` removes all other keys of its block, because they belong
     to the previous class; an override of `method.preset` removes those of `method` except `name`. Such overrides come
     first.
     """
-    order, dropped, overrides = list(_RESET), [], list(overrides)
+    order, overrides = list(_RESET), list(overrides)
+    dropped: dict[str, Any] = {}
     written = {entry.path for entry in overrides}
     for override in sorted(overrides, key=lambda entry: _place(entry, order)):
         block = _block(document, override)
@@ -136,45 +112,24 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[Dropp
         before = block.get(last, DEFAULT_PRESET if last == "preset" else None)
         if override.path in _RESET and before != override.value:
             values = {name: block.pop(name) for name in list(block) if name not in _RESET[override.path]}
-            values = {key: value for key, value in values.items() if (override.path[0], key) not in written}
-            values.pop("preset", None)
-            if last == "preset" and values:
-                dropped.append(DroppedValues(override, values))
+            if last == "preset":
+                dropped |= {key: value for key, value in values.items() if ("method", key) not in written}
         block[last] = override.value
+    dropped.pop("preset", None)
     return dropped
 
 
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
-    """Return the override that caused a mistake, such as `--set seed=x`; "" if the config file did.
+    """Return the last override that may have caused a mistake, such as `--set seed=x`; "" if the config file did.
 
-    An override of KEY, the last one that fits, caused a mistake
-
-    1. at KEY or inside KEY;
-    2. at a block that contains KEY, if the sentence reports an unknown key or names the last part of KEY;
-    3. of two values that do not fit together, if the sentence names the last part of KEY;
-    4. of a missing key in a block that the override has reset, as `method.name=...` does.
+    It sets the key of the mistake, a value inside or a block around this key, or another key that the mistake names.
     """
+    keys = [f"{key}." for key in (mistake.key.replace("[", "."), *mistake.others)]
     for override in reversed(list(overrides)):
-        key, last = override.key, override.path[-1]
-        is_below = mistake.key == key or mistake.key.startswith((f"{key}.", f"{key}["))
-        is_above = not mistake.key or key.startswith(f"{mistake.key}.")
-        is_named = re.search(rf"\b{re.escape(last)}\b", mistake.sentence) is not None
-        is_unknown = is_above and mistake.sentence.startswith("unknown key")
-        is_reset = override.path in _RESET and mistake.key.startswith(f"{override.path[0]}.") and mistake.is_missing
-        if is_below or is_unknown or is_reset or (is_named and (is_above or mistake.is_conflict)):
-            return f"{override.flag} {override.text}".strip()
+        own = f"{override.key}."
+        if any(key.startswith(own) or own.startswith(key) for key in keys):
+            return str(override)
     return ""
-
-
-def _yaml(value: object) -> str:
-    """A value in one line of YAML, such as `[0.9, 0.999]`."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _quoted(text: str) -> str:
-    """`--set key=value` with quotes around its second part if a shell would split or change it."""
-    flag, _, pair = text.partition(" ")
-    return f"{flag} {shlex.quote(pair)}"
 
 
 def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:

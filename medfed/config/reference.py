@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from medfed.config.overrides import DEFAULT_PRESET
-from medfed.config.schema import NAMED, Config
+from pydantic.json_schema import GenerateJsonSchema
+
+from medfed.config.schema import NAMED, Config, to_plain
 from medfed.config.setting import REQUIRED, Group, Setting
-from medfed.config.validation import to_plain
 from medfed.core import bounds, registry
+from medfed.core.bounds import DEFAULT_PRESET
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method
 
@@ -38,13 +39,11 @@ _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 def settings_of(cls: type) -> dict[str, Setting]:
     """The settings of a dataclass, in the order of its fields."""
-    meanings, schemas = meanings_of(cls), bounds.field_schemas(cls)
+    meanings, schemas = meanings_of(cls), field_schemas(cls)
     presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
     settings = {}
     for field in bounds.written_fields(cls):
-        values = {
-            name: to_plain(preset[field.name], _no_label) for name, preset in presets.items() if field.name in preset
-        }
+        values = {name: to_plain(preset[field.name]) for name, preset in presets.items() if field.name in preset}
         settings[field.name] = Setting(schemas[field.name], _default(field), meanings.get(field.name, ""), values)
     return settings
 
@@ -130,10 +129,31 @@ def _group(cls: type, block: str, name: str, settings: Mapping[str, Setting]) ->
 def _default(field: dataclasses.Field) -> Any:
     """The default of a field as plain data; REQUIRED without one."""
     if field.default is not dataclasses.MISSING:
-        return to_plain(field.default, _no_label)
-    return REQUIRED if field.default_factory is dataclasses.MISSING else to_plain(field.default_factory(), _no_label)
+        return to_plain(field.default)
+    return REQUIRED if field.default_factory is dataclasses.MISSING else to_plain(field.default_factory())
 
 
-def _no_label(value: object) -> dict[str, Any]:
-    """Return {}: a default does not need the label that marks the class of a setting with `name`."""
-    return {}
+def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
+    """The JSON Schema of each written field; a field that holds another dataclass refers to `#/$defs/CLASS`."""
+    properties = bounds.adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
+    return {name: _without_titles(schema) for name, schema in properties.items()}
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """JSON Schema also of fields that no config can hold, such as functions: any value."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return a JSON Schema without what differs between versions of pydantic: titles, and `const` beside `enum`."""
+    if isinstance(schema, list):
+        return [_without_titles(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "const" in schema:
+        schema = {"enum": [schema["const"]], **{name: entry for name, entry in schema.items() if name != "const"}}
+    if len(schema.get("allOf", ())) == 1:
+        schema = {**schema["allOf"][0], **{name: entry for name, entry in schema.items() if name != "allOf"}}
+    return {name: _without_titles(entry) for name, entry in schema.items() if name != "title"}

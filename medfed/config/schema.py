@@ -7,21 +7,22 @@ apply first, then the written keys.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
+from pydantic import Field
 
-from medfed.config import strict_yaml, validation
-from medfed.config.overrides import DEFAULT_PRESET, Override, apply, origin
+from medfed.config import strict_yaml
+from medfed.config.overrides import Override, apply, origin
 from medfed.core import bounds, registry, site_names
-from medfed.core.bounds import NonNegativeInt
+from medfed.core.bounds import DEFAULT_PRESET, chosen_by_name, written_fields
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.mistakes import Mistake, describe_value, hint
+from medfed.core.mistakes import SettingsError, describe_value
 from medfed.datasets.base import Dataset
 from medfed.datasets.recognition import block_for
 from medfed.federation.method import Method
@@ -32,6 +33,7 @@ from medfed.tasks.evaluation import Evaluation
 
 ONLY_FOR_GPUS = "false is for GPUs, but this run uses the CPU, whose results are always the same; leave it out"
 _ABSENT = object()
+T = TypeVar("T")
 NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  # classes that a block chooses by name
 
 
@@ -60,10 +62,10 @@ class Config:
             with this config records them.
     """
 
-    data: Dataset
-    network: NetworkSettings
-    method: Method
-    seed: NonNegativeInt = 1337
+    data: Annotated[Dataset, chosen_by_name("datasets")]
+    network: Annotated[NetworkSettings, chosen_by_name("networks")]
+    method: Annotated[Method, chosen_by_name("methods")]
+    seed: Annotated[int, Field(ge=0, lt=10**18)] = 1337
     device: Literal["auto", "cpu", "cuda"] = "auto"
     deterministic: bool = True
     training: Training = Training()
@@ -76,7 +78,7 @@ class Config:
     notices: tuple[str, ...] = field(default=(), compare=False, metadata={"derived": True})
 
     def __post_init__(self) -> None:
-        bounds.check(self, lambda: self.conflicts(vars(self)))
+        bounds.check(self, self._conflicts)
 
     @property
     def method_name(self) -> str:
@@ -88,17 +90,11 @@ class Config:
         """The config, including all defaults, as YAML text. A run uses it four times, and writing it takes 15 ms."""
         return strict_yaml.dump(resolved(self))
 
-    @staticmethod
-    def conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield (dotted key, sentence) for each value that does not fit to another block.
-
-        Args:
-            values: the fields of a config by name. Fields that are missing are not checked.
-        """
-        if values.get("deterministic") is False and values.get("device") == "cpu":
-            yield "deterministic", ONLY_FOR_GPUS
-        if "data" in values and "federation" in values:
-            yield from _site_conflicts(values["federation"], values["data"])
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (dotted key, sentence, other keys ...) for each value that does not fit to another block."""
+        if not self.deterministic and self.device == "cpu":
+            yield "deterministic", ONLY_FOR_GPUS, "device"
+        yield from _site_conflicts(self.federation, self.data)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -138,10 +134,7 @@ def load_dataset(
         "data": block_for(root, name, {override.key.partition(".")[2]: override.value for override in overrides})
     }
     apply(document, overrides)
-    dataset, mistakes = validation.build(Dataset, document["data"], ("data",), _choose)
-    if mistakes:
-        places = [origin(mistake, overrides) or root for mistake in mistakes]
-        raise UserErrors(f"{place}: {validation.with_key(mistake)}" for place, mistake in zip(places, mistakes))
+    dataset = _build(_Data, document, overrides, str(root)).data
     return dataset.with_stored_channels() if read_channels and "image_channels" not in document["data"] else dataset
 
 
@@ -167,26 +160,24 @@ def resolved(config: Config) -> dict[str, Any]:
 
 def to_block(settings: object) -> dict[str, Any]:
     """Every value of one block, such as `FedProx(mu=0.3)`, as plain data, with the `name` that chooses its class."""
-    return validation.to_plain(settings, _label)
+    block: dict[str, Any] = to_plain(settings)
+    return block
+
+
+def to_plain(value: object) -> Any:
+    """Settings as plain data: dictionaries, lists, numbers and texts."""
+    if dataclasses.is_dataclass(value):
+        kind = next((kind for base, kind in NAMED.items() if isinstance(value, base)), "")
+        name = {"name": registry.name_of(kind, type(value))} if kind else {}
+        return name | {entry.name: to_plain(getattr(value, entry.name)) for entry in written_fields(type(value))}
+    if isinstance(value, Mapping):
+        return {name: to_plain(entry) for name, entry in value.items()}
+    return list(map(to_plain, value)) if isinstance(value, tuple | list) else value
 
 
 def to_yaml(config: Config) -> str:
     """The config with all defaults as text, which `load_text` reads back to an equal config."""
     return config.yaml
-
-
-def check_readable(config: Config) -> None:
-    """UserError, before a run starts, if its `config.yaml` could not be read back to the same config.
-
-    A config that was built or changed in Python can hold values that YAML cannot, such as a number with 30 digits.
-    """
-    try:
-        read = resolved(load_text(to_yaml(config), "the config"))
-    except yaml.YAMLError as error:
-        raise UserError(f"the config: a value cannot be written to a YAML file: {error}") from error
-    if read != resolved(config):
-        changes = "; ".join(difference(resolved(config), read))
-        raise UserError(f"the config: values change if they are written to a YAML file: {changes}; use other values")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -213,7 +204,7 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 def _preset_values(method: type[Method], preset: str) -> dict[str, Any]:
     """The values that a method's settings have with a preset if a config writes none of them."""
     defaults = {entry.name: entry.default for entry in bounds.written_fields(method)}
-    return validation.to_plain({**defaults, **method.presets.get(preset, {})}, _label)
+    return to_block({**defaults, **method.presets.get(preset, {})})
 
 
 def _assemble(
@@ -225,61 +216,34 @@ def _assemble(
     """
     document = copy.deepcopy(document)
     dropped = apply(document, overrides)
-    config, mistakes = validation.build(Config, document, (), _choose)
-    if mistakes:
-        places = [origin(mistake, overrides) or source for mistake in mistakes]
-        raise UserErrors(f"{place}: {validation.with_key(mistake)}" for place, mistake in zip(places, mistakes))
-    preset = document["method"].get("preset", DEFAULT_PRESET)
-    method = to_block(config.method)
-    new = [notice for values in dropped if (notice := values.notice(source, method))]
-    for notice in new:
+    config = _build(Config, document, overrides, source)
+    preset, method = document["method"].get("preset", DEFAULT_PRESET), to_block(config.method)
+    if replaced := [f"method.{key}" for key, value in dropped.items() if key in method and method[key] != value]:
+        change = next(str(override) for override in reversed(overrides) if override.key == "method.preset")
+        place = source or "the config"
+        notice = f"{change}: the preset replaces {', '.join(replaced)} of {place}; set again what you need"
         warnings.warn(notice, stacklevel=2)
-    return replace(config, source=source, preset=preset, notices=(*notices, *new))
+        notices = (*notices, notice)
+    return replace(config, source=source, preset=preset, notices=notices)
 
 
-def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:
-    """Return the class that a block names, and its values: those of the preset, then those that are written."""
-    if cls not in NAMED:
-        return validation.Choice(cls, block)
-    kind = NAMED[cls]
-    if "name" not in block:
-        sentence = f"missing; expected one of {', '.join(registry.known_names(kind))}"
-        return validation.Choice(None, mistakes=[Mistake((*path, "name"), sentence, is_missing=True)])
-    written = {key: value for key, value in block.items() if key != "name"}
+@dataclass(frozen=True)
+class _Data:
+    """A config with the block `data` only."""
+
+    data: Annotated[Dataset, chosen_by_name("datasets")]
+
+
+def _build(cls: type[T], document: dict[str, Any], overrides: Sequence[Override], source: str) -> T:
+    """Build settings; UserErrors with a sentence for each mistake, after the override that caused it or the source."""
     try:
-        chosen = registry.resolve(kind, _text(block["name"]))
-    except UserError as error:
-        return validation.Choice(None, mistakes=[Mistake((*path, "name"), str(error))])
-    if not issubclass(chosen, Method):
-        return validation.Choice(chosen, written, ("name",))
-    preset = written.pop("preset", DEFAULT_PRESET)
-    try:
-        if _text(preset) not in chosen.presets:
-            known = registry.suggestion(preset, chosen.presets)
-            raise UserError(f"no preset '{preset}' of {block['name']}. {known}")
-    except UserError as error:
-        mistakes = [Mistake((*path, "preset"), str(error))]
-        return validation.Choice(chosen, written, ("name", "preset"), mistakes)
-    return validation.Choice(chosen, {**chosen.presets[preset], **written}, ("name", "preset"))
+        return bounds.build(cls, document)
+    except SettingsError as error:
+        raise UserErrors(f"{origin(each, overrides) or source}: {each}" for each in error.mistakes) from None
 
 
-def _text(value: object) -> str:
-    """The value; UserError unless it is text."""
-    if not isinstance(value, str):
-        raise UserError(f"expected text, got {describe_value(value)}{hint('string', value)}")
-    return value
-
-
-def _label(value: object) -> dict[str, Any]:
-    """The `name` of a block whose class was chosen by it."""
-    for base, kind in NAMED.items():
-        if isinstance(value, base):
-            return {"name": registry.name_of(kind, type(value))}
-    return {}
-
-
-def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, sentence) for each wrong site name, and for settings of the two blocks that do not fit."""
+def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str, ...]]:
+    """Yield (dotted key, sentence, other keys ...) for wrong site names, and settings that do not fit together."""
     held_out = {key: name for key in ("unseen_site", "validation_site") if (name := getattr(federation, key))}
     names_by_key = {"data.sites": data.sites, **{f"federation.{key}": (name,) for key, name in held_out.items()}}
     for key, names in names_by_key.items():
@@ -290,12 +254,15 @@ def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str
             yield key, str(error)
     for key, name in held_out.items() if data.sites else ():
         if name not in data.sites:
-            yield f"federation.{key}", f"'{name}' is not in data.sites. {registry.suggestion(name, data.sites)}"
+            sentence = f"'{name}' is not in data.sites. {registry.suggestion(name, data.sites)}"
+            yield f"federation.{key}", sentence, "data.sites"
     if data.sites and set(data.sites) <= set(held_out.values()):
         roles = " and ".join(f"'{name}' is the {key.replace('_', ' ')}" for key, name in held_out.items())
-        yield "data.sites", f"{roles}, and no other site is left to train on; add one"
+        keys = [f"federation.{key}" for key in held_out]
+        yield "data.sites", f"{roles}, and no other site is left to train on; add one", *keys
     if federation.selection == "source_validation" and data.validation_ratio == 0:
-        yield "federation.selection", "'source_validation' needs data.validation_ratio above 0, got 0"
+        sentence = "'source_validation' needs data.validation_ratio above 0, got 0"
+        yield "federation.selection", sentence, "data.validation_ratio"
     try:
         registry.require("engines", federation.engine)
     except UserError as error:
@@ -306,6 +273,6 @@ def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
-        here = validation.join_key(key, name)
+        here = f"{key}.{name}".removeprefix(".")
         flat |= _flat(value, here) if isinstance(value, Mapping) and value else {here: value}
     return flat

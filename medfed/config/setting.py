@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medfed.core.mistakes import WORDS, describe_limits
-
 FILE = Path(__file__).with_name("schema.json")  # the JSON Schema of a config
 REQUIRED = object()  # the default of a setting that has none
 BLOCK_KINDS = {"data": "datasets", "network": "networks", "method": "methods"}  # blocks that choose a class by `name`
+WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text", "null": "null"}
 VALUE_KINDS = {"federation.engine": ("engines",), "evaluation.metrics": ("mask_metrics", "class_metrics")}
 
 
@@ -68,5 +67,16 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
         return f"list: {describe_schema(schema['items'])}"
     if schema.get("type") == "object":
         return f"block: {describe_schema(schema['additionalProperties'])}"
-    word = WORDS.get(schema.get("type", ""), "a block of keys and values").removeprefix("a ")
-    return f"{word} {describe_limits(schema)}".strip()
+    return f"{WORDS.get(schema.get('type', ''), 'block of keys and values')} {_limits(schema)}".strip()
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """Describe the range of a number, such as "at least 0" or "in [0, 1)"; "" without limits."""
+    above, low = schema.get("exclusiveMinimum"), schema.get("minimum")
+    below, high = schema.get("exclusiveMaximum"), schema.get("maximum")
+    first, last = low if above is None else above, high if below is None else below
+    if first is not None and last is not None:
+        return f"in {'[' if above is None else '('}{first:.15g}, {last:.15g}{']' if below is None else ')'}"
+    if first is not None:
+        return f"{'at least' if above is None else 'above'} {first:.15g}"
+    return "" if last is None else f"{'at most' if below is None else 'below'} {last:.15g}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -16,6 +14,7 @@ from medfed.core.files import read_text
 from medfed.core.mistakes import MAX_DIGITS
 from medfed.core.registry import shipped_configs, suggestion
 
+Aliases = Literal["refused", "text", "allowed"]
 _TAG = "tag:yaml.org,2002:"
 _WHOLE_NUMBER = re.compile(rf"[-+]?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})$")
 _NUMBER = re.compile(
@@ -23,7 +22,6 @@ _NUMBER = re.compile(
     r"|\.(?:nan|NaN|NAN)$"
 )
 MAX_BYTES = 1 << 20  # of a YAML file; a config with every key has 6,000
-MAX_REPEATED_VALUES = 10_000  # of a YAML file with aliases, which can repeat values without end
 _REPLACED_TAGS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
 
 
@@ -40,36 +38,28 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._open_anchors: list[Any] = []  # of the blocks and lists that contain the next node
-        self._n_values: dict[yaml.Node, int] = {}  # in each node, with the values that aliases repeat
-        self._has_alias = False
+    def __init__(self, text: str, aliases: Aliases) -> None:
+        self._aliases = aliases
+        super().__init__(text)
+
+    def fetch_alias(self) -> None:
+        """Read an alias, or a text that begins with `*`."""
+        if self._aliases == "text":
+            self.fetch_plain()
+        else:
+            super().fetch_alias()
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        """The next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
+        """The next node; ComposerError if it is a refused alias or has a tag."""
         event: Any = self.peek_event()
-        anchor = getattr(event, "anchor", None)
-        is_alias = isinstance(event, yaml.AliasEvent)
-        if is_alias and anchor in self._open_anchors:
-            problem = f"the alias *{anchor} is inside the block or list &{anchor} itself; write the value instead"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        if tag := getattr(event, "tag", None):
+        problem = ""
+        if isinstance(event, yaml.AliasEvent) and self._aliases == "refused":
+            problem = f"the alias *{event.anchor} is not allowed; write the value itself, or put a text in quotes"
+        elif tag := getattr(event, "tag", None):
             problem = f"the tag '{tag.replace(_TAG, '!!')}' is not allowed; a config holds plain values only"
+        if problem:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        self._open_anchors.append(anchor)
-        node = super().compose_node(parent, index)
-        self._open_anchors.pop()
-        self._has_alias |= is_alias
-        if node is not None and not is_alias:
-            self._n_values[node] = 1 + sum(map(self._n_values.__getitem__, _children(node)))
-            if self._has_alias and self._n_values[node] > MAX_REPEATED_VALUES:
-                problem = (
-                    f"the aliases repeat more than {MAX_REPEATED_VALUES:,} values here; expected a few; write "
-                    "the values instead"
-                )
-                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return node
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A block as a dictionary; ConstructorError if a key is there twice."""
@@ -82,25 +72,6 @@ class _Loader(yaml.SafeLoader):
                 lines[key.value] = key.start_mark.line + 1
                 key.tag = _TAG + "str"
         return super().construct_mapping(node, deep)
-
-
-def _children(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes directly in a list or block."""
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
-
-
-class _ArgumentLoader(_Loader):
-    """The same loader for a value of the command line, where a text may begin with `*`.
-
-    In YAML, `*name` repeats a value that `&name` has marked, which is of no use within a single value. A shell removes
-    the quotes of '*_seg', so that the program cannot know about them.
-    """
-
-    def fetch_alias(self) -> None:
-        """Read a text without quotes where YAML has an alias."""
-        self.fetch_plain()
 
 
 class _Dumper(yaml.SafeDumper):
@@ -116,14 +87,16 @@ for _reader in (_Loader, _Dumper):
 _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TAG + "seq", data, flow_style=True))
 
 
-def parse(text: str, source: str, is_argument: bool = False) -> Any:
-    """Read plain data from YAML, strictly; None for an empty text. `is_argument`: `*_seg` is a text and no alias.
+def parse(text: str, source: str, aliases: Aliases = "refused") -> Any:
+    """Read plain data from YAML, strictly; None for an empty text.
 
-    UserError, with line and column, for broken YAML, a tag, a key that occurs twice, a block that contains itself, or
-    aliases that repeat very many values.
+    `aliases` says what `*name` is: an error; a text, because a shell removes the quotes of '*_seg'; or, in medfed's own
+    files, the value that is marked with `&name`.
+
+    UserError, with line and column, for broken YAML, a tag, an alias, or a key that occurs twice.
     """
     try:
-        return copy.deepcopy(_load(text, _ArgumentLoader if is_argument else _Loader))
+        return _Loader(text, aliases).get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -139,43 +112,21 @@ def parse(text: str, source: str, is_argument: bool = False) -> Any:
         ) from None
 
 
-@lru_cache(maxsize=32)
-def _load(text: str, loader: type[_Loader]) -> Any:
-    """Parse a text once: a run reads its config, which takes 20 ms, about ten times."""
-    return yaml.load(text, loader)  # a SafeLoader, and stricter
-
-
 def read(path: str | Path) -> str:
     """Read a YAML file as UTF-8 text; if it does not exist, the UserError names a similar file or shipped config."""
     try:
         return read_text(Path(path), MAX_BYTES)
-    except FileNotFoundError:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from None
+    except OSError as error:
         if shipped := shipped_configs().get(str(path)):
             hint = f"The config of this name that comes with medfed is {shipped}"
-            raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
-        if Path(path).stem in shipped_configs():
+        elif Path(path).stem in shipped_configs():
             hint = f"For the config that comes with medfed, write '{Path(path).stem}' without folder and ending"
-            raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
-        others = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
-        hint = suggestion(str(path), others) if others else _no_yaml_in(Path(path).absolute().parent)
-        raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
-    except IsADirectoryError:
-        own = shipped_configs().get(str(path))
-        hint = f"; the config of this name that comes with medfed is {own}" if own else ""
-        example = Path(path) / "config.yaml"
-        raise UserError(f"{path}: is a folder; expected a YAML file, such as {example}{hint}") from None
-    except UnicodeDecodeError as error:
-        byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
-        raise UserError(f"{path}: not UTF-8 text ({byte}); save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; expected a YAML file") from None
-
-
-def _no_yaml_in(folder: Path) -> str:
-    """The end of the message about a missing file in a folder without other YAML files, or that does not exist."""
-    if not folder.is_dir():
-        return f"The folder {folder} does not exist; correct the path"
-    return f"The folder {folder} has no YAML file; go to the folder of the file, or write the path of the file"
+        else:
+            others = sorted(map(str, Path(path).parent.glob("*.y*ml")))
+            hint = suggestion(str(path), others) if others else "Correct the path"
+        raise UserError(f"{path}: {error.strerror}; expected a YAML file. {hint}") from None
 
 
 def dump(document: Mapping[str, Any]) -> str:

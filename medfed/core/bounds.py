@@ -10,24 +10,26 @@
 ...         check(self)
 >>> Settings(alpha=0.7)
 Traceback (most recent call last):
-medfed.core.mistakes.SettingsError: alpha must lie in [0, 0.5), got 0.7
+medfed.core.mistakes.SettingsError: alpha: expected a number below 0.5, got 0.7
 
-The dataclasses are those of the standard library, so that a class outside of medfed needs nothing else. pydantic
-decides whether a value is allowed; the sentences are medfed's own (`medfed.core.mistakes`).
+The dataclasses are those of the standard library, so that a class outside of medfed needs nothing else.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import Field as DataclassField
 from functools import cache
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import TypedDict
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, WrapValidator
+from typing_extensions import Required, TypedDict
 
-from medfed.core.mistakes import Mistake, SettingsError, mistake_of
+from medfed.core import registry
+from medfed.core.errors import UserError, UserErrors
+from medfed.core.mistakes import Mistake, SettingsError, describe_wrong_type, mistakes_of
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -37,129 +39,169 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]  # of steps, rounds, images; m
 ImageSize = Annotated[int, Field(ge=1, le=4096)]  # side in pixels; one float32 image of 4096 has 67 MB per channel
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
-
-
-def _refuse_null(name: object) -> object:
-    """Return the value; null, which an empty value in YAML means, is refused with what to write instead."""
-    if name is None:
-        raise ValueError('expected the name of a site, or "" for none')
-    return name
-
-
-SiteOrNone = Annotated[str, BeforeValidator(_refuse_null)]  # "" is none
+DEFAULT_PRESET = "medfed"
+T = TypeVar("T")
 
 # Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused. Methods outside
 # of medfed may have fields of any class, which pydantic then checks with isinstance.
-_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | None = None) -> None:
+def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, ...]]] | None = None) -> None:
     """Raise a SettingsError if a field does not fit its annotation; a list is accepted for a tuple.
 
-    If every field is valid by itself, `conflicts` yields (field, sentence) for fields that do not fit together.
+    If every field is valid by itself, `conflicts` yields (field, sentence, other fields ...) for fields that do not fit
+    together.
     """
-    fields = written_fields(type(settings))
-    _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
-    if not mistakes and conflicts is not None:
-        mistakes = [Mistake((name,), sentence, is_conflict=True) for name, sentence in conflicts()]
-    if mistakes:
-        raise SettingsError(mistakes)
+    cls: type = type(settings)
+    given = with_tuples({field.name: getattr(settings, field.name) for field in written_fields(cls)})
+    _validated(cls, adapter(cls).validate_python, given)
+    found = [Mistake((name,), sentence, tuple(others)) for name, sentence, *others in (conflicts or tuple)()]
+    if found:
+        raise SettingsError(found)
 
 
-def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], list[Mistake]]:
-    """Return the allowed values by field, converted (int to float, list to tuple), and a mistake for each wrong one."""
-    given = {name: _with_tuples(value) for name, value in values.items()}
+def load_settings(cls: type[T], document: object, source: str) -> T:
+    """Build a dataclass, with nested ones, from a YAML document that is not a config, such as a file of a hospital.
+
+    UserError, which starts with `source`, with one sentence for each mistake.
+    """
     try:
-        accepted = _adapter(cls).validate_python(given)
-        mistakes: list[Mistake] = []
-    except ValidationError as error:
-        found = [mistake_of(entry, given, field_schemas(cls)) for entry in error.errors(include_url=False)]
-        inner = {mistake.path[:n] for mistake in found for n in range(len(mistake.path))}
-        mistakes = list({mistake.path: mistake for mistake in found if mistake.path not in inner}.values())
-        wrong = {mistake.path[0] for mistake in mistakes}
-        accepted = _adapter(cls).validate_python({name: value for name, value in given.items() if name not in wrong})
-    for name in [name for name, value in accepted.items() if _is_cast(given[name], value)]:
-        entry = {"type": "literal_error", "loc": (name,)}  # pydantic takes 8.0 for the choice 8
-        mistakes.append(mistake_of(entry, given, field_schemas(cls)))
-        del accepted[name]
-    return accepted, mistakes
+        return build(cls, document)
+    except SettingsError as error:
+        raise UserErrors(f"{source}: {mistake}" for mistake in error.mistakes) from None
 
 
-@cache
-def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
-    """The JSON Schema of each written field; a field that holds another dataclass refers to `#/$defs/CLASS`."""
-    properties = _adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
-    return {name: _without_titles(schema) for name, schema in properties.items()}
+def build(cls: type[T], block: object, more_keys: tuple[str, ...] = ()) -> T:
+    """Build a dataclass, with nested ones, from plain data; SettingsError with all mistakes.
+
+    `more_keys` are further keys that the block could have, for the message about an unknown one.
+    """
+    of_class: type = cls
+    hints = _hints(of_class)
+    if isinstance(block, Mapping):  # an empty block has its defaults
+        block = {key: {} if value is None and is_dataclass(hints.get(key)) else value for key, value in block.items()}
+    values = _validated(cls, lambda given: adapter(of_class).validate_json(json.dumps(given)), block, more_keys)
+    try:
+        return cls(**with_tuples(values))
+    except SettingsError:
+        raise
+    except ValueError as error:
+        raise SettingsError([Mistake((), str(error))]) from error
 
 
-def written_fields(cls: type) -> list[dataclasses.Field]:
+def build_by_name(kind: str, block: object) -> Any:
+    """Build an object of the class that a block names (`chosen_by_name`); SettingsError with all mistakes."""
+    if not isinstance(block, Mapping | None):
+        raise SettingsError([Mistake((), describe_wrong_type("dict_type", block))])
+    settings, key = dict(block or {}), "name"
+    try:
+        if key not in settings:
+            raise UserError(f"missing; expected one of {', '.join(registry.known_names(kind))}")
+        name = _text(settings.pop(key))
+        cls = registry.resolve(kind, name)
+        keys: tuple[str, ...] = (key,)
+        if presets := getattr(cls, "presets", None):
+            key = "preset"
+            keys, preset = (*keys, key), _text(settings.pop(key, DEFAULT_PRESET))
+            if preset not in presets:
+                raise UserError(f"no preset '{preset}' of {name}. {registry.suggestion(preset, presets)}")
+            settings = {**presets[preset], **settings}
+    except UserError as error:
+        raise SettingsError([Mistake((key,), str(error))]) from error
+    with registry.code_of(cls):
+        return build(cls, settings, keys)
+
+
+def chosen_by_name(kind: str) -> WrapValidator:
+    """Annotation of a block that chooses its class by `name`, and perhaps `preset`: `{name: fedprox, mu: 0.1}`.
+
+    `kind` is a kind of `registry`. The values of the preset apply first, then those that are written.
+    """
+
+    def validate(value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        return build_by_name(kind, value) if info.mode == "json" else handler(value)
+
+    return WrapValidator(validate)
+
+
+def written_fields(cls: type) -> list[DataclassField]:
     """The fields that a config may contain: all but those with `metadata={"derived": True}`."""
-    return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
+    return [field for field in fields(cls) if not field.metadata.get("derived")]
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Validator for annotations: ValueError if a value occurs twice."""
     if len(set(values)) < len(values):
-        raise ValueError("must be different values")
+        raise ValueError("expected different values")
     return values
 
 
 def ordered(limits: tuple[float, float]) -> tuple[float, float]:
     """Validator for annotations: ValueError unless the pair is (lowest, highest)."""
     if limits[0] > limits[1]:
-        raise ValueError("must be two numbers, the first not above the second")
+        raise ValueError("expected two numbers, the first not above the second")
     return limits
 
 
 @cache
-def _adapter(cls: type) -> TypeAdapter:
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+@cache
+def adapter(cls: type) -> TypeAdapter:
     """pydantic's validator of a dictionary of a dataclass's written fields; TypeError for a field that is a list.
 
-    pydantic cannot validate the dataclass itself: in strict mode it takes instances only, and no dictionary.
+    A validator of the dataclass itself could not check an object while it is created (`check`).
     """
-    hints = get_type_hints(cls, include_extras=True)
-    kinds = {field.name: hints[field.name] for field in written_fields(cls)}
-    for name, kind in kinds.items():
+    hints = _hints(cls)
+    types: dict[str, Any] = {}
+    for field in written_fields(cls):
+        kind = hints[field.name]
         if kind is list or get_origin(kind) is list:
-            raise TypeError(f"{cls.__module__}.{cls.__qualname__}.{name} is a list; declare it as tuple[TYPE, ...]")
+            raise TypeError(
+                f"{cls.__module__}.{cls.__qualname__}.{field.name} is a list; declare it as tuple[TYPE, ...]"
+            )
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        types[field.name] = Required[kind] if is_required else kind
     typed_dict: Any = TypedDict  # mypy knows only those with a literal name
-    fields = typed_dict(cls.__name__, kinds, total=False)
-    fields.__pydantic_config__ = _STRICT
-    return TypeAdapter(fields)
+    values = typed_dict(cls.__name__, types, total=False)
+    values.__pydantic_config__ = STRICT
+    return TypeAdapter(values)
 
 
-class _JsonSchema(GenerateJsonSchema):
-    """JSON Schema also of fields that no config can hold, such as functions: any value."""
+def _validated(cls: type, validate: Callable[[Any], Any], given: Any, more_keys: tuple[str, ...] = ()) -> Any:
+    """Return the values of the fields of a class, as pydantic converts them; SettingsError with all mistakes."""
+    try:
+        values = validate(given)
+    except ValidationError as error:
+        raise SettingsError(mistakes_of(error, given, lambda path: _known_keys(cls, path, more_keys))) from None
+    # pydantic takes 8.0 for the choice 8
+    if casts := [name for name in values if type(values[name]) is int and isinstance(given[name], float)]:
+        raise SettingsError(Mistake((name,), f"expected a whole number, got {given[name]}") for name in casts)
+    return values
 
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
-        """Return {}, which allows every value, for a type that JSON schema cannot describe."""
-        return {}
 
-
-def _with_tuples(value: object) -> object:
-    """Replace every list by a tuple: YAML has lists, frozen dataclasses hold tuples."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_with_tuples, value))
-    if isinstance(value, Mapping):
-        return {name: _with_tuples(entry) for name, entry in value.items()}
+def _text(value: object) -> str:
+    """The value; UserError unless it is text."""
+    if not isinstance(value, str):
+        raise UserError(describe_wrong_type("string_type", value))
     return value
 
 
-def _without_titles(schema: Any) -> Any:
-    """Return a JSON Schema without what differs between versions of pydantic: titles, and `const` beside `enum`."""
-    if isinstance(schema, list):
-        return [_without_titles(entry) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "const" in schema:
-        schema = {"enum": [schema["const"]], **{name: entry for name, entry in schema.items() if name != "const"}}
-    if len(schema.get("allOf", ())) == 1:
-        schema = {**schema["allOf"][0], **{name: entry for name, entry in schema.items() if name != "allOf"}}
-    return {name: _without_titles(entry) for name, entry in schema.items() if name != "title"}
+def _known_keys(cls: type, path: tuple[str | int, ...], more_keys: tuple[str, ...]) -> list[str]:
+    """The keys of the block at a path below a class."""
+    for key in (part for part in path if isinstance(part, str)):
+        hint, more_keys = get_type_hints(cls)[key], ()
+        cls = next(kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and is_dataclass(kind))
+    return [*more_keys, *(field.name for field in written_fields(cls))]
 
 
-def _is_cast(given: object, accepted: object) -> bool:
-    """Whether a float became a whole number, at any depth."""
-    if isinstance(given, tuple) and isinstance(accepted, tuple):
-        return any(map(_is_cast, given, accepted))
-    return isinstance(given, float) and type(accepted) is int
+def with_tuples(value: Any) -> Any:
+    """Replace every list by a tuple: YAML has lists, frozen dataclasses hold tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(with_tuples, value))
+    if isinstance(value, Mapping):
+        return {name: with_tuples(entry) for name, entry in value.items()}
+    return value

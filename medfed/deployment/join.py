@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from medfed.cli.progress import ProgressBar
-from medfed.config import strict_yaml, validation
+from medfed.config import strict_yaml
 from medfed.config.schema import Config, changed, load, to_yaml
+from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
@@ -76,7 +77,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected keys and values, such as site, plan, kit and data")
     local = {key: document.pop(key) for key in LOCAL_BLOCKS if key in document}
-    site_file = validation.load_settings(SiteFile, document, str(path))
+    site_file = load_settings(SiteFile, document, str(path))
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
     site_file = replace(site_file, **paths)
     data = local.get("data")
@@ -139,7 +140,7 @@ def _check_names(plan: Path) -> None:
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) for all values of nested blocks, also of blocks in lists."""
     for name, value in block.items():
-        dotted_key = validation.join_key(key, name)
+        dotted_key = f"{key}.{name}".removeprefix(".")
         blocks = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
         for inner in [value] if isinstance(value, Mapping) else blocks:
             yield from _dotted(inner, dotted_key)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from medfed.config import strict_yaml
-from medfed.config.overrides import DEFAULT_PRESET, Override
+from medfed.config.overrides import Override
 from medfed.config.schema import NAMED, Config, to_block
 from medfed.core import bounds, registry
+from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.mistakes import describe_value
+from medfed.core.mistakes import describe_value, mistakes_of
 from medfed.federation.method import Method
 
 BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy", "cache")
@@ -34,9 +35,10 @@ def _path(expected: str, optional: bool = False) -> AfterValidator:
     return AfterValidator(check)
 
 
-@dataclass(frozen=True)
-class _Arguments:
+class _Arguments(TypedDict, total=False):
     """The types of the arguments of the functions in `medfed.api`, by name."""
+
+    __pydantic_config__ = bounds.STRICT  # type: ignore[misc]
 
     config: Annotated[Any, _path("a path, the name of a config, a dictionary or a Config")]
     changes: Mapping[Any, Any]
@@ -57,9 +59,11 @@ class _Arguments:
 def check_arguments(**values: object) -> None:
     """Check types and ranges of arguments by name; UserErrors has one sentence for each wrong argument."""
     paths = {name: os.fspath(value) for name, value in values.items() if isinstance(value, os.PathLike)}
-    _, mistakes = bounds.validate(_Arguments, {**values, **paths})
-    if mistakes:
-        raise UserErrors(map(str, mistakes))
+    given = bounds.with_tuples({**values, **paths})
+    try:
+        TypeAdapter(_Arguments).validate_python(given)
+    except ValidationError as error:
+        raise UserErrors(map(str, mistakes_of(error, given))) from None
 
 
 def as_plain(value: object, key: str) -> Any:

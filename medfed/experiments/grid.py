@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, check_readable, resolved
+from medfed.config.schema import Config, changed, resolved
 from medfed.core import registry
 from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
@@ -247,7 +247,6 @@ def check_rows(folds: Sequence[Fold]) -> None:
     """Check that each row can train on its dataset; otherwise a wrong row would end the comparison hours later."""
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
-            check_readable(fold.config)
             _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
             raise UserError(f"{fold.row.label}: {error}; or remove this row. Nothing was trained") from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.cli.progress import OnTraining
-from medfed.config.schema import Config, check_readable, resolved, to_yaml
+from medfed.config.schema import Config, resolved, to_yaml
 from medfed.core.determinism import deterministic
 from medfed.core.errors import UserError, argument
 from medfed.datasets.splits import Split
@@ -63,7 +63,6 @@ def start_or_resume(
         accept_config_change: whether to continue although settings have changed, such as the number of rounds.
         jobs: how many sites work at the same time; None decides by the expected time. Results do not depend on it.
     """
-    check_readable(config)
     if not resume:
         check_outside_data(folder.path, config.data)
     if not resume and not any((folder.path / name).exists() for name in ("config.yaml", *REMAINDERS)):

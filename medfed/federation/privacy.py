@@ -60,11 +60,12 @@ class Privacy:
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each noise without the limit (`clip`) that gives it a scale."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other keys ...) for each noise without the limit (`clip`) that gives it a scale."""
         for noise, clip in (("noise", "clip"), ("statistics_noise", "statistics_clip")):
             if getattr(self, noise) and not getattr(self, clip):
-                yield noise, f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
+                sentence = f"is {getattr(self, noise)}, which has no scale without {clip} above 0; set that too"
+                yield noise, sentence, clip
 
 
 def protect(

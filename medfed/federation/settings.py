@@ -19,7 +19,6 @@ from medfed.core.bounds import (
     PositiveInt,
     Ratio,
     RatioBelowOne,
-    SiteOrNone,
 )
 from medfed.core.errors import UserError
 
@@ -80,12 +79,12 @@ class Training:
             return self.learning_rate * self.decay_factor ** ((round_number - 1) // self.decay_rounds)
         return self.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each setting of the schedule "step" that is not used but not its default."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other key) for a setting of the schedule "step" that another schedule does not use."""
         for key in ("decay_rounds", "decay_factor"):
             value: Any = getattr(self, key)
             if value != getattr(Training, key) and self.schedule != "step":
-                yield key, _needs(value, "schedule 'step'", key)
+                yield key, _needs(value, "schedule 'step'", key), "schedule"
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,9 @@ class Federation:
             only says so. The trained weights do not depend on this setting.
     """
 
-    unseen_site: SiteOrNone = ""
+    unseen_site: str = ""
     unseen_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
-    validation_site: SiteOrNone = ""
+    validation_site: str = ""
     participating: PositiveInt | None = None
     clients: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     partition: Partition = "domains"
@@ -189,29 +188,33 @@ class Federation:
         parameter = {"heterogeneous": f" {self.mixing:g}", "dirichlet": f" {self.concentration:g}"}
         return self.partition + parameter.get(self.partition, "")
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each value that has no effect or does not fit to another one."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other keys ...) for each value that has no effect or does not fit to another one."""
         if self.batch_norm == "local" and self.selection != "last":
-            yield "selection", "must be 'last' when batch_norm is 'local': earlier local entries are not kept"
+            sentence = "must be 'last' when batch_norm is 'local': earlier local entries are not kept"
+            yield "selection", sentence, "batch_norm"
         if self.validation_site and self.validation_site == self.unseen_site:
-            yield (
-                "validation_site",
-                (f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"),
+            sentence = (
+                f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"
             )
+            yield "validation_site", sentence, "unseen_site"
         if self.surveys and self.clients:
-            yield "survey", f"is {self.survey}, but the participants are simulated clients, not sites; remove it"
+            sentence = f"is {self.survey}, but the participants are simulated clients, not sites; remove it"
+            yield "survey", sentence, "clients"
         if self.clients_per_round and self.quorum > self.clients_per_round:
-            yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
+            sentence = f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
+            yield "quorum", sentence, "clients_per_round"
         yield from self._without_effect()
 
-    def _without_effect(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each setting of clients that differs from its default and is not used."""
+    def _without_effect(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other keys) for settings of clients that differ from their default and are not used."""
         if self.partition != Federation.partition and not self.clients:
-            yield "partition", _needs(self.partition, "clients above 0", "partition")
+            yield "partition", _needs(self.partition, "clients above 0", "partition"), "clients"
         for key, partition in NEEDED_PARTITION.items():
             value: Any = getattr(self, key)
             if value != getattr(Federation, key) and not (self.clients and self.partition == partition):
-                yield key, _needs(value, f"partition '{partition}'" if self.clients else "clients above 0", key)
+                missing = f"partition '{partition}'" if self.clients else "clients above 0"
+                yield key, _needs(value, missing, key), "clients", "partition"
 
 
 def _needs(value: object, missing: str, key: str) -> str:
@@ -255,10 +258,11 @@ class Cache:
                 "images of patients; choose another folder"
             )
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) if `keep` is set without a folder."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other keys ...) if `keep` is set without a folder."""
         if self.keep and not self.folder:
-            yield "keep", "is true, but images of patients are kept only in a folder that you choose; set folder too"
+            sentence = "is true, but images of patients are kept only in a folder that you choose; set folder too"
+            yield "keep", sentence, "folder"
 
 
 @dataclass(frozen=True)

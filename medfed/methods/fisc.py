@@ -186,10 +186,11 @@ class FISC(Method):
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) if there are no restyled images for `restyled_loss`."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other key) if there are no restyled images for `restyled_loss`."""
         if self.restyled_loss and self._augments:
-            yield "restyled_loss", "there are no restyled images with positives: augmented; set one of the two"
+            sentence = "there are no restyled images with positives: augmented; set one of the two"
+            yield "restyled_loss", sentence, "positives"
 
     @property
     def _style_transfer(self) -> StyleTransfer:

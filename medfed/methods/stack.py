@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.bounds import chosen_by_name
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Effort, Matcher, Method, SiteWeights, Tensors, UnseenBatchNorm
@@ -40,7 +41,7 @@ class Stack(Method):
         ValueError: if the methods cannot be combined.
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[Annotated[Method, chosen_by_name("methods")], ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import MISSING
 
-from medfed.config import strict_yaml, validation
+from medfed.config import strict_yaml
+from medfed.config.schema import to_plain
 from medfed.core import registry
 from medfed.core.bounds import written_fields
 from medfed.datasets.base import Card, Dataset
@@ -42,7 +43,7 @@ def format_data_block(dataset: Dataset) -> str:
     for entry in written_fields(type(dataset)):
         value = getattr(dataset, entry.name)
         if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
-            written[entry.name] = validation.to_plain(value, lambda block: {})
+            written[entry.name] = to_plain(value)
     return strict_yaml.dump({"data": written})
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from medfed.config import strict_yaml, validation
-from medfed.core.bounds import PositiveInt
+from medfed.config import strict_yaml
+from medfed.core.bounds import PositiveInt, load_settings
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.outputs.tables.comparison_row import BASELINE
@@ -209,7 +209,7 @@ def load_paper(name: str) -> Paper:
     if name not in PAPERS:
         raise UserError(f"{name}: no such paper. {suggestion(name, PAPERS)}")
     path = FOLDER / f"{name}.yaml"
-    paper = validation.load_settings(Paper, strict_yaml.parse(strict_yaml.read(path), str(path)), str(path))
+    paper = load_settings(Paper, strict_yaml.parse(strict_yaml.read(path), str(path), "allowed"), str(path))
     _check_names(path, [entry.name for entry in paper.entries])
     for entry in paper.entries:
         _check_names(path, [part.name for part in entry.parts])
@@ -235,7 +235,7 @@ class _Sources:
 def _sources() -> dict[str, Source]:
     """The datasets of `data.yaml` by name."""
     path = FOLDER / "data.yaml"
-    listed = validation.load_settings(_Sources, strict_yaml.parse(strict_yaml.read(path), str(path)), str(path))
+    listed = load_settings(_Sources, strict_yaml.parse(strict_yaml.read(path), str(path), "allowed"), str(path))
     _check_names(path, [source.name for source in listed.datasets])
     return {source.name: source for source in listed.datasets}
 

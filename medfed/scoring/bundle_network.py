@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import nn
 
-from medfed.config import validation
 from medfed.core import registry
+from medfed.core.bounds import build_by_name
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.mistakes import Mistake, describe_value
+from medfed.core.mistakes import Mistake, SettingsError, describe_value
 from medfed.federation.method import Method
 from medfed.networks.bundle import WEIGHT_FILES, Bundle
 from medfed.networks.parts import pretrained
@@ -27,7 +27,6 @@ from medfed.networks.parts.memory import SizeLimit
 
 INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
 PROVENANCE, NETWORK, METHOD, LAYERS = "medfed_provenance", "network", "method_settings", "method_layers"
-KINDS = {NetworkSettings: "networks", Method: "methods"}  # classes that a block of the metadata chooses by name
 # A file of weights has at least one byte for each value. A small network may have more values outside of its file, such
 # as the draws of FedSR.
 MIN_ALLOWED_VALUES = 1 << 20
@@ -125,7 +124,7 @@ def _own_settings(path: Path, metadata: Mapping[str, Any]) -> NetworkSettings:
     block = provenance[NETWORK]
     if isinstance(block, Mapping):
         block = {key: value for key, value in block.items() if key != "weights"}
-    settings: NetworkSettings = _build(path, NetworkSettings, block, NETWORK)
+    settings: NetworkSettings = _build(path, "networks", block, NETWORK)
     return settings
 
 
@@ -140,41 +139,40 @@ def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | Non
         )
     if not has_layers:
         return None
-    method: Method = _build(path, Method, provenance.get(METHOD), METHOD)
+    method: Method = _build(path, "methods", provenance.get(METHOD), METHOD)
     return method
 
 
-def _build(path: Path, cls: type, block: object, key: str) -> Any:
-    """Build an object of `cls` from a block of the provenance; UserErrors with one sentence for each mistake."""
+def _build(path: Path, kind: str, block: object, key: str) -> Any:
+    """Build the settings in a block of the provenance; UserErrors with one sentence for each mistake."""
     try:
-        settings, mistakes = validation.build(cls, block, (PROVENANCE, key), _choose)
+        _check_names(kind, block)
+        return build_by_name(kind, block)
     except RecursionError:
         raise UserError(f"{path / METADATA}: {PROVENANCE}.{key}: is nested too deeply; {EXPORT_AGAIN}") from None
-    if mistakes:
-        raise UserErrors(f"{path / METADATA}: {validation.with_key(mistake)}" for mistake in mistakes)
-    return settings
+    except SettingsError as error:
+        mistakes = [mistake.below((PROVENANCE, key)) for mistake in error.mistakes]
+        raise UserErrors(f"{path / METADATA}: {mistake}" for mistake in mistakes) from None
 
 
-def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:
-    """Return the class of medfed that a block names. A dotted name, which a config may have, is refused."""
-    if cls not in KINDS:
-        return validation.Choice(cls, block)
-    kind, name = KINDS[cls], block.get("name")
+def _check_names(kind: str, block: object) -> None:
+    """SettingsError if a block, or a method of a stack in it, names a class outside of medfed, as a config may do."""
+    if not isinstance(block, Mapping | None):
+        return
+    name, methods = (block or {}).get("name"), (block or {}).get("methods")
     known = [known for known in registry.known_names(kind) if known != "bundle"]  # which would read another folder
-    if not isinstance(name, str) or name not in known:
-        sentence = (
-            f"got {describe_value(name)}; medfed imports no code of others for a bundle; expected one of medfed: "
-            f"{', '.join(known)}"
-            if "name" in block
-            else f"is missing; {EXPORT_AGAIN}"
-        )
-        return validation.Choice(None, mistakes=[Mistake((*path, "name"), sentence)])
-    methods = block.get("methods")
-    if kind == "methods" and isinstance(methods, list) and len(methods) > MAX_METHODS:
-        sentence = f"has {len(methods)} methods; expected at most {MAX_METHODS}"
-        return validation.Choice(None, mistakes=[Mistake((*path, "methods"), sentence)])
-    values = {key: value for key, value in block.items() if key != "name"}
-    return validation.Choice(registry.resolve(kind, name), values, ("name",))
+    if name is None:
+        raise SettingsError([Mistake(("name",), f"is missing; {EXPORT_AGAIN}")])
+    if name not in known:
+        sentence = f"got {describe_value(name)}; medfed imports no code of others for a bundle; expected one of medfed"
+        raise SettingsError([Mistake(("name",), f"{sentence}: {', '.join(known)}")])
+    if isinstance(methods, list) and len(methods) > MAX_METHODS:
+        raise SettingsError([Mistake(("methods",), f"has {len(methods)} methods; expected at most {MAX_METHODS}")])
+    for number, method in enumerate(methods if isinstance(methods, list) else ()):
+        try:
+            _check_names(kind, method)
+        except SettingsError as error:
+            raise SettingsError(mistake.below(("methods", number)) for mistake in error.mistakes) from None
 
 
 def _name(method: Method) -> str:

@@ -71,15 +71,14 @@ class Evaluation:
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)
 
-    def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """(key, sentence) for each name that is no metric or is there twice, and for two adaptations at once."""
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other key) for each wrong name of a metric, and for two adaptations at once."""
         if self.tent and self.match != "none":
             yield (
                 "match",
-                (
-                    f"'{self.match}' comes together with evaluation.tent: true, so the harm of each "
-                    "would be unknown; set evaluation.tent to false, or evaluation.match to none"
-                ),
+                f"'{self.match}' comes together with evaluation.tent: true, so the harm of each would be unknown; set "
+                "evaluation.tent to false, or evaluation.match to none",
+                "tent",
             )
         known = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
         for name in dict.fromkeys(self.metrics):

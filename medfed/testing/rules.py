@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from medfed.config.overrides import DEFAULT_PRESET
+from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.seeds import stream
 from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess

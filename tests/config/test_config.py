@@ -100,13 +100,17 @@ def test_values_have_the_types_of_their_fields():
 @pytest.mark.parametrize(
     "override, wrong",
     [
-        ("data.plane=Axial", "must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
-        ("data.plane=oblique", "must be one of axial, coronal, got 'oblique'"),
-        ("data.plane=8", "must be one of axial, coronal, got 8"),
-        ("data.bits=12", "must be one of 8, 16, or null, got 12"),
+        ("data.plane=Axial", "expected 'axial' or 'coronal', got the text 'Axial'. Did you mean 'axial'?"),
+        ("data.plane=oblique", "expected 'axial' or 'coronal', got the text 'oblique'"),
+        ("data.plane=8", "expected 'axial' or 'coronal', got 8"),
+        ("data.bits=12", "expected 8 or 16, got 12"),
+        ("data.bits=8.0", "expected a whole number, got 8.0"),
         ("data.margin=wide", "expected a number, got the text 'wide'"),
-        ("method.ratio=1.5", "must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
-        ("method.denominator=negative", "must be one of positive_and_negatives, negatives, got 'negative'. Did"),
+        ("method.ratio=1.5", "expected 'uniform' or 'one' or a number of at most 1 or a list, got 1.5"),
+        (
+            "method.denominator=negative",
+            "expected 'positive_and_negatives' or 'negatives', got the text 'negative'. Did",
+        ),
     ],
 )
 def test_a_value_that_is_no_choice_or_out_of_range_is_refused(override, wrong):
@@ -122,24 +126,24 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "seed: yes": "seed: expected a whole number, got true",
     "training: {augment: 1}": "training.augment: expected true or false, got 1",
     "federation: {unseen_site: no}": "federation.unseen_site: expected text, got false; YAML reads yes, no, on and off",
-    "federation: {unseen_site: }": 'federation.unseen_site: expected the name of a site, or "" for none, got nothing',
-    "device:": "device: must be one of auto, cpu, cuda, got nothing",
-    "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
+    "federation: {unseen_site: }": 'federation.unseen_site: expected text, got nothing; "" is an empty text',
+    "device:": "device: expected 'auto', 'cpu' or 'cuda', got nothing",
+    "seed: 010": "seed: expected a whole number, got the text '010'; write a number without quotes",
     "seed: 1:30": "seed: expected a whole number, got the text '1:30'",
     "training: {betas: [0.9, -.inf]}": "training.betas[1]: expected a finite number, got -inf",
     "training: {momentum: 1e999}": "training.momentum: expected a finite number, got inf",
-    "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of 2 numbers, got 3: [0.9, 0.99, 0.999]",
-    "training: {betas: 0.9}": "training.betas: expected a list of 2 numbers, got 0.9",
+    "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of length 2 or less, got [0.9, ",
+    "training: {betas: 0.9}": "training.betas: expected a list, got 0.9",
     "training: fast": "training: expected a block of keys and values, got the text 'fast'",
-    "evaluation: {threshold: 1}": "evaluation.threshold: must lie in (0, 1), got 1",
-    "device: gpu": "device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
+    "evaluation: {threshold: 1}": "evaluation.threshold: expected a number below 1, got 1",
+    "device: gpu": "device: expected 'auto', 'cpu' or 'cuda', got the text 'gpu'. Did you mean 'cpu'?",
     "device: cpu\ndeterministic: false": "deterministic: false is for GPUs, but this run uses the CPU, whose results",
     "federation: {engine: in_proces}": "federation.engine: no engine 'in_proces'. Did you mean 'in_process'? Known:",
     "training:\n  momentum: 0.1\n  momentum: 0.1": "line 11, column 3: the key 'momentum' already stands in line 10;",
     "training: [1": "line 9, column 13: expected ',' or ']', but got '<stream end>'",
     "training:\n\tmomentum: 1": "line 10, column 1: found character '\\t' that cannot start any token",
     "seed: !!python/object/apply:os.getpid []": "line 9, column 7: the tag '!!python/object/apply:os.getpid' is not",
-    "training: &d {name: prostate, sites: *d}": "line 9, column 38: the alias *d is inside the block or list &d",
+    "training: &d {name: prostate, sites: *d}": "line 9, column 38: the alias *d is not allowed; write the value",
     "training: {yes: 1}": f"training.yes: unknown key. {KNOWN_TRAINING}",
     "training: {null: 1}": f"training.null: unknown key. {KNOWN_TRAINING}",
     "device: \x00": "character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
@@ -166,14 +170,14 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         load_text(FIVE_MISTAKES, "a.yaml")
     assert raised.value.sentences == (
         "a.yaml: data.root: expected text, got 7; put it in quotes",
-        "a.yaml: network.norm: must be one of instance, batch, got false; YAML reads yes, no, on and off as true and "
+        "a.yaml: network.norm: expected 'instance' or 'batch', got false; YAML reads yes, no, on and off as true and "
         "false, so put the word in quotes",
-        "a.yaml: method.alpha: must lie in [0, 0.5) or be one of auto, got 0.7",
+        "a.yaml: method.alpha: expected a number below 0.5 or 'auto', got 0.7",
         f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? {KNOWN_TRAINING}",
     )
-    with pytest.raises(UserError) as raised:  # blocks are compared once each is right
+    with pytest.raises(UserError) as raised:
         load_text(FIVE_MISTAKES.replace("root: 7", "root: x"), "a.yaml", ["training.betas=[1, 2]", "seed=x"])
-    assert [sentence.split(": expected")[0].split(": must")[0] for sentence in raised.value.sentences[:6]] == [
+    assert [sentence.split(": expected")[0] for sentence in raised.value.sentences] == [
         "a.yaml: network.norm",
         "a.yaml: method.alpha",
         "--set seed=x: seed",
@@ -181,19 +185,27 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         "--set training.betas=[1, 2]: training.betas[1]",
         f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? {KNOWN_TRAINING}",
     ]
-    assert raised.value.sentences[6] == ("a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC")
+    right = (
+        FIVE_MISTAKES.replace("root: 7", "root: x")
+        .replace("norm: no", "")
+        .replace("0.7", "0.1")
+        .replace("learnig", "learning")
+    )
+    with pytest.raises(UserError) as raised:  # blocks are compared once each is right
+        load_text(right, "a.yaml")
+    assert str(raised.value) == "a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC"
 
 
 def test_settings_made_in_python_are_checked_too():
     with pytest.raises(ValueError) as raised:
         dataclasses.replace(read().training, batch_size=0, optimizer="adm")
     assert str(raised.value) == (
-        "optimizer must be one of adam, sgd, got 'adm'. Did you mean 'adam'?\n"
-        "batch_size must lie in [1, 1000000], got 0"
+        "optimizer: expected 'adam' or 'sgd', got the text 'adm'. Did you mean 'adam'?\n"
+        "batch_size: expected a number of at least 1, got 0"
     )
-    with pytest.raises(ValueError, match=r"^alpha must lie in \[0, 0.5\) or be one of auto, got 0.7$"):
+    with pytest.raises(ValueError, match="^alpha: expected a number below 0.5 or 'auto', got 0.7$"):
         ELCFS(alpha=0.7)
-    with pytest.raises(ValueError, match="^seed must be at least 0, got -1$"):
+    with pytest.raises(ValueError, match="^seed: expected a number of at least 0, got -1$"):
         dataclasses.replace(read(), seed=-1)
 
 
@@ -228,11 +240,11 @@ def test_a_missing_key_or_block_says_what_belongs_there():
     for block in ("data", "network", "method"):
         with pytest.raises(UserError, match=f"^a.yaml: {block}.name: missing; expected one of "):
             load_text(GOOD.replace(f"{block}:\n", f"{block}:\n#"), "a.yaml")
-    with pytest.raises(UserError, match="^a.yaml: data.root: missing; expected text$"):
+    with pytest.raises(UserError, match="^a.yaml: data.root: missing; add it$"):
         load_text(GOOD.replace("  root: data/x\n", ""), "a.yaml")
     with pytest.raises(UserError) as raised:
         load_text("seed: 1", "a.yaml")
-    sentence = "a.yaml: {}: missing; expected a block of keys and values"
+    sentence = "a.yaml: {}: missing; add it"
     assert raised.value.sentences == tuple(sentence.format(block) for block in ("data", "network", "method"))
 
 
@@ -327,9 +339,9 @@ def test_overrides_reach_blocks_that_the_file_lacks_and_nothing_is_empty_text():
 
 BAD_OVERRIDES = {
     "training.batch_size=many": "training.batch_size: expected a whole number, got the text 'many'",
-    "training.learning_rate=-1": "training.learning_rate: must be above 0, got -1",
+    "training.learning_rate=-1": "training.learning_rate: expected a number above 0, got -1",
     "training.lr=1": f"training.lr: unknown key. {KNOWN_TRAINING}",
-    "data.sites=A,B": "data.sites: expected a list of texts, got the text 'A,B'; write it as [a, b]",
+    "data.sites=A,B": "data.sites: expected a list, got the text 'A,B'; write it as [a, b]",
     "data.sites=[A, 1]": "data.sites[1]: expected text, got 1; put it in quotes",
     "batch_size": "expected key=value, such as --set training.batch_size=8",
     "=3": "expected key=value, such as --set training.batch_size=8",
@@ -344,7 +356,9 @@ BAD_OVERRIDES = {
 @pytest.mark.parametrize("override", BAD_OVERRIDES)
 def test_a_bad_override_is_named_instead_of_the_file(override):
     assert complaint("seed: 1", override).startswith(f"--set {override}: {BAD_OVERRIDES[override]}")
-    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith("a.yaml: training.momentum: must")
+    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith(
+        "a.yaml: training.momentum: expected"
+    )
 
 
 def test_a_preset_comes_first_and_written_keys_after():
@@ -375,7 +389,7 @@ def test_changing_a_config_keeps_the_rest_but_another_method_starts_from_its_own
 def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
     """The file has data.root; the override dropped it."""
     override = "data.name=hospitals_for_test.Clinics"
-    assert complaint("", override) == f"--set {override}: data.root: missing; expected text"
+    assert complaint("", override) == f"--set {override}: data.root: missing; add it"
     assert read("", override, "data.root=data/y").data.root == "data/y"
 
 
@@ -389,11 +403,11 @@ def test_difference_lists_what_changed_by_key():
 
 CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
 BAD_CLIENTS = {
-    "federation.clients=-1": "must lie in [0, 1000000], got -1",
-    "federation.partition=dirichle": "must be one of domains, heterogeneous, dirichlet, got 'dirichle'. Did you mean",
-    "federation.mixing=1.5": "must lie in [0, 1], got 1.5",
-    "federation.concentration=0": "must be above 0, got 0",
-    "federation.min_images=0": "must be at least 1, got 0",
+    "federation.clients=-1": "expected a number of at least 0, got -1",
+    "federation.partition=dirichle": "expected 'domains', 'heterogeneous' or 'dirichlet', got the text 'dirichle'. Did",
+    "federation.mixing=1.5": "expected a number of at most 1, got 1.5",
+    "federation.concentration=0": "expected a number above 0, got 0",
+    "federation.min_images=0": "expected a number of at least 1, got 0",
     "federation.clients=0": "is dirichlet, which has no effect without clients above 0; set that too, or leave",
     "federation.mixing=0.5": "is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave",
     "federation.validation_site=UCL": "'UCL' is the unseen site, which must not choose the round; name another site",

@@ -7,7 +7,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medfed.config import strict_yaml
 from medfed.core.errors import UserError
 from medfed.datasets import dicom_names
 from medfed.datasets.collections import camelyon17, pacs
@@ -97,16 +96,3 @@ def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, word
 def test_columns_that_are_not_read_may_be_repeated(tmp_path):
     (tmp_path / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
     assert read_table(tmp_path / "a.csv").iloc[0]["image"] == "x"
-
-
-@pytest.mark.parametrize("kind", ["[{}]", "{{{}}}"])
-def test_aliases_do_not_repeat_values_without_end(monkeypatch, kind):
-    text = "a: &a x\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True):
-        items = ", ".join(f"*{old}" if kind[0] == "[" else f"k{n}: *{old}" for n in range(9))
-        text += f"{new}: &{new} {kind.format(items)}\n"
-    with pytest.raises(UserError, match="c.yaml: line [56], column 4: the aliases repeat more than 10,000 values"):
-        strict_yaml.parse(text + "sites: *i\n", "c.yaml")
-    assert strict_yaml.parse("a: &a [1, 2]\nb: [*a, *a]\n", "")["b"] == [[1, 2], [1, 2]]
-    monkeypatch.setattr(strict_yaml, "MAX_REPEATED_VALUES", 50)
-    assert len(strict_yaml.parse(f"[{'1, ' * 100}]", "")) == 100, "without an alias, only the size counts"

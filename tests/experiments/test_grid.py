@@ -85,7 +85,7 @@ def test_the_folder_of_a_method_without_settings_is_its_name(config):
         (["method.gamma=0,[1"], ("--vary method.gamma=[1", "line 1")),
         (["method.gamma=0", "method.gamma=1"], ("method.gamma is varied twice",)),
         (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
-        (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: must be at least 0",)),
+        (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: expected a number of at least 0",)),
         (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
         (["method.name=elcfs,fedavg"], ("--vary method.name: method.name cannot be varied", "--methods")),
         (["seed=1,2"], ("--vary seed: seed cannot be varied", "--seeds")),
@@ -93,7 +93,10 @@ def test_the_folder_of_a_method_without_settings_is_its_name(config):
         (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
         (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
         (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
-        (["federation.participating=0,1"], ("participating=0: federation.participating: must be at least 1",)),
+        (
+            ["federation.participating=0,1"],
+            ("participating=0: federation.participating: expected a number of at least 1",),
+        ),
         (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
     ],
 )

@@ -157,10 +157,10 @@ def test_a_quorum_that_no_round_could_reach_is_refused_before_the_first(toy, fed
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"quorum": -1}, "quorum must be at least 0, got -1"),
-        ({"quorum": 3, "clients_per_round": 2}, r"quorum must be at most clients_per_round \(2\), got 3"),
-        ({"on_bad_update": "ignore"}, "on_bad_update must be one of stop, drop, got 'ignore'"),
-        ({"largest_change": 0.5}, "largest_change must be at least 1, or null, got 0.5"),
+        ({"quorum": -1}, "quorum: expected a number of at least 0, got -1"),
+        ({"quorum": 3, "clients_per_round": 2}, r"quorum: must be at most clients_per_round \(2\), got 3"),
+        ({"on_bad_update": "ignore"}, "on_bad_update: expected 'stop' or 'drop', got the text 'ignore'"),
+        ({"largest_change": 0.5}, "largest_change: expected a number of at least 1, got 0.5"),
     ],
 )
 def test_invalid_settings_are_refused(settings, sentence):

@@ -143,7 +143,7 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
         ("a network in a file beside it", SMALL_UNET, "{name: evil.Thing}"),
         ("a dataset in a file beside it", data_block, "{name: evil.Thing, "),
         ("an engine in a file beside it", "rounds: 2", "rounds: 2, engine: evil.Thing"),
-        ("YAML aliases that multiply", "seed: 3", "a: &a [1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nseed: [*b,*b]"),
+        ("YAML aliases that multiply", "seed: 3", "a: &a [1,1]\nseed: [*a,*a]"),
         ("YAML that is nested deeply", "seed: 3", "seed: " + 10_000 * "["),
     ]:
         found[f"config: {words}"] = partial(config_of, root=root, old=old, new=new, evil__py=CODE)

@@ -142,11 +142,11 @@ def test_an_image_size_that_does_not_fit_is_rejected(settings, wrong, right, exp
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (lambda: UNet(features=(4, 4)), r"features: expected a list of 6 whole numbers, got 2: \[4, 4\]"),
-        (lambda: UNet(norm="layer"), "norm must be"),
-        (lambda: ElcfsUNet(width=0), "width must be"),
-        (lambda: EfficientNetLite(dropout=1.0), r"dropout must lie in \[0, 1\), got 1.0"),
-        (lambda: ResidualNetwork(depth=20), "one of 10, 18, 34, 50, got 20"),
+        (lambda: UNet(features=(4, 4)), r"features\[2\]: missing"),
+        (lambda: UNet(norm="layer"), "norm: expected"),
+        (lambda: ElcfsUNet(width=0), "width: expected"),
+        (lambda: EfficientNetLite(dropout=1.0), "dropout: expected a number below 1, got 1.0"),
+        (lambda: ResidualNetwork(depth=20), "expected 10, 18, 34 or 50, got 20"),
         (lambda: ResidualNetwork(width=0), "at least 1"),
         (lambda: ResidualNetwork(embedding_size=-1), "at least 0"),
     ],

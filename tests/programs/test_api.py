@@ -162,19 +162,25 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
     [
         ({"methods": ["elcf"]}, "methods=elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
         ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
-        ({"methods": []}, "methods must have at least 1 entry, got \\[\\]"),
+        ({"methods": []}, "methods: expected a list of length 1 or more, got \\[\\]"),
         ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
-        ({"methods": [{"name": "fedprox", "mu": -1}]}, "methods=fedprox:mu=-1: method.mu: must be at least 0, got -1"),
+        (
+            {"methods": [{"name": "fedprox", "mu": -1}]},
+            "methods=fedprox:mu=-1: method.mu: expected a number of at least 0, got -1",
+        ),
         ({"sites": ["Mars"]}, "sites=Mars: no such site"),
-        ({"sites": "UCL"}, "sites: expected a list of texts or null, got the text 'UCL'"),
-        ({"sites": []}, "sites must have at least 1 entry"),
-        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"sites": "UCL"}, "sites: expected a list, got the text 'UCL'"),
+        ({"sites": []}, "sites: expected a list of length 1 or more"),
+        ({"seeds": 0}, "seeds: expected a number of at least 1, got 0"),
         ({"seeds": [1, 2]}, "seeds: expected a whole number, got \\[1, 2\\]"),
         ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),
         ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
         ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
         ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
-        ({"vary": {"training.batch_size": [np.int64(0)]}}, "vary training.batch_size=0: training.batch_size: must lie"),
+        (
+            {"vary": {"training.batch_size": [np.int64(0)]}},
+            "vary training.batch_size=0: training.batch_size: expected a",
+        ),
         ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
         ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
         ({"resume": 1}, "resume: expected true or false, got 1"),
@@ -198,27 +204,22 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
         (lambda config: load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
         (lambda config: load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
         (lambda config: load_config(config, {"data.root": "a\0b"}), "data.root: expected a text without the char"),
-        (lambda config: load_config(config, seed=10**30), "the config: seed: .*at most 18 digits"),
+        (lambda config: load_config(config, seed=10**30), "changed setting seed=10*: seed: expected a number below"),
         (lambda config: load_config(config, method=Training()), 'method: expected .* method={"name": "fedprox", '),
         (lambda config: load_config(config, federation=None), "federation: expected settings by name, .*, got nothing"),
         (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
         (lambda config: medfed.run(config, out=""), "out: expected the path of a folder, or None, got the text ''"),
         (lambda config: medfed.load_run(None), "folder: expected the path of a run's folder, got nothing"),
         (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
-        (lambda config: replace(config, seed=-1), "seed must be at least 0, got -1"),
-        (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an object of the class Fe"),
+        (lambda config: replace(config, seed=-1), "seed: expected a number of at least 0, got -1"),
+        (lambda config: replace(config, seed=2**63), "seed: expected a number below .*, got 9223372036854775808"),
+        (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an instance of Federation"),
         (lambda config: leave_two_sites_out(config, ["fedavg"], pairs=["UCL/HK"]), "pairs.0.: expected .* 'UCL/HK'"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence_that_names_it(config, call, sentence):
     with pytest.raises(medfed.UserError, match=f"^{sentence}"):
         call(config)
-
-
-def test_a_config_that_could_not_be_read_back_is_refused_before_training(config, tmp_path):
-    with pytest.raises(medfed.UserError, match="seed: expected a whole number.*at most 18 digits"):
-        medfed.run(replace(config, seed=2**63), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_method_that_was_replaced_in_python_does_not_keep_the_preset_of_the_other_one(config):
@@ -292,7 +293,7 @@ def test_a_path_that_exists_is_used_before_a_config_of_the_same_name(tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert api.find_config("prostate").name == "prostate.yaml"
     (tmp_path / "fundus").mkdir()
-    with pytest.raises(medfed.UserError, match="^fundus: is a folder; .* comes with medfed is .*fundus.yaml"):
+    with pytest.raises(medfed.UserError, match="^fundus: Is a directory; .* comes with medfed is .*fundus.yaml"):
         load_config("fundus")
     (tmp_path / "prostate").write_text("seed: 1\n")
     assert api.find_config("prostate") == Path("prostate")

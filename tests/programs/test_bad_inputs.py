@@ -43,12 +43,14 @@ def test_a_config_that_is_not_a_text_file(user):
     user.config.write_text("")
     user.refused_before_training("tiny.yaml: is empty; expected the blocks data, network and method")
     user.config.write_bytes("seed: 3 # \u00e9".encode("latin-1"))
-    user.refused_before_training("tiny.yaml: not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8")
+    user.refused_before_training(
+        "tiny.yaml: not UTF-8 text ('utf-8' codec can't decode byte 0xe9 in position 10: ", "; save it as UTF-8"
+    )
     user.config.unlink()
-    user.refused_before_training("tiny.yaml: no such file; expected a YAML file. Did you mean")
+    user.refused_before_training("tiny.yaml: No such file or directory; expected a YAML file. Did you mean")
     user.config.mkdir()
-    user.refused_before_training("tiny.yaml: is a folder; expected a YAML file")
-    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "data has no YAML file; go to")
+    user.refused_before_training("tiny.yaml: Is a directory; expected a YAML file")
+    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "No such file", "Correct the path")
 
 
 @pytest.mark.parametrize(

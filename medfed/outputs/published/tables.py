@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from medfed.config import strict_yaml, validation
+from medfed.config import strict_yaml
+from medfed.core.bounds import load_settings
 
 FOLDER = Path(__file__).parent
 DIRECTIONS = ("higher", "lower")
@@ -104,4 +105,4 @@ def load_table(name: str) -> PublishedTable:
     """The published table of a name such as "ccst_table_1"; UserError if it is unknown or its file is wrong."""
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
-    return validation.load_settings(PublishedTable, document, str(path))
+    return load_settings(PublishedTable, document, str(path))
