@@ -48,8 +48,8 @@ def _init(args: argparse.Namespace) -> int:
     if args.unseen == "":
         raise UserError("--unseen: expected the name of a site")
     from medfed.cli.progress import ProgressBar
+    from medfed.datasets.collections.folder import Folder
     from medfed.planning.initialise import write_config
-    from medfed.planning.writing import count, describe
 
     written = write_config(
         args.folder,
@@ -60,14 +60,18 @@ def _init(args: argparse.Namespace) -> int:
         args.dataset,
         progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),
     )
-    plan = written.plan
-    print("The images:", *written.files, sep="\n")
-    print("\nThe sites that train:", *describe(written.fingerprint), sep="\n")
+    data = written.config.data
+    print("The images:")
+    for site in data.site_names():
+        source = f", {data.source_of(site)}" if isinstance(data, Folder) else ""
+        n_images = len(data.contents.cases[site])
+        print(f"  {site}: {n_images} image{'s' * (n_images != 1)}{source}")
+    print(f"\nThe sites that train:\n{written.summary}")
     for note in written.notes:
         print(f"Note: {note}.")
     print(
-        f"\nPlan: images of {written.config.data.image_size} pixels, {plan.whole_steps} training steps at "
-        f"{count(len(plan.site_steps), 'site')}; the config explains every value."
+        f"\nPlan: images of {data.image_size} pixels, {written.plan.whole_steps} training steps of "
+        f"the sites {', '.join(written.plan.site_steps)}; the config explains every value."
     )
     print(f"Check all files first: {_check_command(args)}")
     print(f"Train: python -m medfed.train {shlex.quote(str(args.out))}")
