@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -43,9 +43,9 @@ class Contents:
     """
 
     cases: dict[str, list[Case]] = field(default_factory=dict)
-    problems: dict[str, list[Problem]] = field(default_factory=dict)
+    problems: defaultdict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
     classes: tuple[str, ...] = ()
-    warnings: dict[str, list[Problem]] = field(default_factory=dict)
+    warnings: defaultdict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
     unread: list[Problem] = field(default_factory=list)
 
 
@@ -174,12 +174,12 @@ class Dataset:
         if not contents.cases:
             found = f"the folder '{self.root}' contains no site; expected {self.card.layout}"
             nothing = Problem("folder without a site", "data.root", found, self._help())
-            raise join_problems(contents.problems.get("") or [nothing, *contents.unread])
+            raise join_problems(contents.problems[""] or [nothing, *contents.unread])
         if len(contents.cases) > MAX_SITES:
-            raise UserError(
-                f"{self.root}: found {len(contents.cases):,} sites, such as '{next(iter(contents.cases))}'; expected "
-                f"at most {MAX_SITES:,}; if these are patients or images, correct the field {{site}} of data.image"
-            )
+            first = next(iter(contents.cases))
+            found = f"found {len(contents.cases):,} sites, such as '{first}'; expected at most {MAX_SITES:,}"
+            cure = "if these are patients or images, correct the field {site} of data.image"
+            raise Problem("too many sites", self.root, found, cure)
         try:
             site_names.check(contents.cases)
         except ValueError as error:
@@ -191,7 +191,7 @@ class Dataset:
     def _check_site(self, site: str, contents: Contents) -> None:
         """Sort the cases of a site by their names, and add the problems with the names and the missing classes."""
         cases = contents.cases[site]
-        problems = contents.problems.setdefault(site, [])
+        problems = contents.problems[site]
         for path in dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path)):
             found = "the file name is not valid UTF-8, so tables cannot contain it"
             problems.append(Problem("name that is not UTF-8", printable_path(path), found, "rename the file"))
@@ -205,7 +205,7 @@ class Dataset:
         usable = [case for case in cases if all(map(has_utf8_name, case.files))]
         contents.cases[site] = sorted(usable, key=lambda case: case.name)
         labels = {case.label for case in cases}
-        contents.warnings.setdefault(site, []).extend(
+        contents.warnings[site].extend(
             Problem("no images of a class", site, f"no images of the class '{name}'", "check the names of the folders")
             for number, name in enumerate(contents.classes)
             if cases and number not in labels
@@ -222,7 +222,7 @@ class Dataset:
             if site in contents.cases and (other := folder_of.setdefault(site, folder)) != folder:
                 found = f"this folder and {files.root / other} are both the site {site}; expected one folder"
                 problem = Problem("two folders of a site", files.root / folder, found, "move one of them elsewhere")
-                contents.problems.setdefault(site, []).append(problem)
+                contents.problems[site].append(problem)
         return contents
 
     def scan_layouts(self, files: Files, layouts: Sequence[Layout]) -> Contents:
@@ -243,7 +243,7 @@ class Dataset:
                     seen |= {one.image, *(path for _, path in one.masks)}
                 else:
                     problem = Problem(one.kind, files.root / one.place, one.found, one.cure)
-                    contents.problems.setdefault(site, []).append(problem)
+                    contents.problems[site].append(problem)
                     seen.add(one.place)
         contents.classes = self.class_names_of(pairs)
         numbers = {folded(name): number for number, name in enumerate(contents.classes)}
@@ -254,13 +254,13 @@ class Dataset:
             try:
                 contents.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
             except UserError as error:
-                contents.problems.setdefault(site, []).append(as_problem(error, files.root / one.image))
+                contents.problems[site].append(as_problem(error, files.root / one.image))
         for site in contents.problems:
             if site:
                 contents.cases.setdefault(site, [])
         for path in files.outside:
             place = next((site for site in contents.cases if folded(path.split("/")[0]) == folded(site)), "")
-            contents.problems.setdefault(place, []).append(outside_problem(files.root / path, files.root))
+            contents.problems[place].append(outside_problem(files.root / path, files.root))
         left = [path for path in files.images if path not in seen]
         left += [path for path in files.slices if not seen.intersection(parents(path))]
         contents.unread = describe_unread(files.root, left, "no pattern matches them")
@@ -358,10 +358,8 @@ class Dataset:
             return self
         if self.if_missing == "phantom":
             return self.phantom().ensure_available(progress)
-        raise UserError(
-            f"data.root: the folder '{self.root}' does not exist{note_absolute(Path(self.root))}; expected "
-            f"{self._layout_and_help()}"
-        )
+        found = f"the folder '{self.root}' does not exist{note_absolute(Path(self.root))}; expected {self.card.layout}"
+        raise Problem("missing folder", "data.root", found, self._help())
 
     def site_names(self) -> list[str]:
         """Return the sorted names of the sites in use: those in the field `sites`, or all in `root` if it is empty.
@@ -371,10 +369,9 @@ class Dataset:
         names = sorted(self.contents.cases)
         if missing := [site for site in self.sites if site not in names]:
             if (folder := Path(self.root) / missing[0]).is_dir():
-                raise UserError(
-                    f"{folder}: the site {missing[0]} has no images; expected {self._layout_and_help()}; add its "
-                    "images, or list only the other sites in data.sites"
-                )
+                found = f"the site {missing[0]} has no images; expected {self.card.layout}"
+                cure = "add its images, or list only the other sites in data.sites"
+                raise Problem("site without images", folder, found, cure)
             suggestion = registry.suggestion(missing[0], names)
             raise UserError(f"data.sites: there is no site '{missing[0]}' in {self.root}. {suggestion}")
         return sorted(self.sites) or names
@@ -382,7 +379,7 @@ class Dataset:
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[Problem]]:
         """Return the cases of one site, sorted by `Case.name`, and the problems with the names and places of files."""
         contents = self.contents
-        return contents.cases[site], [*contents.problems.get("", ()), *contents.problems[site]]
+        return list(contents.cases[site]), contents.problems[""] + contents.problems[site]
 
     def cases(self, site: str) -> list[Case]:
         """Return the cases of one site, sorted by `Case.name`; UserError as in `cases_by_site`."""
@@ -409,11 +406,8 @@ class Dataset:
         """Return the names of the structures that a mask (S, H, W, D) does not show."""
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
-    def _layout_and_help(self) -> str:
-        """The end of an error's text: the expected layout of the folder, and where to read how to get the dataset."""
-        return f"{self.card.layout}; {self._help()}"
-
     def _help(self) -> str:
+        """Return where to read how to get the dataset."""
         name = registry.name_of("datasets", type(self))
         return f"`python -m medfed.data card {name}` explains how to get the dataset"
 

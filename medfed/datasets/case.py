@@ -52,8 +52,7 @@ class Case:
 
     @property
     def mask_path(self) -> Path:
-        """The path of the first mask; TypeError if there is none, because the case belongs to a classification
-        dataset."""
+        """The path of the first mask; TypeError for a case with a class."""
         if not self.masks:
             raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")
         return self.masks[0].path

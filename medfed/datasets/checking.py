@@ -57,7 +57,7 @@ def check_dataset(
         _ = dataset.intensity_range
     problems += check_masks.lost_problems(sites)
     problems += [] if others_take_part else check_masks.shown_nowhere(dataset.root, dataset.structures, sites)
-    warnings = [warning for site in ("", *cases_at) for warning in dataset.contents.warnings.get(site, ())]
+    warnings = [warning for site in ("", *cases_at) for warning in dataset.contents.warnings[site]]
     warnings += dataset.contents.unread
     warnings += _count_warnings(dataset, cases_at)
     warnings += [warning for site in sites for warning in _notice_warnings(site)]

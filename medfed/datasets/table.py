@@ -144,7 +144,7 @@ def find_table_cases(
             outside.add(name)
     numbers = {folded(name): number for number, name in enumerate(class_names)}
     for site, of_site in rows.groupby("site", sort=True):
-        contents.problems.setdefault(site, []).extend(_problems(path, site, of_site, existing, numbers))
+        contents.problems[site].extend(_problems(path, site, of_site, existing, numbers))
         files = {name: existing[name] for name in of_site["image"]}
         if listed := [name for name in (*files, *of_site["mask"].unique()) if name in outside]:
             contents.problems[site].append(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem
 from medfed.images.dicom_files import kind_of
 from medfed.images.file_names import (
     DOCUMENT_SUFFIXES,
@@ -62,7 +62,7 @@ class Files:
 def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = False) -> Files:
     """List all files below a folder; no image is opened, except to read the first bytes of files without a suffix.
 
-    UserError if folders lie more than 100 levels inside each other.
+    Raises a Problem if folders lie more than 100 levels inside each other.
     """
     images: list[str] = []
     slices: dict[str, int] = {}
@@ -71,10 +71,8 @@ def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = 
     while pending:
         inner = pending.pop()
         if inner.count("/") > MAX_DEPTH:
-            raise UserError(
-                f"{root / inner.split('/')[0]}: folders lie inside each other in it, {MAX_DEPTH} or more; expected a "
-                "folder for each site; remove or move the inner folders"
-            )
+            found = f"{MAX_DEPTH} or more folders lie inside each other; expected a folder for each site"
+            raise Problem("too deep", root / inner.split("/")[0], found, "remove or move the inner folders")
         with os.scandir(root / inner) as entries:
             for entry in entries:
                 if is_ignored(entry.name, ignored_names) or entry.name.lower().endswith(DOCUMENT_SUFFIXES):

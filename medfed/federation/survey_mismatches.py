@@ -161,32 +161,16 @@ def _labels(site: str, facts: Mapping[str, Facts], labels: Sequence[str], are_cl
         if own == 0 and any(known):
             having = ", ".join(other for other, fraction in others.items() if fraction)
             if are_classes:
-                yield Mismatch(
-                    site,
-                    "labels",
-                    f"no image belongs to the class '{label}'",
-                    f"{having} have such images",
-                    "check the names of the folders of this site; a site without a class teaches the model "
-                    "that it does not exist",
-                    is_severe=True,
-                )
+                found, elsewhere = f"no image belongs to the class '{label}'", f"{having} have such images"
+                advice = "check the names of its folders; a site without a class teaches that the class does not exist"
             else:
-                yield Mismatch(
-                    site,
-                    "labels",
-                    f"no mask shows the structure '{label}'",
-                    f"masks of {having} show it",
-                    "check the values in the masks of this site; its training would teach the model to predict nothing",
-                    is_severe=True,
-                )
+                found, elsewhere = f"no mask shows the structure '{label}'", f"masks of {having} show it"
+                advice = "check the values in its masks; its training would teach the model to predict nothing"
+            yield Mismatch(site, "labels", found, elsewhere, advice, is_severe=True)
         elif not are_classes and own and 1 - own > MANY_EMPTY and known and 1 - median(known) < FEW_EMPTY:
-            yield Mismatch(
-                site,
-                "empty masks",
-                f"{1 - own:.0%} of the masks do not show '{label}'",
-                f"{1 - median(known):.0%} at the other sites",
-                "check the masks of this site",
-            )
+            found = f"{1 - own:.0%} of the masks do not show '{label}'"
+            elsewhere = f"{1 - median(known):.0%} at the other sites"
+            yield Mismatch(site, "empty masks", found, elsewhere, "check the masks of this site")
 
 
 def _fraction(facts: Facts, name: str, are_classes: bool) -> float | None:
@@ -209,13 +193,8 @@ def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
         if len(facts) == 2:
             headers = _headers_of_two(site, facts, own, others, ratio)
         advice = f"{headers}; write mm, because distances such as HD95 would be wrong"
-    yield Mismatch(
-        site,
-        "spacing",
-        f"the median voxel has {_product(own)} mm",
-        f"{_product(others)} mm {_elsewhere(site, facts)}",
-        advice,
-    )
+    found, elsewhere = f"the median voxel has {_product(own)} mm", f"{_product(others)} mm {_elsewhere(site, facts)}"
+    yield Mismatch(site, "spacing", found, elsewhere, advice)
 
 
 def _unit(ratio: float) -> str:
@@ -245,13 +224,12 @@ def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     names = [f"{name}.p50" for name in SIZES[:2]]
     if max(_above_one(_ratio(site, facts, name)) for name in names) > MAX_SIZE_RATIO:
         own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
-        yield Mismatch(
-            site,
-            "size",
+        found, elsewhere = (
             f"the median image has {_product(own)} pixels",
             f"{_product(others)} {_elsewhere(site, facts)}",
-            "check whether the images were cropped; all are resized to data.image_size",
         )
+        advice = "check whether the images were cropped; all are resized to data.image_size"
+        yield Mismatch(site, "size", found, elsewhere, advice)
 
 
 def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: str) -> Iterator[Mismatch]:
@@ -261,23 +239,15 @@ def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: st
     if low is None or high is None:
         return
     ratio = _ratio(site, facts, high_name)
-    texts = [f"{low[place]:g} to {high[place]:g}" for place in (0, 1)]
     if _above_one(ratio) > limit:
-        yield Mismatch(
-            site,
-            "intensities",
-            f"typical images have {texts[0]}",
-            f"{texts[1]} {_elsewhere(site, facts)}",
-            f"{_times(ratio)} points to another unit, bit depth or export; {effect}",
-        )
+        advice = f"{_times(ratio)} points to another unit, bit depth or export; {effect}"
     elif abs(low[0] - low[1]) > MAX_OFFSET * (high[1] - low[1]) > 0:
-        yield Mismatch(
-            site,
-            "intensities",
-            f"typical images have {texts[0]}",
-            f"{texts[1]} {_elsewhere(site, facts)}",
-            f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images again",
-        )
+        advice = f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images again"
+    else:
+        return
+    found, elsewhere = (f"{low[place]:g} to {high[place]:g}" for place in (0, 1))
+    elsewhere = f"{elsewhere} {_elsewhere(site, facts)}"
+    yield Mismatch(site, "intensities", f"typical images have {found}", elsewhere, advice)
 
 
 def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
@@ -286,15 +256,11 @@ def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     others = [plane for other, plane in planes.items() if other != site]
     usual = max(sorted(set(others)), key=others.count, default="")
     if site in planes and usual and planes[site] != usual:
-        yield Mismatch(
-            site,
-            "stacking",
-            f"most volumes have {planes[site]} slices",
-            f"{usual} slices {_elsewhere(site, facts, 'are usual')}",
-            "medfed cuts every "
-            "volume into axial slices, which are coarse here; convert the volumes, or leave the site "
-            "out",
+        elsewhere = f"{usual} slices {_elsewhere(site, facts, 'are usual')}"
+        advice = (
+            "medfed cuts every volume into axial slices, which are coarse here; convert them, or leave the site out"
         )
+        yield Mismatch(site, "stacking", f"most volumes have {planes[site]} slices", elsewhere, advice)
 
 
 def _plane(facts: Facts) -> str:
@@ -325,13 +291,9 @@ def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iter
                 and abs(pair[0] - pair[1]) >= max(MIN_FLIP, MIN_FLIP_ERRORS * error)
                 and (abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1]))
             ):
-                yield Mismatch(
-                    site,
-                    "orientation",
-                    f"the centre of '{label}' is at {pair[0]:.2f} of the image",
-                    f"{pair[1]:.2f} {_elsewhere(site, facts)}",
-                    f"{axis} may be exchanged; look at the images, and correct their headers or flip them",
-                )
+                found = f"the centre of '{label}' is at {pair[0]:.2f} of the image"
+                advice = f"{axis} may be exchanged; look at the images, and correct their headers or flip them"
+                yield Mismatch(site, "orientation", found, f"{pair[1]:.2f} {_elsewhere(site, facts)}", advice)
 
 
 def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
@@ -341,14 +303,9 @@ def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Ite
         own, usual = _usual(site, facts, name) or (0.0, 0.0)
         is_inverted = (own - 0.5) * (usual - 0.5) < 0 and abs(own - usual) >= INVERTED_COVER
         if is_inverted or _above_one(_ratio(site, facts, name)) > MAX_COVER_RATIO:
-            advice = "the masks may be inverted" if is_inverted else "the masks may show another structure"
-            yield Mismatch(
-                site,
-                "covered share",
-                f"'{label}' covers {own:.0%} of a typical image",
-                f"{usual:.0%} {_elsewhere(site, facts)}",
-                f"{advice}; look at the masks",
-            )
+            advice = f"the masks may {'be inverted' if is_inverted else 'show another structure'}; look at the masks"
+            found = f"'{label}' covers {own:.0%} of a typical image"
+            yield Mismatch(site, "covered share", found, f"{usual:.0%} {_elsewhere(site, facts)}", advice)
 
 
 def _error_of_median(facts: Facts, number: int, spread: str) -> float:

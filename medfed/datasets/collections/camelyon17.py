@@ -105,7 +105,7 @@ class Camelyon17(Dataset):
         home, contents = self._home(), Contents(classes=CLASSES)
         for centre, rows in self._table(home / TABLE).groupby("center"):
             site = f"hospital_{centre + 1}"
-            cases, problems = contents.cases.setdefault(site, []), contents.problems.setdefault(site, [])
+            cases, problems = contents.cases.setdefault(site, []), contents.problems[site]
             slides = rows["patient"].map("patient_{:03d}_node_".format) + rows["node"].astype(str)
             places = "_x_" + rows["x_coord"].astype(str) + "_y_" + rows["y_coord"].astype(str)
             chosen = self._subset(rows.assign(name="patch_" + slides + places))
@@ -153,7 +153,7 @@ class Camelyon17(Dataset):
         if not self.follow_symlinks:
             check_table_inside(Path(self.root), path)
         if not path.is_file():
-            raise UserError(f"{path}: the file does not exist; expected {self._layout_and_help()}")
+            raise UserError(f"{path}: the file does not exist; expected {self.card.layout}; {self._help()}")
         try:
             types = dict.fromkeys(columns, "int64")
             table = pd.read_csv(path, usecols=lambda name: name in columns, dtype=types, encoding="utf-8-sig")

@@ -230,20 +230,21 @@ class Folder(Dataset):
             files = walk(root, self.ignored_names, self.follow_symlinks)
             contents = self.scan_layouts(files, self._layouts())
             starts_with_site = all(text.startswith("{site}/") for text in _texts(self.image or IMAGE))
-            if starts_with_site and not contents.problems.get(""):
+            if starts_with_site and not contents.problems[""]:
                 self._refuse_folders_without_images(root, contents)
         if len(contents.classes) == 1:
-            raise UserError(f"{self.root}: found only the class '{contents.classes[0]}'; expected at least two classes")
+            found = f"found only the class '{contents.classes[0]}'; expected at least two classes"
+            raise Problem("a single class", self.root, found, "add images of another class, or masks")
         series = {site: [case for case in cases if case.image.is_dir()] for site, cases in contents.cases.items()}
         if not self.sites and any(series.values()) and self.table is None:
             dicom_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
         for site, cases in contents.cases.items():
-            contents.problems.setdefault(site, []).extend(check_names.year_problems(root / site, cases))
+            contents.problems[site].extend(check_names.year_problems(root / site, cases))
             if self._at(site).patient_pattern is None:
                 shared = dicom_patients.shared_patient_warnings(site, series[site], self.ignored_names)
-                contents.warnings.setdefault(site, []).extend(shared)
+                contents.warnings[site].extend(shared)
             contents.cases[site] = self._hide_names(root, cases, series[site])
-        contents.warnings[""] = [*contents.warnings.get("", ()), *self._root_warnings(contents)]
+        contents.warnings[""] += self._root_warnings(contents)
         return contents
 
     def _root_warnings(self, contents: Contents) -> list[Problem]:
@@ -285,7 +286,7 @@ class Folder(Dataset):
             if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
                 found = f"not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
                 warning = Problem("columns that are not read", path, found, "rename or remove the columns")
-                contents.warnings.setdefault("", []).append(warning)
+                contents.warnings[""].append(warning)
             if values:
                 rows[path]["site"] = values["site"]
         contents.classes = self._classes_of_rows(rows)

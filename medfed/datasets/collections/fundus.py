@@ -95,7 +95,7 @@ class Fundus(Dataset):
         contents = super().scan()
         for site, cases in contents.cases.items():
             if self.published_split and any(not case.part for case in cases):
-                contents.problems.setdefault(site, []).append(
+                contents.problems[site].append(
                     Problem(
                         "no published split",
                         self.root,

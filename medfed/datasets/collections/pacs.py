@@ -64,7 +64,7 @@ class PACS(_Objects):
                 continue
             parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
             names = {case: case.image.relative_to(root).as_posix() for case in cases}
-            contents.problems.setdefault(site, []).extend(
+            contents.problems[site].extend(
                 Problem(
                     "image in no list",
                     case.image,
