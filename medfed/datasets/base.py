@@ -160,8 +160,8 @@ class Dataset:
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic; every result of a run then says so. False in the base class."""
-        return False
+        """Whether the images are synthetic, by a mark in their folder; every result of a run then says so."""
+        return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def with_stored_channels(self) -> Dataset:
         """Return this dataset with the number of image channels that its files have. The base class returns itself."""

@@ -23,15 +23,8 @@ class _Objects(Dataset):  # private, so that the registry lists no dataset of th
     standardise: Standardise = "imagenet"
 
     image_patterns: ClassVar[tuple[str, ...]] = ("{site}/{class}/{case}.*",)
-
-    @property
-    def channels(self) -> int:
-        return 3
-
-    @property
-    def intensity_range(self) -> tuple[float, float]:
-        """(0, 255), to which all 2-D image files are scaled when they are read."""
-        return 0.0, 255.0
+    channels = 3
+    intensity_range = (0.0, 255.0)
 
     def site_name(self, folder: str) -> str | None:
         """Return the name of a folder if it is one of the published domains, else None."""

@@ -77,24 +77,15 @@ class Camelyon17(Dataset):
         "hospital_4": 129838,
         "hospital_5": 146722,
     }
+    channels = 3
+    classes = CLASSES
+    intensity_range = (0.0, 255.0)
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
         """Return this dataset if the folder has the table of CAMELYON17-WILDS, else None."""
         has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
         return cls(root=str(root)) if has_table else None
-
-    @property
-    def channels(self) -> int:
-        return 3
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return CLASSES
-
-    @property
-    def intensity_range(self) -> tuple[float, float]:
-        return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
@@ -13,7 +12,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import Problem, UserError
 from medfed.datasets import nesting
-from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset
+from medfed.datasets.base import Contents, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.pairing import Pair
@@ -68,27 +67,10 @@ class Fundus(Dataset):
     image_patterns = ("{site}/images/{case}.*", "{site}/{part:train|test}/rois/image/{case}.*")
     mask_patterns = ("{site}/masks/{case}.*", "{site}/{part:train|test}/rois/mask/{case}.*")
     site_folders = SITES
-
-    @property
-    def channels(self) -> int:
-        return 3
-
-    @property
-    def structures(self) -> tuple[str, ...]:
-        return ("disc", "cup")
-
-    @property
-    def ratio_structures(self) -> tuple[str, str]:
-        """The inner and the outer structure of the cup-to-disc ratio."""
-        return ("cup", "disc")
-
-    @property
-    def intensity_range(self) -> tuple[float, float]:
-        return 0.0, 255.0
-
-    @property
-    def is_phantom(self) -> bool:
-        return (Path(self.root) / PHANTOM_MARK).is_file()
+    channels = 3
+    structures = ("disc", "cup")
+    ratio_structures = ("cup", "disc")
+    intensity_range = (0.0, 255.0)
 
     def scan(self) -> Contents:
         """As in `Dataset`; the published split needs the folders train and test at each site."""

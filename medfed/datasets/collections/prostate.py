@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from monai.data import MetaTensor
 
-from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.base import Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.images import reading
@@ -52,18 +51,8 @@ class Prostate(Dataset):
     image_patterns = ("{site}/{case:case[0-9]+}.nii*",)
     mask_patterns = ("{site}/{case:case[0-9]+}_segmentation.nii*",)
     site_folders = SITES
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    @property
-    def structures(self) -> tuple[str, ...]:
-        return ("prostate",)
-
-    @property
-    def is_phantom(self) -> bool:
-        return (Path(self.root) / PHANTOM_MARK).is_file()
+    channels = 1
+    structures = ("prostate",)
 
     def case_name(self, site: str, values: Mapping[str, str]) -> str:
         """Return the name of a case as the collection writes it at most sites, such as "Case00"."""
