@@ -112,8 +112,8 @@ def add_code_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="let the config name Python files of your own, such as my_methods.py in this folder, "
-        "which are then run; without it, only installed packages",
+        help="let the config name classes outside of medfed, such as my_methods.Mine in my_methods.py in this folder; "
+        "their code is then run",
     )
 
 

@@ -29,7 +29,7 @@ BLOCK_TITLES = {
     "method": "The federated method: how the sites train and how the coordinator combines their weights.",
 }
 NAME_MEANINGS = {
-    "datasets": "The dataset: a file of medfed/datasets or medfed/phantoms, or the dotted name of a class.",
+    "datasets": "The dataset: a file of medfed/datasets/collections or medfed/phantoms, or the dotted name of a class.",
     "networks": "The network: a file of medfed/networks, or the dotted name of a class.",
     "methods": "The method: a file of medfed/methods, or the dotted name of a class.",
 }

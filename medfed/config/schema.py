@@ -264,7 +264,7 @@ def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str
         sentence = "'source_validation' needs data.validation_ratio above 0, got 0"
         yield "federation.selection", sentence, "data.validation_ratio"
     try:
-        registry.require("engines", federation.engine)
+        registry.require(federation.engine, "engines")
     except UserError as error:
         yield "federation.engine", str(error)
 

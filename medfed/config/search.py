@@ -121,7 +121,7 @@ def _without_repeats(groups: list[Group]) -> list[Group]:
 def _outside(word: str, names: Iterable[str]) -> Group:
     """The settings of a class outside of medfed by its dotted name, or one setting if a key follows the name."""
     parts = word.split(".")
-    if not all(part.isidentifier() for part in parts) or registry.find_top_level(parts[0]) is None:
+    if not parts[0] or nearest(parts[0], names):
         raise _unknown(word, names, ())
     errors = []
     for name, key in ((word, ""), (".".join(parts[:-1]), parts[-1])):
@@ -135,7 +135,7 @@ def _outside(word: str, names: Iterable[str]) -> Group:
                 raise UserError(f"no setting '{key}' in {name}. {suggestion(key, group.settings)}")
             return _with_key(group, key) if key else group
     # A class is at most of one kind, so the sentences that it is none of the other kinds explain nothing.
-    reasons = [sentence for sentence in errors if " is no " not in sentence and "found none" not in sentence]
+    reasons = [sentence for sentence in errors if " is no " not in sentence]
     raise UserError(reasons[0] if reasons else f"'{word}' is no dataset, network or method")
 
 

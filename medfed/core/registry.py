@@ -1,45 +1,44 @@
 """Find the class for a name in a config: the name of a file is the name of its class, and no list is kept.
 
-The method `elcfs` is the class in `medfed/methods/elcfs.py`. The names are listed without importing the files, so that
-listing takes milliseconds.
+The method `elcfs` is the class in `medfed/methods/elcfs.py`. An installed package adds names as entry points, such as
+`mine = "mypackage.mymodule:MyMethod"` in the group `medfed.methods`. Listing the names imports none of the files.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
-import os
-import site
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from medfed.core.errors import UserError
 
 PACKAGE = Path(__file__).parent.parent
-KINDS = {  # folder: the word in messages, and the module and name of the base class
-    "methods": ("method", "medfed.federation.method", "Method"),
-    "datasets": ("dataset", "medfed.datasets.base", "Dataset"),
-    "networks": ("network", "medfed.networks.parts.base", "NetworkSettings"),
-    "engines": ("engine", None, "exchange"),  # a protocol: any class with this method is an engine
-    "mask_metrics": ("metric", "medfed.metrics.mask_metric", "MaskMetric"),
-    "class_metrics": ("metric", "medfed.metrics.class_metric", "ClassMetric"),
+
+
+class Kind(NamedTuple):
+    """What a config can name: the word in messages, the base class, and the folders with one file for each name."""
+
+    word: str
+    base: str
+    folders: tuple[str, ...]
+
+
+KINDS = {
+    "methods": Kind("method", "medfed.federation.method.Method", ("methods",)),
+    "datasets": Kind("dataset", "medfed.datasets.base.Dataset", ("datasets/collections", "phantoms")),
+    "networks": Kind("network", "medfed.networks.parts.base.NetworkSettings", ("networks",)),
+    "engines": Kind("engine", "medfed.federation.engine.Engine", ("engines",)),
+    "mask_metrics": Kind("metric", "medfed.metrics.mask_metric.MaskMetric", ("metrics/masks",)),
+    "class_metrics": Kind("metric", "medfed.metrics.class_metric.ClassMetric", ("metrics/classes",)),
 }
-FOLDERS = {  # folders that hold a kind, if they are not the folder of the same name; they hold no other modules
-    "datasets": ("datasets/collections", "phantoms"),
-    "mask_metrics": ("metrics/masks",),
-    "class_metrics": ("metrics/classes",),
-}
-_is_code_allowed = False  # whether a config may name code that is in no installed package; see `code_allowed`
+_is_code_allowed = False  # whether a config may name code outside of medfed and its plugins; see `code_allowed`
 
 
 def known_names(kind: str) -> dict[str, str]:
@@ -49,61 +48,55 @@ def known_names(kind: str) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str) -> type[Any]:
-    """Import and return the class of a known name, or of a dotted name that a config may have (`check_code`).
+    """Import and return the class of a known name, or of a dotted name, `package.module.Class`; UserError as `require`.
 
-    UserError, with the most similar known name, if there is no such class, or if a config may not name it.
+    Also a UserError if a class of this name cannot be imported or is of another kind.
     """
-    require(kind, name)
+    require(name, kind)
+    base = _import(KINDS[kind].base)
     if name in _files(kind):
-        return _only_class(kind, importlib.import_module(_module(_files(kind)[name])))
+        module = importlib.import_module(_module(_files(kind)[name]))
+        public = (
+            member
+            for name, member in vars(module).items()
+            if getattr(member, "__module__", "") == module.__name__ and name[0] != "_"
+        )
+        return next(member for member in public if isinstance(member, type) and issubclass(member, base))
     plugin = _plugins(kind).get(name)
-    target = _resolve(plugin.value.replace(":", ".") if plugin else name)
-    found = _only_class(kind, target) if isinstance(target, ModuleType) else target
-    if not (isinstance(found, type) and _belongs(kind, found)):
-        word, _, base = KINDS[kind]
-        raise UserError(f"'{name}' is no {word}; expected a class with {base} as its {_relation(kind)}")
+    found = _import(plugin.value.replace(":", ".") if plugin else name)
+    if not isinstance(found, type) or not issubclass(found, base) or found is base:
+        raise UserError(f"'{name}' is no {KINDS[kind].word}; expected a class derived from {KINDS[kind].base}")
     return found
 
 
-def require(kind: str, name: str) -> None:
-    """Check that a name is known or may be dotted, without importing it; UserError as in `resolve`."""
-    names = known_names(kind)
-    if name not in names and not is_dotted(name):
-        raise UserError(f"no {KINDS[kind][0]} '{name}'. {suggestion(name, names)}")
-    if name not in names:
-        check_code(name)
+def require(name: str, *kinds: str) -> None:
+    """UserError if a name is unknown in all kinds, or is dotted and may not be imported. Nothing is imported.
 
-
-def is_dotted(name: str) -> bool:
-    """Whether a name has the form `package.module.Class`."""
-    return "." in name and all(part.isidentifier() for part in name.split("."))
+    A config is data, and may come from anyone. A dotted name may stand for a class of medfed, or of a module that this
+    process has already imported; any other module would run when it is imported, which needs the flag `--allow-code`.
+    """
+    known = sorted({known_name for kind in kinds for known_name in known_names(kind)})
+    if name in known:
+        return
+    if "." not in name:
+        raise UserError(f"no {KINDS[kinds[0]].word} '{name}'. {suggestion(name, known)}")
+    is_loaded = name.startswith("medfed.") or name.rpartition(".")[0] in sys.modules
+    if not (is_loaded or _is_code_allowed):
+        raise UserError(
+            f"'{name}' would run code from outside of medfed; if you trust this code, add the flag --allow-code, or "
+            "import the module before, in a Python program"
+        )
 
 
 @contextmanager
 def code_allowed(is_allowed: bool = True) -> Iterator[None]:
-    """Let a config name code that is in no installed package (`--allow-code`); False changes nothing."""
+    """Let a config name any module that can be imported (`--allow-code`); False changes nothing."""
     global _is_code_allowed
     before, _is_code_allowed = _is_code_allowed, _is_code_allowed or is_allowed
     try:
         yield
     finally:
         _is_code_allowed = before
-
-
-def check_code(name: str) -> None:
-    """UserError if a dotted name needs the flag `--allow-code` and the flag is not set. Nothing is imported.
-
-    A config is data, and may come from anyone. The name may stand for code of medfed or of an installed package, or for
-    a module that this process has already imported. Any other file, such as one in the working directory, would run
-    when it is imported.
-    """
-    file = None if _is_code_allowed else _first_file_outside(name)
-    if file is not None:
-        raise UserError(
-            f"'{name}' would run the code in {file}, which belongs to no installed package; expected a class of medfed "
-            "or of an installed package; if you trust this file, add the flag --allow-code, or import the module "
-            "before, in a Python program"
-        )
 
 
 def file_of(kind: str, name: str) -> str:
@@ -175,16 +168,19 @@ def first_line(path: Path) -> str:
 
 def _files(kind: str) -> dict[str, Path]:
     """The Python files of a kind, by name."""
-    folders = [PACKAGE / folder for folder in FOLDERS.get(kind, (kind,))]
-    files = [file for folder in folders for file in folder.glob("*.py") if file.stem != "__init__"]
+    files = [
+        file for folder in KINDS[kind].folders for file in (PACKAGE / folder).glob("*.py") if file.stem != "__init__"
+    ]
     return {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
 
 
-@cache
 def _plugins(kind: str) -> dict[str, EntryPoint]:
     """The classes of a kind that installed packages offer, as entry points of the group `medfed.KIND`, by name."""
-    plugins = entry_points(group=f"medfed.{kind}")
+    plugins = _entry_points().select(group=f"medfed.{kind}")
     return {plugin.name: plugin for plugin in plugins if plugin.name not in _files(kind)}
+
+
+_entry_points = cache(entry_points)  # reading them takes 30 ms
 
 
 def _module(file: Path) -> str:
@@ -192,77 +188,14 @@ def _module(file: Path) -> str:
     return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 
-def _resolve(name: str) -> object:
-    """Return the module of a dotted name, or the object that its last part names in the module before it."""
+def _import(name: str) -> Any:
+    """Import the module of a dotted name, and return the object that the last part of the name stands for."""
+    module, _, attribute = name.rpartition(".")
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"'{name}' cannot be imported: {error}") from error
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"'{name}' cannot be imported: {error}; it must be installed or in this folder") from error
     except Exception as error:  # code from outside medfed may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = "" if isinstance(error, SyntaxError) else f" ({Path(frame.filename).name}, line {frame.lineno})"
         raise UserError(f"'{name}' cannot be imported: {describe_error(error)}{place}; correct the file") from error
-    module_name, _, attribute = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"'{name}' cannot be imported: {error}; it must be installed or in this folder") from error
-
-
-def find_top_level(name: str) -> ModuleSpec | None:
-    """Where a module or package outside of other packages is, without importing it; None if there is none.
-
-    Programs import from the current folder only with `--allow-code`. Here it counts in any case, so that an error can
-    name the file and the flag.
-    """
-    return importlib.util.find_spec(name) or PathFinder.find_spec(name, [os.getcwd()])
-
-
-def _first_file_outside(name: str) -> Path | None:
-    """The first file or folder in no installed package that the import of a dotted name would run, or None."""
-    folders = {PACKAGE, Path(site.getusersitepackages()), *map(Path, site.getsitepackages())}
-    folders |= {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}
-    parts, inside = name.split("."), None
-    for end in range(1, len(parts) + 1):
-        prefix = ".".join(parts[:end])
-        if prefix in sys.modules:  # its code has run
-            inside = getattr(sys.modules[prefix], "__path__", None)
-        else:
-            # The search in the folders of a package does not import the package.
-            spec = find_top_level(prefix) if end == 1 else PathFinder.find_spec(prefix, inside)
-            if spec is None:
-                return None  # an attribute of a module, or nothing
-            inside = spec.submodule_search_locations
-            files = [spec.origin] if spec.has_location and spec.origin else list(inside or ())
-            for file in map(Path, files):
-                if not any(file.is_relative_to(folder) for folder in folders):
-                    return file
-        if inside is None:
-            return None
-    return None
-
-
-def _only_class(kind: str, module: ModuleType) -> type[Any]:
-    """The only public class of a kind that a module defines; UserError if there is none or more than one."""
-    members = vars(module).values()
-    own = [member for member in members if isinstance(member, type) and member.__module__ == module.__name__]
-    found = [member for member in own if _belongs(kind, member) and member.__name__[0] != "_"]
-    if len(found) != 1:
-        names = ", ".join(member.__name__ for member in found) or "none"
-        raise UserError(f"module '{module.__name__}' must define exactly one public {KINDS[kind][0]}, found {names}")
-    return found[0]
-
-
-def _belongs(kind: str, member: type) -> bool:
-    """Whether a class is of a kind; the base class itself is not."""
-    _, module, base = KINDS[kind]
-    if module is None:
-        return hasattr(member, base)
-    base_class = getattr(importlib.import_module(module), base)
-    return issubclass(member, base_class) and member is not base_class
-
-
-def _relation(kind: str) -> str:
-    """What a class must have to be of a kind, for a message."""
-    return "method" if KINDS[kind][1] is None else "base class"

@@ -10,7 +10,7 @@ from medfed.datasets.base import Dataset, Standardise
 
 
 @dataclass(frozen=True)
-class _Objects(Dataset):  # private, so that the registry lists no dataset of this name
+class _Objects(Dataset):
     """Colour images of objects, found as `ROOT/DOMAIN/CLASS/NAME.jpg`; the domains are the sites. Grey images are
     repeated in three channels.
 

@@ -22,7 +22,7 @@ from medfed.engines.parts.site_store import SiteStore
 from medfed.engines.parts.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.parts.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.encoding import InvalidMessage
-from medfed.federation.engine import OnReply, OnStep
+from medfed.federation.engine import Engine, OnReply, OnStep
 from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error
 from medfed.federation.model_transfer import ReceivedWeights, weights_digest
 from medfed.federation.settings import Federation
@@ -34,7 +34,7 @@ FIRST_TRAINING_S = 2.0  # how much longer the first training of a process takes,
 
 
 @dataclass
-class InProcess:
+class InProcess(Engine):
     """Engine that runs all sites in this process, or in worker processes; the default for simulations.
 
     Args:

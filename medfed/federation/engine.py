@@ -5,8 +5,8 @@ The engines are in `medfed.engines`; a config chooses one by `federation.engine`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from torch import Tensor
 
@@ -16,8 +16,8 @@ OnReply = Callable[[str, str, int, int], None]  # called with (kind, site, repli
 OnStep = Callable[[str, int, int], None]  # called with (site, training step, steps of this round)
 
 
-class Engine(Protocol):
-    """Interface of an engine: it delivers requests to sites and returns their replies.
+class Engine(ABC):
+    """Base class of engines: it delivers requests to sites and returns their replies.
 
     Attributes:
         on_reply: called after each reply with (kind, site, number of replies so far, number of requests); or None.
@@ -31,18 +31,19 @@ class Engine(Protocol):
     on_step: OnStep | None
     work_s: float | None
 
+    @abstractmethod
     def sites(self) -> list[str]:
         """Return the sorted names of the sites that train; `exchange` also reaches the validation site."""
-        ...
 
+    @abstractmethod
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Deliver one request of this kind to each named site, wait, and return the replies, sorted by site.
 
         If a site could not reply, either its reply is of kind "failed" and says why, or the site is missing in the
         result.
         """
-        ...
 
+    @abstractmethod
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Give each site back what it kept after its last accepted round (`State.took_part`).
 
@@ -50,8 +51,7 @@ class Engine(Protocol):
         `weights`, those that they received last, so that a resumed run sends the same messages as an uninterrupted one;
         None leaves their weights as they are.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """End the processes of the sites and the connections to them; `exchange` must not be called afterwards."""
-        ...

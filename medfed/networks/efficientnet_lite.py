@@ -37,7 +37,7 @@ STRIDE = 32
 
 
 @dataclass(frozen=True)
-class _PretrainedLite(NetworkSettings):  # private, so that the registry lists no network of this name
+class _PretrainedLite(NetworkSettings):  # private: a file has one public network
     """Base class of the settings of a network with layers of EfficientNet-Lite0, whose weights may be pretrained."""
 
     pretrained: bool = True

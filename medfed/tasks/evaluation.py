@@ -53,7 +53,7 @@ class Evaluation:
             receives, whose slices have `data.image_size` pixels a side, as many papers do. Every table and figure shows
             them in additional columns. "none" scores on the grid of the image file only. For segmentation only.
         metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics`, or a dotted
-            name (`mypackage.mymetric`). Every table and figure shows them.
+            name (`mypackage.mymodule.MyMetric`). Every table and figure shows them.
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -80,24 +80,19 @@ class Evaluation:
                 "evaluation.tent to false, or evaluation.match to none",
                 "tent",
             )
-        known = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
         for name in dict.fromkeys(self.metrics):
             if self.metrics.count(name) > 1:
                 yield "metrics", f"'{name}' comes twice; leave one out"
-            elif name not in known and not registry.is_dotted(name):
-                yield "metrics", f"no metric '{name}'. {registry.suggestion(name, known)}"
-            elif name not in known:
-                try:
-                    registry.check_code(name)
-                except UserError as error:
-                    yield "metrics", str(error)
+            try:
+                registry.require(name, *METRIC_KINDS)
+            except UserError as error:
+                yield "metrics", str(error)
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
     """Create the metrics of `evaluation.metrics`, in the order of the names.
 
-    `kind` is "mask_metrics" or "class_metrics". A name is a file of `medfed/metrics` without `.py`, a dotted class such
-    as `mypackage.mymodule.MyMetric`, or its module if this defines only one metric.
+    `kind` is "mask_metrics" or "class_metrics".
     """
     found = []
     for name in names:

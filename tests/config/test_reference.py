@@ -151,7 +151,8 @@ def test_a_metric_an_engine_and_a_name_after_its_block_are_known(word, place):
         ("federation.round", "no setting 'round' in federation. Did you mean 'rounds'? Known: unseen_site, "),
         ("", "no block, name or setting ''."),
         (".alpha", "no block, name or setting '.alpha'."),
-        ("a.b.C", "no block, name or setting 'a.b.C'. Known: data, "),
+        ("elcsf.alpha", "no block, name or setting 'elcsf.alpha'."),
+        ("a.b.C", "'a.b.C' would run code from outside of medfed; "),
     ],
 )
 def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):

@@ -55,9 +55,9 @@ def plugin(tmp_path, monkeypatch):
     entry = "[medfed.datasets]\nspleens = our_plugin:Spleens\n"
     (tmp_path / "installed" / "our_plugin-1.dist-info" / "entry_points.txt").write_text(entry)
     monkeypatch.syspath_prepend(tmp_path / "installed")
-    registry._plugins.cache_clear()
+    registry._entry_points.cache_clear()
     yield
-    registry._plugins.cache_clear()
+    registry._entry_points.cache_clear()
     sys.modules.pop("our_plugin", None)
 
 

@@ -107,7 +107,8 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(
     monkeypatch.setattr(boxes, "save_png", save_and_note_labels)
     config = tmp_path / "c.yaml"
     text = tiny_yaml(small_phantom).replace("elcfs, alpha: 0.1, min_patients: 1", "fedavg")
-    config.write_text(text.replace("rounds: 2", "rounds: 1") + "evaluation: {metrics: [lab.volume_error]}\n")
+    metric = "evaluation: {metrics: [lab.volume_error.RelativeVolumeError]}\n"
+    config.write_text(text.replace("rounds: 2", "rounds: 1") + metric)
     out = tmp_path / "out"
     flags = ["--leave-one-site-out", "--sites", "UCL", "--quiet", "--out", str(out)]
     with drawn_figures():
@@ -156,7 +157,7 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(
 
 def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
     """Of two classes, the true one is always among the two most probable."""
-    scoring = Classification(("a", "b"), 1, 8, Evaluation(metrics=("lab.top_two",))).scoring
+    scoring = Classification(("a", "b"), 1, 8, Evaluation(metrics=("lab.top_two.TopTwo",))).scoring
     for seed in (0, 1):
         rows = class_rows(["A", "B"], "C")
         path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
@@ -179,14 +180,17 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
         ("volume_eror", "no metric 'volume_eror'. "),
         ("hd59", "no metric 'hd59'. Did you mean 'hd95'? Known: accuracy, assd, auroc"),
         ("auroc", "no metric 'auroc'. Known: assd, dice, hd, hd95, hd95_pooled"),
-        ("lab.missing", "'lab.missing' cannot be imported"),
-        ("lab.nameless", "lab.nameless.RelativeVolumeError: does not define its name"),
-        ("lab.no_worst", "lab.no_worst.RelativeVolumeError: does not define its finite worst"),
-        ("lab.nan_worst", "lab.nan_worst.RelativeVolumeError: does not define its finite worst"),
-        ("lab.another_dice", "its column 'dice' exists already"),
-        ("lab.a_count", "its column 'n_missed' exists already"),
-        ("lab.one_limit", "lab.one_limit.RelativeVolumeError: "),
-        ("lab.broken", "'lab.broken' cannot be imported: RuntimeError: no licence"),
+        ("lab.missing.RelativeVolumeError", "'lab.missing.RelativeVolumeError' cannot be imported"),
+        ("lab.nameless.RelativeVolumeError", "lab.nameless.RelativeVolumeError: does not define its name"),
+        ("lab.no_worst.RelativeVolumeError", "lab.no_worst.RelativeVolumeError: does not define its finite worst"),
+        ("lab.nan_worst.RelativeVolumeError", "lab.nan_worst.RelativeVolumeError: does not define its finite worst"),
+        ("lab.another_dice.RelativeVolumeError", "its column 'dice' exists already"),
+        ("lab.a_count.RelativeVolumeError", "its column 'n_missed' exists already"),
+        ("lab.one_limit.RelativeVolumeError", "lab.one_limit.RelativeVolumeError: "),
+        (
+            "lab.broken.RelativeVolumeError",
+            "'lab.broken.RelativeVolumeError' cannot be imported: RuntimeError: no licence",
+        ),
         ("dice, dice", "'dice' comes twice"),
     ],
 )

@@ -23,7 +23,7 @@ from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
 from medfed.engines.flare.process import FlareProcess
 from medfed.engines.flare.shared_kit import sites_with_shared_kits
-from medfed.federation.engine import OnReply, OnStep
+from medfed.federation.engine import Engine, OnReply, OnStep
 from medfed.federation.message import FAILED, Message
 from medfed.federation.settings import Federation
 
@@ -34,7 +34,7 @@ N_STOP_POLLS = 10
 
 
 @dataclass
-class FlareEngine:
+class FlareEngine(Engine):
     """Engine of a coordinator whose sites run elsewhere and are reached through NVIDIA FLARE.
 
     Args:
