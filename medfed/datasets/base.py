@@ -245,7 +245,7 @@ class Dataset:
                     problem = Problem(one.kind, files.root / one.place, one.found, one.cure)
                     contents.problems[site].append(problem)
                     seen.add(one.place)
-        contents.classes = self.class_names_of(pairs)
+        contents.classes = self.class_names_of((site, one.fields.get("class", "")) for site, one in pairs)
         numbers = {folded(name): number for number, name in enumerate(contents.classes)}
         for site, one in pairs:
             label = numbers.get(folded(one.fields.get("class", "")))
@@ -273,12 +273,12 @@ class Dataset:
         names = {folded(name): site for site, folders in self.site_folders.items() for name in folders}
         return names.get(folded(folder))
 
-    def class_names_of(self, pairs: Iterable[tuple[str, Pair]]) -> tuple[str, ...]:
-        """Return the values of the field `class` at the sites in use, in alphabetical order."""
+    def class_names_of(self, classes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+        """Return the classes of the sites in use in alphabetical order, given the site and class ("") of each image."""
         spelling: dict[str, str] = {}
-        for site, one in pairs:
-            if "class" in one.fields and (not self.sites or site in self.sites):
-                spelling.setdefault(folded(one.fields["class"]), one.fields["class"])
+        for site, name in classes:
+            if name and (not self.sites or site in self.sites):
+                spelling.setdefault(folded(name), name)
         return tuple(sorted(spelling.values()))
 
     def make_case(self, root: Path, site: str, one: Pair, label: int | None) -> Case:

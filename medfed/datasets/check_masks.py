@@ -34,13 +34,6 @@ def lost_problem(site: str, n_lost: int, n_masks: int) -> Problem | None:
     )
 
 
-def lost_problems(sites: Sequence[CheckedSite]) -> list[Problem]:
-    """Return the problem of each site whose masks all have the notice `LOST`."""
-    n_lost = [sum(LOST in case.notices for case in site.cases) for site in sites]
-    found = [lost_problem(site.name, n, len(site.cases)) for site, n in zip(sites, n_lost)]
-    return [problem for problem in found if problem]
-
-
 def shown_nowhere(root: str, structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:
     """Return the problem that no mask of any site shows some of the structures; none if some masks cannot be read."""
     if not any(site.cases for site in sites) or any(len(site.cases) < site.n_cases for site in sites):

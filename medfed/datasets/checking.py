@@ -19,6 +19,7 @@ from medfed.datasets.check_groups import as_problem
 from medfed.datasets.check_report import CheckedCase, CheckedSite, DatasetReport
 from medfed.datasets.duplicates import file_sha256, find_duplicates
 from medfed.datasets.splits import split
+from medfed.images.mask_colours import LOST
 
 
 @cpu_threads(1)
@@ -55,7 +56,10 @@ def check_dataset(
     sites = [CheckedSite(site, len(cases_at[site]), tuple(of_site)) for site, of_site in checked.items()]
     with _collect(problems, Path(dataset.root)):
         _ = dataset.intensity_range
-    problems += check_masks.lost_problems(sites)
+    for site in sites:
+        n_lost = sum(LOST in case.notices for case in site.cases)
+        if problem := check_masks.lost_problem(site.name, n_lost, len(site.cases)):
+            problems.append(problem)
     problems += [] if others_take_part else check_masks.shown_nowhere(dataset.root, dataset.structures, sites)
     warnings = [warning for site in ("", *cases_at) for warning in dataset.contents.warnings[site]]
     warnings += dataset.contents.unread

@@ -13,7 +13,7 @@ from medfed.federation.survey import (
     COVER,
     IMAGES,
     INTENSITIES,
-    INTENSITY_LIMITS,
+    LIMITS,
     MEASURED,
     MIN_QUANTILE_PATIENTS,
     ORIENTATION,
@@ -61,7 +61,7 @@ def site_facts(
         if len({case.patient for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
             quantiles = np.quantile(list(values.values()), list(QUANTILES.values()))
             if name in INTENSITIES:
-                quantiles = np.where(np.abs(quantiles) < INTENSITY_LIMITS[0], 0.0, quantiles)  # errors of rounding
+                quantiles = np.where(np.abs(quantiles) < LIMITS[name][0], 0.0, quantiles)  # errors of rounding
             facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, quantiles, strict=True)}
     by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
     facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}

@@ -27,9 +27,11 @@ SPREADS = ("spread_1", "spread_2", "spread_3")  # standard deviation of the posi
 COVER = "cover"  # median share of the image that a structure covers, over the images that show it
 ORIENTATION = "orientation"
 MAX_IMAGES = 10**9
-SIZE_LIMITS = (1.0, 1e6)  # in voxels
-SPACING_LIMITS_MM = (1e-6, 1e6)
-INTENSITY_LIMITS = (1e-12, 1e12)  # of the absolute value, which may also be 0
+LIMITS = {  # of intensities those of the absolute value, which may also be 0; everything else is in [0, 1]
+    **dict.fromkeys(SIZES, (1.0, 1e6)),
+    **dict.fromkeys(SPACINGS, (1e-6, 1e6)),
+    **dict.fromkeys(INTENSITIES, (1e-12, 1e12)),
+}
 AXES = ("RL", "AP", "SI")
 ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
 Facts = Mapping[str, float]
@@ -106,15 +108,7 @@ def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> b
         return type(number) is int and least <= number <= min(n_images, MAX_IMAGES)
     if start in INTENSITIES and number == 0:
         return True
-    low, high = (
-        SIZE_LIMITS
-        if start in SIZES
-        else SPACING_LIMITS_MM
-        if start in SPACINGS
-        else INTENSITY_LIMITS
-        if start in INTENSITIES
-        else (0.0, 1.0)
-    )
+    low, high = LIMITS.get(start, (0.0, 1.0))
     return low <= (abs(number) if start in INTENSITIES else number) <= high
 
 

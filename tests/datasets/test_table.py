@@ -98,7 +98,11 @@ def test_a_table_with_classes_is_for_classification(root):
     assert (dataset.image_size, dataset.standardise) == (224, "imagenet")
     assert [(case.name, case.label, case.masks) for case in dataset.cases("n")] == [("1", 0, ()), ("2", 1, ())]
     assert [warning.found for warning in dataset.contents.warnings["s"]] == ["no images of the class 'cat'"]
+    with pytest.raises(UserError, match="no image of the class 'horse'"):
+        Folder(root=str(root), table="list.csv", class_names=("dog", "horse")).site_names()
+    (root / "list.csv").write_text("site,image,class\nn,all/1.png,cat\nn,all/2.png,dog\ns,all/3.png,Horse\n")
     chosen = Folder(root=str(root), table="list.csv", class_names=("dog", "horse"))
+    assert [case.label for case in chosen.cases("s")] == [1]
     assert "'class' of the site n is empty or unknown in line 2; expected one of dog" in refusal(chosen, "n")
 
 

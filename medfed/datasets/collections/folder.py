@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -289,7 +290,9 @@ class Folder(Dataset):
                 contents.warnings[""].append(warning)
             if values:
                 rows[path]["site"] = values["site"]
-        contents.classes = self._classes_of_rows(rows)
+        if not any((of_table["mask"] != "").any() for of_table in rows.values()):
+            classes = (zip(of_table["site"], of_table["class"]) for of_table in rows.values())
+            contents.classes = self.class_names_of(chain.from_iterable(classes))
         guarded = None if self.follow_symlinks else root
         for path, of_table in rows.items():
             table.find_table_cases(path, of_table, contents.classes, contents, self.patient_in_name, guarded)
@@ -299,24 +302,9 @@ class Folder(Dataset):
         contents.unread = describe_unread(root, left, "the table does not list them")
         return contents
 
-    def _classes_of_rows(self, rows: Mapping[Path, Any]) -> tuple[str, ...]:
-        """Return the names of the classes if the tables have classes and no masks."""
-        if any((of_table["mask"] != "").any() for of_table in rows.values()):
-            return ()
-        in_use = [of_table[of_table["site"].isin(self.sites)] if self.sites else of_table for of_table in rows.values()]
-        values = sorted({value for of_table in in_use for value in of_table["class"] if value})
-        spelling: dict[str, str] = {}
-        for value in values:
-            if (other := spelling.setdefault(folded(value), value)) != value:
-                raise UserError(
-                    f"{self.root}: the column 'class' has the values {other} and {value}, which differ only in upper "
-                    "and lower case; expected one spelling for each class"
-                )
-        return self.class_names or tuple(values)
-
-    def class_names_of(self, pairs: Iterable[tuple[str, Pair]]) -> tuple[str, ...]:
+    def class_names_of(self, classes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         """As in `Dataset`, but `class_names`, if it is set."""
-        names = super().class_names_of(pairs)
+        names = super().class_names_of(classes)
         known = set(map(folded, names))
         if missing := [name for name in self.class_names if folded(name) not in known]:
             raise UserError(
