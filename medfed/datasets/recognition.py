@@ -72,7 +72,7 @@ def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str,
     if tables:
         return _from_table(root, tables[0])
     files = walk(root, tuple(settings.get("ignored_names", ())), bool(settings.get("follow_symlinks", False)))
-    usual = dict(find_patterns(files, tuple(settings.get("sites", ()))).settings)
+    usual = find_patterns(files, tuple(settings.get("sites", ())))
     usual["ignored_names"] = (*settings.get("ignored_names", ()), *usual.get("ignored_names", ()))
     return _folder(root, usual | (CLASSIFICATION if "{class}" in usual["image"] else {}))
 

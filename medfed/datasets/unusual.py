@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
-from medfed.datasets.pairing import Layout, pair
+from medfed.datasets.pairing import pair
 from medfed.datasets.part_names import is_part
-from medfed.datasets.patterns import compile_pattern
 from medfed.datasets.usual_layouts import (
     IMAGE_FOLDERS,
     IMAGE_WORDS,
@@ -21,7 +20,7 @@ from medfed.datasets.usual_layouts import (
     as_settings,
     candidates,
     doubt_about,
-    inside_folder,
+    layout_of,
     try_layouts,
     word_of,
 )
@@ -54,74 +53,78 @@ def describe_tried(
             advice = "" if doubt_about(one, [*one.sites()]) else advice
             return [f"{files.root}: with {one.layout.text}, the sites are {', '.join(names)}, and {doubt}{advice}"]
     for one in tried:
-        problems = one.result.problems
-        if problems and not one.result.unmatched and len(one.result.pairs) > MIN_PAIRED * len(problems):
-            site, problem = problems[0]
-            more = f" ({len(problems)} such files)" if len(problems) > 1 else ""
-            settings = {
-                **as_settings(one.layout),
-                f"by_site.{site}.ignored_names": f"[{problem.place.rpartition('/')[2]}]",
-            }
-            flags = " ".join(f"--set 'data.{key}={value}'" for key, value in settings.items())
-            return [
-                f"{files.root}/{problem}{more}; all other files fit {one.layout.text}",
-                "to go on without this file, add these settings; without the last one, the check lists every problem",
-                f"  {flags}",
-            ]
+        n_problems = len(one.result.problems)
+        if n_problems and not one.result.unmatched and len(one.result.pairs) > MIN_PAIRED * n_problems:
+            return _single_files(files, one)
+    return _table(files, tried, at_site, n_files)
+
+
+def _single_files(files: Files, tried: Tried) -> list[str]:
+    """Return what to do about the few files that do not fit patterns which pair all others."""
+    site, problem = tried.result.problems[0]
+    n = len(tried.result.problems)
+    name = problem.place.rpartition("/")[2]
+    return [
+        f"{files.root / problem.place}: {problem.found}{f' ({n} such files)' if n > 1 else ''}; all other files fit "
+        f"{tried.layout.text}",
+        "to go on without this file, add these settings; without the last one, the check lists every problem",
+        f"  {_flags({**as_settings(tried.layout), f'by_site.{site}.ignored_names': f'[{name}]'})}",
+    ]
+
+
+def _table(files: Files, tried: Sequence[Tried], at_site: Mapping[str, Tried | None], n_files: int) -> list[str]:
+    """Return the patterns that were tried, or that the names of the files have, with the number of images paired."""
     shown = [
         f"{files.root}: no usual pattern pairs all {n_files} files; expected an image and a mask of each case, or "
         "images in folders of classes"
     ]
-    open_sites = [site for site, own in at_site.items() if own is None]
-    if 0 < len(open_sites) < len(at_site):
-        rows = [("site", "image", "mask", "paired")]
+    general, open_site = None, next((site for site, own in at_site.items() if own is None), "")
+    if open_site:
         for site, own in sorted(at_site.items(), key=lambda item: item[1] is not None)[:MAX_SITES_SHOWN]:
-            settings = as_settings(own.layout) if own else {}
-            n_paired = f"all {len(own.result.pairs)}" if own else "none"
-            rows.append((site, settings.get("image", "?"), settings.get("mask", "?"), n_paired))
-        shown += _columns(rows)
-        files = inside_folder(files, open_sites[0])
-        tried = try_layouts(files, candidates(files), open_sites)
-        shown.append(f"in {open_sites[0]}:")
-    rows = [("image", "mask", "paired", "left over")]
-    shapes = Counter(map(_Shapes(files).of, (*files.images, *files.slices)))
-    ranked = [shape for shape, _ in shapes.most_common(MAX_SHAPES)]
-    by_shape = _try_shapes(files, ranked)
+            shown.append(f"  {site}: " + (f"{own.layout.text} pairs all" if own else "no usual pattern pairs all"))
+            general = own or general
+        shown.append(f"in {open_site}:")
+        files = files.inside(open_site)
+        tried = try_layouts(files, candidates(files), [open_site])
+    shapes = Counter(map(_Shapes(files).of, (*files.images, *files.slices))).most_common(MAX_SHAPES)
     different: dict[object, Tried] = {}
-    for one in [*(one for one in tried if not one.fits), *by_shape]:
-        different.setdefault(frozenset((found.image, found.masks) for found in one.result.pairs), one)
+    for one in [*(one for one in tried if not one.fits), *_try_shapes(files, [shape for shape, _ in shapes])]:
+        if one.result.pairs:
+            different.setdefault(frozenset((found.image, found.masks) for found in one.result.pairs), one)
+    rows = [("image", "mask", "paired", "left over")]
     for one in sorted(different.values(), key=lambda one: -len(one.result.pairs))[:MAX_ROWS]:
         left = [problem.place for _, problem in one.result.problems] + one.result.unmatched
         settings = as_settings(one.layout)
-        if one.result.pairs:
-            n_paired = f"{len(one.result.pairs)}"
-            rows.append((settings["image"], settings.get("mask", "-"), n_paired, left[0] if left else "-"))
-    listed = [("files", "named as"), *((str(n), shape) for shape, n in shapes.most_common(MAX_SHAPES))]
-    shown += [*(_columns(rows) if len(rows) > 1 else ()), *_columns(listed)]
+        n_paired = f"{len(one.result.pairs)}"
+        rows.append((settings["image"], settings.get("mask", "-"), n_paired, left[0] if left else "-"))
+    shown += _columns(rows) if len(rows) > 1 else []
+    shown += _columns([("files", "named as"), *((str(n), shape) for shape, n in shapes)])
     if unknown := [path for path in files.images if not suffix(path) and not kind_of(files.root / path)]:
         shown.append(f"{len(unknown)} of them, such as {unknown[0]}, have a format that cannot be read; convert them")
-    images, masks = _images_and_masks(ranked)
+    images, masks = _images_and_masks([shape for shape, _ in shapes])
     image, mask = rows[1][:2] if len(rows) > 1 else (images[0], masks[0] if masks else "PATTERN")
     is_open = len(rows) > 2 and rows[1][0] == rows[2][0] and rows[1][2] == rows[2][2]  # two masks fit equally well
-    mask = "PATTERN" if mask in ("-", image) or is_open else mask
-    lines = f"--set 'data.image={image}' --set 'data.mask={mask}'"
-    if 0 < len(open_sites) < len(at_site):
-        general = as_settings(next(own.layout for own in at_site.values() if own))
-        lines = " ".join(f"--set 'data.{key}={value}'" for key, value in general.items())
-        lines += f' --set \'data.by_site={{{open_sites[0]}: {{image: "{image}", mask: "{mask}"}}}}\''
+    settings = {"image": image, "mask": "PATTERN" if mask in ("-", image) or is_open else mask}
+    if general:
+        at_open = f'{{image: "{settings["image"]}", mask: "{settings["mask"]}"}}'
+        settings = {**as_settings(general.layout), "by_site": f"{{{open_site}: {at_open}}}"}
     tops = sorted({path.partition("/")[0] for path in (*files.images, *files.slices)})
     if all(word_of(top) in {*IMAGE_FOLDERS, *MASK_FOLDERS} for top in tops):
         shown.append(
             f"if {' and '.join(tops)} are the folders of one hospital, give the folder that contains the hospitals, or "
             "move everything into a folder for this hospital"
         )
-    shown += [
+    return [
+        *shown,
         "write the two lines that are right for these files, such as",
-        f"  {lines}",
+        f"  {_flags(settings)}",
         "leave files out with data.ignored_names; write {class} in data.image, and no data.mask, if folders are "
         "classes; or list the images in a table (data.table); docs/real_hospitals.md explains patterns",
     ]
-    return shown
+
+
+def _flags(settings: Mapping[str, object]) -> str:
+    return " ".join(f"--set 'data.{key}={value}'" for key, value in settings.items())
 
 
 def _try_shapes(files: Files, shapes: Sequence[str]) -> list[Tried]:
@@ -131,7 +134,7 @@ def _try_shapes(files: Files, shapes: Sequence[str]) -> list[Tried]:
     for image, mask in product(images, masks or shapes):
         if image != mask and (masks or suffix(image) != suffix(mask)):
             with suppress(ValueError):  # a name with braces
-                layout = Layout((compile_pattern(image),), (("", compile_pattern(mask)),))
+                layout = layout_of(image, mask)
                 if {*layout.masks[0][1].fields} <= {*layout.images[0].fields}:
                     tried.append(Tried(layout, pair(files, layout)))
     return tried
@@ -156,8 +159,7 @@ class _Shapes:
         paths = [path.split("/") for path in (*files.images, *files.slices)]
         sites = {path[0] for path in paths}
         names = {path[-1] for path in paths}
-        n_alike = max(Counter(map(_without_numbers, names)).values())
-        places = Counter((path[0] if path[2:] else "", path[-1]) for path in paths if path[2:] or n_alike == 1)
+        places = Counter((path[0] if path[2:] else "", path[-1]) for path in paths if path[2:])
         words = {word for name in names for word in re.split(r"[_\-. ]+", folded(name))}
         if len(names) > MAX_SHAPES or not words & {*IMAGE_WORDS, *MASK_WORDS}:
             places.clear()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from medfed.core.errors import UserErrors
@@ -18,7 +18,6 @@ from medfed.datasets.usual_layouts import (
     as_settings,
     candidates,
     doubt_about,
-    inside_folder,
     odd_sites,
     try_layouts,
     with_named_folders,
@@ -30,44 +29,26 @@ from medfed.images.file_names import folded, outside_problem
 from medfed.images.reading import suffix
 
 
-@dataclass(frozen=True)
-class Usual:
-    """Patterns that pair every image in a folder.
+def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the first usual patterns that pair every image, or that do so at each site, as settings of `data`.
 
-    Args:
-        settings: keys of the block `data` with their values.
-        counts: number of images of each site.
+    UserError with a table of what was tried if there are none. Names of sites that look like parts of a split, years or
+    patients are refused, unless the user lists them in `sites`.
     """
-
-    settings: Mapping[str, Any]
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
-def find_patterns(files: Files, sites: Sequence[str] = ()) -> Usual:
-    """Return the first usual patterns that pair every image, or that do so at each site; UserError with a table of
-    what was tried if there are none.
-
-    Names of sites that look like parts of a split, years or patients are refused, unless the user lists them in
-    `sites`.
-    """
-    settings: dict[str, Any] = {}
     files = _without_documents(files)
     names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
-    if unlabelled := sorted(name for name in names if folded(name) in UNLABELLED):
-        settings["ignored_names"] = tuple(unlabelled)
-        files = files.without(unlabelled)
+    unlabelled = tuple(sorted(name for name in names if folded(name) in UNLABELLED))
+    files = files.without(unlabelled)
+    ignored = {"ignored_names": unlabelled} if unlabelled else {}
     tried = try_layouts(files, candidates(files), sites)
     if tried and tried[0].fits and not doubt_about(tried[0], sites):
-        best = with_named_folders(files, tried[0])
-        return Usual({**as_settings(best.layout), **settings}, best.sites())
+        return as_settings(with_named_folders(files, tried[0]).layout) | ignored
     at_site = {} if any(one.fits for one in tried) else _try_each_site(files, sites)
-    found = {site: own for site, own in at_site.items() if own is not None}
-    if at_site and len(found) == len(at_site):
-        common = Counter(own.layout.text for own in found.values()).most_common(1)[0][0]
-        general = next(own.layout for own in found.values() if own.layout.text == common)
-        others = {site: as_settings(own.layout) for site, own in found.items() if own.layout.text != common}
-        counts = {site: len(own.result.pairs) for site, own in found.items()}
-        return Usual({**as_settings(general), **settings, **({"by_site": others} if others else {})}, counts)
+    found = {site: as_settings(own.layout) for site, own in at_site.items() if own is not None}
+    if found and len(found) == len(at_site):
+        common = Counter(tuple(own.items()) for own in found.values()).most_common(1)[0][0]
+        others = {site: own for site, own in found.items() if own != dict(common)}
+        return {**dict(common), **ignored, **({"by_site": others} if others else {})}
     if files.outside:
         raise outside_problem(files.root / files.outside[0], files.root)
     raise UserErrors(describe_tried(files, tried, sites, at_site))
@@ -95,7 +76,7 @@ def _try_each_site(files: Files, sites: Sequence[str]) -> dict[str, Tried | None
         return {}
     found: dict[str, Tried | None] = {}
     for folder in folders:
-        inside = inside_folder(files, folder)
+        inside = files.inside(folder)
         tried = try_layouts(inside, candidates(inside), (folder,))
         fitting = (one for one in tried if one.fits and one.layout.masks and set(one.sites()) == {folder})
         own = next((one for one in fitting if not doubt_about(one, (folder,))), None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,9 @@ class Tried:
         return Counter(one.fields.get("site", self.layout.site) for one in self.result.pairs)
 
 
-def inside_folder(files: Files, folder: str) -> Files:
-    """Return the files in one folder of the root."""
-    start = f"{folder}/"
-    return replace(
-        files,
-        images=tuple(path for path in files.images if path.startswith(start)),
-        series=tuple(path for path in files.series if path == folder or path.startswith(start)),
-        slices={path: n for path, n in files.slices.items() if path.startswith(start)},
-    )
+def layout_of(image: str, mask: str = "") -> Layout:
+    """Return the layout of a pattern of images and one of masks; without the latter, of classes."""
+    return Layout((compile_pattern(image),), (("", compile_pattern(mask)),) if mask else ())
 
 
 def candidates(files: Files) -> Iterator[Layout]:
@@ -125,57 +119,45 @@ def candidates(files: Files) -> Iterator[Layout]:
         slots = list(dict.fromkeys(_SLOT.findall(image + mask)))
         for chosen in product(*(words.get(slot, ()) for slot in slots)):
             values = dict(zip(slots, chosen))
-            texts = [_filled(text, values) for text in (image, mask)]
-            if texts[0] != texts[1] and _agree(values):
-                yield Layout((compile_pattern(texts[0]),), (("", compile_pattern(texts[1])),))
+            if "<fixed image>" in values and not (  # `scan` and `gland_label`, or `liver` and `mask`, say what they are
+                folded(values["<fixed image>"]) in IMAGE_WORDS or word_of(values["<fixed mask>"]) in MASK_WORDS
+            ):
+                continue
+            texts = [image, mask]
+            for slot, word in values.items():
+                texts = [text.replace(slot, word) for text in texts]
+            if texts[0] != texts[1]:
+                yield layout_of(*texts)
     if files.images and not files.series and _may_be_classes(files):
-        for text in CLASSES:
-            yield Layout((compile_pattern(text),))
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return _SLOT.sub(lambda match: values[match[0]], text)
+        yield from map(layout_of, CLASSES)
 
 
 def _words(files: Files) -> dict[str, list[str]]:
     """Return, for each slot of the usual patterns, the words with this meaning in the names of files and folders."""
-    folders = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
+    folders = {part for path in files.images for part in path.split("/")[:-1]}
     folders |= {part for path in files.series for part in path.split("/")}
-    stems = [(path.rpartition("/")[0], stem_of(path)) for path in files.images]
-    words: dict[str, list[str]] = {
+    words = {
         "<images>": sorted(name for name in folders if word_of(name) in IMAGE_FOLDERS),
         "<masks>": sorted(name for name in folders if word_of(name) in MASK_FOLDERS),
-        "<segmentation>": [],
     }
+    stems = [stem_of(path) for path in files.images]
     for kind, known in (("image", IMAGE_WORDS), ("mask", MASK_WORDS)):
         either = "|".join(sorted(known, key=len, reverse=True))
-        after = Counter(match[1] for _, stem in stems if (match := re.search(rf".([_\-. ](?:{either}))$", stem, re.I)))
-        before = Counter(match[1] for _, stem in stems if (match := re.match(rf"((?:{either})[_\-. ]).", stem, re.I)))
-        words[f"<after {kind}>"] = _first_spelling(after)
-        words[f"<before {kind}>"] = _first_spelling(before)
-    of_stem: dict[str, set[str]] = {}
-    for folder, stem in stems:
-        of_stem.setdefault(folded(stem), set()).add(folder)
-    fixed = {stem: folders for stem, folders in of_stem.items() if len(folders) > 1}
-    is_mask = {stem: bool(set(re.split(r"[_\-. ]+", stem)) & set(MASK_WORDS)) for stem in fixed}
-    spelling = {folded(stem): stem for _, stem in stems}
-    words["<fixed mask>"] = [spelling[stem] for stem in fixed if is_mask[stem]][:MAX_WORDS]
-    words["<fixed image>"] = [spelling[stem] for stem in fixed if not is_mask[stem]][:MAX_WORDS]
+        for place, regex in (("after", rf".([_\-. ](?:{either}))$"), ("before", rf"^((?:{either})[_\-. ]).")):
+            counts = Counter(match[1] for stem in stems if (match := re.search(regex, stem, re.I)))
+            one_spelling = {folded(word): word for word, _ in reversed(counts.most_common(MAX_WORDS))}
+            words[f"<{place} {kind}>"] = [*one_spelling.values()][::-1]
+    folders_of: dict[str, set[str]] = {}
+    for path in files.images:
+        folders_of.setdefault(folded(stem_of(path)), set()).add(path.rpartition("/")[0])
+    spelling = {folded(stem): stem for stem in stems}
+    for stem, of_stem in folders_of.items():
+        if len(of_stem) > 1:  # a fixed name, in each folder of a case
+            is_mask = not {*MASK_WORDS}.isdisjoint(re.split(r"[_\-. ]+", stem))
+            words.setdefault("<fixed mask>" if is_mask else "<fixed image>", []).append(spelling[stem])
     names = Counter(path.rpartition("/")[2] for path in files.images if not is_2d_image_file(path))
-    words["<segmentation>"] = [name for name, n in names.most_common(MAX_WORDS) if n > 1]
-    return words
-
-
-def _first_spelling(counts: Counter[str]) -> list[str]:
-    """Return the most frequent words, of those that differ in upper and lower case only one."""
-    return list({folded(word): word for word, _ in reversed(counts.most_common(MAX_WORDS))}.values())[::-1]
-
-
-def _agree(values: Mapping[str, str]) -> bool:
-    """Return whether fixed names say what they are: `scan` and `gland_label`, or `liver` and `mask`."""
-    if "<fixed image>" not in values:
-        return True
-    return folded(values["<fixed image>"]) in IMAGE_WORDS or word_of(values["<fixed mask>"]) in MASK_WORDS
+    words["<segmentation>"] = [name for name, n in names.most_common() if n > 1]
+    return {slot: found[:MAX_WORDS] if "fixed" in slot or "seg" in slot else found for slot, found in words.items()}
 
 
 def word_of(name: str) -> str:
@@ -289,7 +271,7 @@ def with_named_folders(files: Files, tried: Tried) -> Tried:
     texts = [tried.layout.images[0].text, tried.layout.masks[0][1].text]
     for old, new in renamed.items():
         texts = [text.replace(old, new) for text in texts]
-    layout = Layout((compile_pattern(texts[0]),), (("", compile_pattern(texts[1])),))
+    layout = layout_of(*texts)
     return Tried(layout, pair(files, layout))
 
 
