@@ -63,7 +63,8 @@ def as_problem(error: UserError, place: Path) -> Problem:
 def _places(problems: Sequence[Problem]) -> str:
     """Return the places of up to ten problems, and how many more there are."""
     places = list(dict.fromkeys(problem.place for problem in problems))
-    more = f" and {len(places) - MAX_LISTED:,} more" if len(places) > MAX_LISTED else ""
+    n_more = len(places) - MAX_LISTED
+    more = f" and {n_more:,} more (`python -m medfed.data check --json FILE` lists all)" if n_more > 0 else ""
     return ", ".join(places[:MAX_LISTED]) + more
 
 

@@ -21,7 +21,7 @@ def test_one_cause_is_one_paragraph_with_its_number_two_examples_other_places_an
     assert lines[0] == "  labels as colours (704):"
     text = " ".join(" ".join(lines).split())
     assert "HK/masks/0.png: the mask stores its labels as 2 colours; expected one number per pixel HK/masks/1" in text
-    assert text.count("stores") == 2 and "also: HK/masks/2.png, " in text and ", HK/masks/11.png and 692 more" in text
+    assert text.count("stores") == 2 and "also: HK/masks/2.png, " in text and ", HK/masks/11.png and 692 more (" in text
     assert lines[-1] == "    -> name the colours in data.mask_colours" and max(map(len, lines)) <= 100
 
 
