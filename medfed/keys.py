@@ -7,11 +7,14 @@ import json
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from medfed.cli.program import add_code_flag, run_program
 from medfed.config import search
-from medfed.config.setting import BLOCK_KINDS, REQUIRED, Group, Setting, describe_schema
+from medfed.config.search import Group, describe_schema
 from medfed.core import registry
+from medfed.core.registry import BLOCK_KINDS
 
 EXAMPLES = "examples: keys; keys training; keys elcfs; keys federation.rounds; keys elcfs.alpha; keys alpha"
 MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves the default to the next line
@@ -53,10 +56,10 @@ def _lines(group: Group, width: int) -> list[str]:
     types = {key: _type(key, setting) for key, setting in group.settings.items()}
     type_width = max((len(text) for text in types.values() if len(text) <= MAX_TYPE_WIDTH), default=0)
     for key, setting in group.settings.items():
-        default = "required" if setting.default is REQUIRED else f"default {json.dumps(setting.default)}"
+        default = f"default {json.dumps(setting['default'])}" if "default" in setting else "required"
         lines += ["", *_columns(f"  {key:<{key_width}}  ", types[key], type_width, default, width)]
-        presets = "".join(f" Preset {name}: {json.dumps(value)}." for name, value in setting.presets.items())
-        lines += _wrapped(setting.meaning[:1].upper() + setting.meaning[1:] + presets, width, 6)
+        meaning = setting["description"]
+        lines += _wrapped(meaning[:1].upper() + meaning[1:], width, 6)
     if "name" in group.settings and not group.name:
         names = registry.known_names(BLOCK_KINDS[group.block])
         lines += ["", *_wrapped(f"`medfed keys NAME` prints the settings of one of: {', '.join(names)}.", width, 2)]
@@ -71,9 +74,9 @@ def _columns(key: str, kind: str, kind_width: int, default: str, width: int) -> 
     return [key + first, *(" " * len(key) + line for line in [*rest, default])]
 
 
-def _type(key: str, setting: Setting) -> str:
+def _type(key: str, setting: Mapping[str, Any]) -> str:
     """Return the type and range of a setting; the known names are printed elsewhere."""
-    return "name | dotted name" if key == "name" and "anyOf" in setting.schema else describe_schema(setting.schema)
+    return "name | dotted name" if key == "name" and "anyOf" in setting else describe_schema(setting)
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:

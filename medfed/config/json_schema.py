@@ -4,23 +4,45 @@ The first line of a config can refer to it: `# yaml-language-server: $schema=PAT
 alone. Only the loader checks whether several values fit together, dotted names of classes and their settings, whole
 numbers with a decimal point, `.nan` and `.inf`, and names of sites that differ only in upper and lower case. `x-file`
 (the file that defines a block or name) and `x-source` (its publication) are for `medfed.config.search`.
+
+Types and ranges come from the annotations of the dataclasses, the meaning from the `Args:` section of their docstrings.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
+import sys
+from pathlib import Path
 from typing import Any, get_type_hints
 
-from medfed.config import reference
-from medfed.config.schema import NAMED, Config
-from medfed.config.setting import REQUIRED, VALUE_KINDS, Group, Setting
-from medfed.core import registry
-from medfed.core.site_names import MAX_LENGTH
+from pydantic.json_schema import GenerateJsonSchema
 
+from medfed.config.schema import NAMED, Config, to_plain
+from medfed.core import bounds, registry
+from medfed.core.registry import BLOCK_KINDS, VALUE_KINDS
+from medfed.core.site_names import MAX_LENGTH
+from medfed.datasets.base import Dataset
+from medfed.federation.method import Method
+
+BLOCK_TITLES = {
+    "data": "The dataset: which images, from which sites, and how they are divided.",
+    "network": "The network that is trained.",
+    "method": "The federated method: how the sites train and how the coordinator combines their weights.",
+}
+NAME_MEANINGS = {
+    "datasets": "The dataset: a file of medfed/datasets/collections or medfed/phantoms, or the dotted name of a class.",
+    "networks": "The network: a file of medfed/networks, or the dotted name of a class.",
+    "methods": "The method: a file of medfed/methods, or the dotted name of a class.",
+}
+PRESET_MEANING = "Named settings of the method. They apply first; keys that are written in the config replace them."
+_ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 _DOTTED = {"type": "string", "title": "dotted name", "pattern": r"^[^\s.]+(\.[^\s.]+)+$"}  # a class outside of medfed
 _BAD = '/\\\\:*?"<>|\\u0000-\\u001f'  # in the name of a site; it also does not end with a space or dot
 _SITE = {"maxLength": MAX_LENGTH, "pattern": f"^[^{_BAD} .-]([^{_BAD}]*[^{_BAD} .])?$"}
-_SITE_KEYS = ("unseen_site", "validation_site")
+_SITE_KEYS = ("federation.unseen_site", "federation.validation_site")
 
 
 def to_text() -> str:
@@ -36,27 +58,24 @@ def _compact(value: object) -> str:
 
 def build() -> dict[str, Any]:
     """Return the JSON Schema (Draft 2020-12) of a config."""
+    top: dict[str, Any] = _definition(Config, "")
+    blocks: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
-    properties = {}
-    classes: dict[str, type] = get_type_hints(Config)
-    for name, group in reference.blocks().items():
-        if not name:
-            continue
-        cls = classes[name]
+    types: dict[str, type] = get_type_hints(Config)
+    for block, cls in types.items():
+        if dataclasses.is_dataclass(cls):
+            blocks[block] = {"$ref": f"#/$defs/{cls.__name__}"}
+            del top["properties"][block]
         if cls in NAMED:
-            definitions |= _named_block(name, cls)
-        else:
-            block = _object(group, name)
-            definitions[cls.__name__] = {**block, "type": ["object", "null"]}  # an empty block has its defaults
-        properties[name] = {"$ref": f"#/$defs/{cls.__name__}"}
-    top = _object(reference.blocks()[""], "")
+            definitions |= _named_block(block, cls)
+        elif block in blocks:  # an empty block has its defaults
+            definitions[cls.__name__] = {**_definition(cls, block), "type": ["object", "null"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "medfed config",
         "$comment": "Made by `python -m medfed keys --json-schema`.",
         **top,
-        "properties": {**properties, **top["properties"]},
-        "required": [name for name, cls in classes.items() if cls in NAMED],
+        "properties": {**blocks, **top["properties"]},
         "$defs": definitions,
     }
 
@@ -69,56 +88,128 @@ def _named_block(block: str, base: type) -> dict[str, Any]:
     """
     kind = NAMED[base]
     names = registry.known_names(kind)
-    definitions: dict[str, Any] = {
-        base.__name__: {
-            "type": "object",
-            "description": reference.blocks()[block].title,
-            "properties": {
-                "name": {
-                    "description": reference.NAME_MEANINGS[kind],
-                    "anyOf": [*({"const": name, "description": title} for name, title in names.items()), _DOTTED],
-                }
-            },
-            "required": ["name"],
-            "allOf": [
-                {
-                    "if": {"properties": {"name": {"const": name}}, "required": ["name"]},
-                    "then": {"$ref": f"#/$defs/{block}.{name}"},
-                }
-                for name in names
-            ],
+    known = [{"const": name, "description": title} for name, title in names.items()]
+    choices = [
+        {
+            "if": {"properties": {"name": {"const": name}}, "required": ["name"]},
+            "then": {"$ref": f"#/$defs/{block}.{name}"},
         }
+        for name in names
+    ]
+    choice = {
+        "type": "object",
+        "description": BLOCK_TITLES[block],
+        "properties": {"name": {"description": NAME_MEANINGS[kind], "anyOf": [*known, _DOTTED]}},
+        "required": ["name"],
+        "allOf": choices,
     }
-    definitions[block] = _object(reference.blocks()[block], block)
-    for name in names:
-        definitions[f"{block}.{name}"] = _object(reference.named(kind, name), block)
-    return definitions
+    of_names = {f"{block}.{name}": named(kind, name) for name in names}
+    return {base.__name__: choice, block: _definition(base, block), **of_names}
 
 
-def _object(group: Group, block: str) -> dict[str, Any]:
-    """The schema of a block with the settings of a group and no others."""
+def named(kind: str, name: str) -> dict[str, Any]:
+    """The definition of one method, network or dataset; UserError if there is no such class."""
+    cls = registry.resolve(kind, name)
+    with registry.code_of(cls):
+        return _definition(cls, next(block for block in BLOCK_KINDS if BLOCK_KINDS[block] == kind), name)
+
+
+def _definition(cls: type, block: str, name: str = "") -> dict[str, Any]:
+    """The schema of a block, or of the class with a name that a block may choose: its settings and no others."""
+    module = sys.modules[cls.__module__]
+    paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+    title = paragraphs[0] if name else BLOCK_TITLES.get(block, inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0])
+    source = ""
+    if issubclass(cls, Method) and name and len(paragraphs) > 1:
+        source = " ".join(paragraphs[1].split()).partition(" Idea:")[0]
+    elif issubclass(cls, Dataset) and name and cls.published_counts:
+        source = getattr(cls.card, "citation", "")
+    path = Path(str(module.__file__))
+    settings = _settings(cls, block)
+    choice = {} if block not in BLOCK_KINDS else _choice(cls, BLOCK_KINDS[block], name)
+    required = [field.name for field in bounds.written_fields(cls) if bounds.is_required(field)]
     return {
         "type": "object",
-        "description": group.title,
-        "x-file": group.file,
-        "x-source": group.source,
-        "properties": {key: _property(setting, block, key) for key, setting in group.settings.items()},
-        "required": [key for key, setting in group.settings.items() if setting.default is REQUIRED],
+        "description": " ".join(title.split()),
+        "x-file": str(path.relative_to(registry.PACKAGE.parent) if path.is_relative_to(registry.PACKAGE) else path),
+        "x-source": source,
+        "properties": choice | settings,
+        "required": ["name"] * ("name" in choice) + required,
         "additionalProperties": False,
     }
 
 
-def _property(setting: Setting, block: str, key: str) -> dict[str, Any]:
-    """The JSON schema of one setting, with its description, its default and the names that it accepts."""
-    schema = dict(setting.schema)
-    if (block, key) == ("data", "sites"):
-        schema = {**schema, "uniqueItems": True, "items": {**schema["items"], **_SITE}}
-    if block == "federation" and key in _SITE_KEYS:
-        schema |= {**_SITE, "pattern": f"^$|{_SITE['pattern']}"}  # "" names no site
-    if kinds := VALUE_KINDS.get(f"{block}.{key}"):
-        names = sorted({name for kind in kinds for name in registry.known_names(kind)})
-        choice = {"anyOf": [{"enum": names}, _DOTTED]}
-        schema = {**schema, "items": choice} if schema["type"] == "array" else choice
-    default = {} if setting.default is REQUIRED else {"default": setting.default}
-    presets = "".join(f" Preset {name}: {json.dumps(value)}." for name, value in setting.presets.items())
-    return {**schema, "description": setting.meaning + presets, **default}
+def _choice(cls: type, kind: str, name: str) -> dict[str, Any]:
+    """The properties `name`, by which a block chooses a class, and `preset` of a method; with a name, only this one."""
+    names: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}
+    names = {"enum": [registry.name_of(kind, cls)]} if name else names
+    properties = {"name": {**names, "description": NAME_MEANINGS[kind]}}
+    if issubclass(cls, Method):
+        presets = {"enum": list(cls.presets)} if name else {"type": "string"}
+        properties["preset"] = {**presets, "description": PRESET_MEANING, "default": bounds.DEFAULT_PRESET}
+    return properties
+
+
+def _settings(cls: type, block: str) -> dict[str, dict[str, Any]]:
+    """The schema of each setting of a dataclass, with its meaning, its default and the names that it accepts."""
+    meanings, presets = meanings_of(cls), cls.presets if issubclass(cls, Method) else {}
+    schemas = bounds.adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
+    settings = {}
+    for field in bounds.written_fields(cls):
+        key = f"{block}.{field.name}"
+        schema = _without_titles(schemas[field.name])
+        if key == "data.sites":
+            schema |= {"uniqueItems": True, "items": {**schema["items"], **_SITE}}
+        if key in _SITE_KEYS:
+            schema |= {**_SITE, "pattern": f"^$|{_SITE['pattern']}"}  # "" names no site
+        if kinds := VALUE_KINDS.get(key):
+            names = sorted({name for kind in kinds for name in registry.known_names(kind)})
+            choice = {"anyOf": [{"enum": names}, _DOTTED]}
+            schema = {**schema, "items": choice} if schema["type"] == "array" else choice
+        values = {name: preset[field.name] for name, preset in presets.items() if field.name in preset}
+        of_presets = "".join(f" Preset {name}: {json.dumps(to_plain(value))}." for name, value in values.items())
+        settings[field.name] = {**schema, "description": meanings.get(field.name, "") + of_presets}
+        if not bounds.is_required(field):
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            settings[field.name]["default"] = to_plain(default)
+    return settings
+
+
+def meanings_of(cls: type) -> dict[str, str]:
+    """Read the meaning of each field from the section `Args:` of the docstrings of a class and its base classes.
+
+    An entry is `name: text` or `name, other: text`; it continues on lines with a deeper indent.
+    """
+    meanings: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        lines = inspect.cleandoc(vars(base).get("__doc__") or "").splitlines()
+        names: list[str] = []
+        for line in lines[lines.index("Args:") + 1 :] if "Args:" in lines else ():
+            if entry := _ENTRY.match(line):
+                names = entry[1].split(", ")
+                meanings |= dict.fromkeys(names, entry[2])
+            elif names and line.startswith(" " * 5):
+                meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
+            elif line.strip():  # the end of the section, or a paragraph below the entries
+                break
+    return meanings
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """JSON Schema also of fields that no config can hold, such as functions: any value."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return a JSON Schema without what differs between versions of pydantic: titles, and `const` beside `enum`."""
+    if isinstance(schema, list):
+        return [_without_titles(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "const" in schema:
+        schema = {"enum": [schema["const"]], **{name: entry for name, entry in schema.items() if name != "const"}}
+    if len(schema.get("allOf", ())) == 1:
+        schema = {**schema["allOf"][0], **{name: entry for name, entry in schema.items() if name != "allOf"}}
+    return {name: _without_titles(entry) for name, entry in schema.items() if name != "title"}

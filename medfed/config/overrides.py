@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,7 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> dict[str, 
     order, overrides = list(_RESET), list(overrides)
     dropped: dict[str, Any] = {}
     written = {entry.path for entry in overrides}
-    for override in sorted(overrides, key=lambda entry: _place(entry, order)):
+    for override in sorted(overrides, key=lambda each: order.index(each.path) if each.path in _RESET else len(order)):
         block = _block(document, override)
         last = override.path[-1]
         before = block.get(last, DEFAULT_PRESET if last == "preset" else None)
@@ -132,11 +132,6 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
     return ""
 
 
-def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:
-    """Place of an override in the order of application; those that reset a block come first."""
-    return order.index(override.path) if override.path in order else len(order)
-
-
 def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:
     """Return the block that an override writes to; it is added to the document if it is missing."""
     block = document
@@ -146,7 +141,5 @@ def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:
         block = block[name]
         if not isinstance(block, dict):
             key = ".".join(override.path[:depth])
-            raise UserError(
-                f"{override.flag} {override.text}: {key} is no block of keys and values, but {describe_value(block)}"
-            )
+            raise UserError(f"{override}: {key}: expected a block of keys and values, got {describe_value(block)}")
     return block

@@ -111,7 +111,10 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     An override that changes the `name` of a block, or the `preset` of the method, resets the block's other keys to
     their defaults. A warning lists values of the text that a changed preset replaces.
     """
-    return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
+    document = strict_yaml.parse(text, source)
+    if not isinstance(document, dict):
+        raise UserError(f"{source}: expected the blocks data, network and method, got {describe_value(document)}")
+    return _assemble(document, source, [Override.parse(override) for override in overrides])
 
 
 def load_dataset(
@@ -126,13 +129,10 @@ def load_dataset(
     """
     for override in overrides:
         if override.path[0] != "data" or len(override.path) == 1:
-            raise UserError(
-                f"{override.flag} {override.text}: expected a setting of the block data, such as "
-                f"{override.flag} data.mask_threshold=128"
-            )
-    document = {
-        "data": block_for(root, name, {override.key.partition(".")[2]: override.value for override in overrides})
-    }
+            example = f"{override.flag} data.mask_threshold=128"
+            raise UserError(f"{override}: expected a setting of the block data, such as {example}")
+    values = {override.key.removeprefix("data."): override.value for override in overrides}
+    document: dict[str, Any] = {"data": block_for(root, name, values)}
     apply(document, overrides)
     dataset = _build(_Data, document, overrides, str(root)).data
     return dataset.with_stored_channels() if read_channels and "image_channels" not in document["data"] else dataset
@@ -145,27 +145,23 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
     """
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     document = resolved(config)
-    implied = _preset_values(type(config.method), document["method"]["preset"])
+    method = type(config.method)
+    defaults = {entry.name: entry.default for entry in written_fields(method)}
+    implied = to_plain({**defaults, **method.presets.get(document["method"]["preset"], {})})
     document["method"] = {key: value for key, value in document["method"].items() if implied.get(key, _ABSENT) != value}
     return _assemble(document, config.source, overrides, config.notices)
 
 
 def resolved(config: Config) -> dict[str, Any]:
     """Every value of a config, including defaults, as plain data: the content of a YAML file of the same config."""
-    document = to_block(config)
+    document = to_plain(config)
     preset = config.preset if config.preset in type(config.method).presets else DEFAULT_PRESET  # of another method
     document["method"] = {"name": config.method_name, "preset": preset, **document["method"]}
     return document
 
 
-def to_block(settings: object) -> dict[str, Any]:
-    """Every value of one block, such as `FedProx(mu=0.3)`, as plain data, with the `name` that chooses its class."""
-    block: dict[str, Any] = to_plain(settings)
-    return block
-
-
 def to_plain(value: object) -> Any:
-    """Settings as plain data: dictionaries, lists, numbers and texts."""
+    """Settings as plain data, such as those of `FedProx(mu=0.3)`, with the `name` that chooses the class of a block."""
     if dataclasses.is_dataclass(value):
         kind = next((kind for base, kind in NAMED.items() if isinstance(value, base)), "")
         name = {"name": registry.name_of(kind, type(value))} if kind else {}
@@ -191,22 +187,6 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
-    """The document of a YAML text; UserError unless it is a block of keys and values."""
-    document = strict_yaml.parse(text, source)
-    if document is None:
-        raise UserError(f"{source}: is empty; expected the blocks data, network and method")
-    if not isinstance(document, dict):
-        raise UserError(f"{source}: expected a block of keys and values, got {describe_value(document)}")
-    return document
-
-
-def _preset_values(method: type[Method], preset: str) -> dict[str, Any]:
-    """The values that a method's settings have with a preset if a config writes none of them."""
-    defaults = {entry.name: entry.default for entry in bounds.written_fields(method)}
-    return to_block({**defaults, **method.presets.get(preset, {})})
-
-
 def _assemble(
     document: dict[str, Any], source: str, overrides: list[Override], notices: tuple[str, ...] = ()
 ) -> Config:
@@ -217,7 +197,7 @@ def _assemble(
     document = copy.deepcopy(document)
     dropped = apply(document, overrides)
     config = _build(Config, document, overrides, source)
-    preset, method = document["method"].get("preset", DEFAULT_PRESET), to_block(config.method)
+    preset, method = document["method"].get("preset", DEFAULT_PRESET), to_plain(config.method)
     if replaced := [f"method.{key}" for key, value in dropped.items() if key in method and method[key] != value]:
         change = next(str(override) for override in reversed(overrides) if override.key == "method.preset")
         place = source or "the config"

@@ -6,16 +6,41 @@ and imports neither torch nor MONAI. Only a class that is not in this file is im
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from medfed.config.setting import BLOCK_KINDS, FILE, REQUIRED, VALUE_KINDS, Group, Setting
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.core.registry import nearest, suggestion
+from medfed.core.registry import BLOCK_KINDS, VALUE_KINDS, nearest, suggestion
+
+FILE = Path(__file__).with_name("schema.json")  # the JSON Schema of a config
+WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text", "null": "null"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The settings of one block, or of one method, network or dataset, by key.
+
+    Args:
+        block: the block of a config; "" for the top level. An engine or a metric has no settings; for it, this is the
+            dotted key that takes its name, such as "federation.engine".
+        name: of the method, network, dataset, engine or metric; "" for a block.
+        title: one line that says what it is.
+        source: its publication; "" if there is none.
+        file: path of the file that defines its class, relative to the folder that holds the package.
+        settings: JSON Schema of each setting; its description is the meaning. Without a default, it must be written.
+    """
+
+    block: str
+    name: str
+    title: str
+    source: str
+    file: str
+    settings: Mapping[str, Mapping[str, Any]]
 
 
 def find(word: str) -> list[Group]:
@@ -76,14 +101,14 @@ def _named(name: str, names: Mapping[str, tuple[str, str]]) -> Group:
     if key not in BLOCK_KINDS:
         return Group(key, name, registry.known_names(kind)[name], "", registry.file_of(kind, name), {})
     definition = _schema()["$defs"].get(f"{key}.{name}")
-    return _from_class(kind, name) if definition is None else _group(key, name, definition)
+    return _from_class(key, name) if definition is None else _group(key, name, definition)
 
 
-def _from_class(kind: str, name: str) -> Group:
+def _from_class(block: str, name: str) -> Group:
     """The settings of a class that is not in the file `schema.json`."""
-    from medfed.config import reference  # imports torch and MONAI, which takes seconds
+    from medfed.config import json_schema  # imports torch and MONAI, which takes seconds
 
-    return reference.named(kind, name)
+    return _group(block, name, json_schema.named(BLOCK_KINDS[block], name))
 
 
 @cache
@@ -93,16 +118,11 @@ def _schema() -> dict[str, Any]:
 
 
 def _group(block: str, name: str, schema: Mapping[str, Any]) -> Group:
-    """The settings of one definition in the JSON Schema; their meanings also contain the presets."""
-    settings = {
-        key: Setting(entry, entry.get("default", REQUIRED), entry["description"])
-        for key, entry in schema["properties"].items()
-    }
-    return Group(block, name, schema["description"], schema["x-source"], schema["x-file"], settings)
+    return Group(block, name, schema["description"], schema["x-source"], schema["x-file"], schema["properties"])
 
 
 def _with_key(group: Group, key: str) -> Group:
-    return dataclasses.replace(group, settings={key: group.settings[key]})
+    return replace(group, settings={key: group.settings[key]})
 
 
 def _without_repeats(groups: list[Group]) -> list[Group]:
@@ -123,20 +143,20 @@ def _outside(word: str, names: Iterable[str]) -> Group:
     parts = word.split(".")
     if not parts[0] or nearest(parts[0], names):
         raise _unknown(word, names, ())
-    errors = []
+    errors = set()
     for name, key in ((word, ""), (".".join(parts[:-1]), parts[-1])):
-        for kind in BLOCK_KINDS.values():
+        for block, kind in BLOCK_KINDS.items():
             try:
-                group = _from_class(kind, name)
+                registry.resolve(kind, name)
             except UserError as error:
-                errors += [] if key else [str(error)]
+                errors |= set() if key else {str(error)}
                 continue
+            group = _from_class(block, name)
             if key and key not in group.settings:
                 raise UserError(f"no setting '{key}' in {name}. {suggestion(key, group.settings)}")
             return _with_key(group, key) if key else group
-    # A class is at most of one kind, so the sentences that it is none of the other kinds explain nothing.
-    reasons = [sentence for sentence in errors if " is no " not in sentence]
-    raise UserError(reasons[0] if reasons else f"'{word}' is no dataset, network or method")
+    # A class that cannot be imported has the same error for each kind.
+    raise UserError(errors.pop() if len(errors) == 1 else f"'{word}' is no dataset, network or method")
 
 
 def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
@@ -145,3 +165,33 @@ def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
     near = nearest(word, [*words, *keys])
     question = f"Did you mean '{near}'? " if near else ""
     return UserError(f"no block, name or setting '{word}'. {question}Known: {', '.join(words)}")
+
+
+def describe_schema(schema: Mapping[str, Any]) -> str:
+    """Describe type and range: the `title`, or text such as "number in [0, 1)" or "list of 2: number"."""
+    if "title" in schema:
+        return schema["title"]
+    if "enum" in schema:
+        return " | ".join(map(json.dumps, schema["enum"]))
+    if "anyOf" in schema:
+        return " | ".join(map(describe_schema, schema["anyOf"]))
+    if "prefixItems" in schema:
+        items = dict.fromkeys(map(describe_schema, schema["prefixItems"]))
+        return f"list of {len(schema['prefixItems'])}: {', '.join(items)}"
+    if schema.get("type") == "array":
+        return f"list: {describe_schema(schema['items'])}"
+    if schema.get("type") == "object":
+        return f"block: {describe_schema(schema['additionalProperties'])}"
+    return f"{WORDS.get(schema.get('type', ''), 'block of keys and values')} {_limits(schema)}".strip()
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """Describe the range of a number, such as "at least 0" or "in [0, 1)"; "" without limits."""
+    above, low = schema.get("exclusiveMinimum"), schema.get("minimum")
+    below, high = schema.get("exclusiveMaximum"), schema.get("maximum")
+    first, last = low if above is None else above, high if below is None else below
+    if first is not None and last is not None:
+        return f"in {'[' if above is None else '('}{first:.15g}, {last:.15g}{']' if below is None else ')'}"
+    if first is not None:
+        return f"{'at least' if above is None else 'above'} {first:.15g}"
+    return "" if last is None else f"{'at most' if below is None else 'below'} {last:.15g}"

@@ -130,6 +130,11 @@ def written_fields(cls: type) -> list[DataclassField]:
     return [field for field in fields(cls) if not field.metadata.get("derived")]
 
 
+def is_required(field: DataclassField) -> bool:
+    """Whether a field has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Validator for annotations: ValueError if a value occurs twice."""
     if len(set(values)) < len(values):
@@ -163,8 +168,7 @@ def adapter(cls: type) -> TypeAdapter:
             raise TypeError(
                 f"{cls.__module__}.{cls.__qualname__}.{field.name} is a list; declare it as tuple[TYPE, ...]"
             )
-        is_required = field.default is MISSING and field.default_factory is MISSING
-        types[field.name] = Required[kind] if is_required else kind
+        types[field.name] = Required[kind] if is_required(field) else kind
     typed_dict: Any = TypedDict  # mypy knows only those with a literal name
     values = typed_dict(cls.__name__, types, total=False)
     values.__pydantic_config__ = STRICT

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import NAMED, Config, to_block
+from medfed.config.schema import NAMED, Config, to_plain
 from medfed.core import bounds, registry
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.errors import UserError, UserErrors
@@ -90,7 +90,7 @@ def as_block(config: Config, key: str, value: object) -> object:
     current = getattr(config, key)
     base = next((base for base in NAMED if isinstance(current, base)), type(current))
     if isinstance(value, base):
-        return {**to_block(value), **({"preset": DEFAULT_PRESET} if isinstance(value, Method) else {})}
+        return {**to_plain(value), **({"preset": DEFAULT_PRESET} if isinstance(value, Method) else {})}
     if base in NAMED and isinstance(value, str):
         return {"name": value}
     if base in NAMED and isinstance(value, type) and issubclass(value, base):

@@ -250,9 +250,9 @@ def test_a_missing_key_or_block_says_what_belongs_there():
 
 def test_a_text_that_is_no_config_is_one_line():
     for text, expected in {
-        "# nothing\n": "is empty; expected the blocks data, network and method",
-        "- a\n": "expected a block of keys and values, got ['a']",
-        "hello": "expected a block of keys and values, got the text 'hello'",
+        "# nothing\n": "expected the blocks data, network and method, got nothing",
+        "- a\n": "expected the blocks data, network and method, got ['a']",
+        "hello": "expected the blocks data, network and method, got the text 'hello'",
     }.items():
         with pytest.raises(UserError) as raised:
             load_text(text, "a.yaml")
@@ -345,7 +345,7 @@ BAD_OVERRIDES = {
     "data.sites=[A, 1]": "data.sites[1]: expected text, got 1; put it in quotes",
     "batch_size": "expected key=value, such as --set training.batch_size=8",
     "=3": "expected key=value, such as --set training.batch_size=8",
-    "seed.x=3": "seed is no block of keys and values, but 1",
+    "seed.x=3": "seed: expected a block of keys and values, got 1",
     "training.betas=[1": "line 1, column 3: expected ',' or ']', but got '<stream end>'",
     "data.name=hospitals_for_test.FedProx": "data.name: 'hospitals_for_test.FedProx' is no dataset; expected a class",
     "method.name=elcf": "method.name: no method 'elcf'. Did you mean 'elcfs'? Known: ",

@@ -9,7 +9,7 @@ import pytest
 
 from medfed.config import json_schema, strict_yaml
 from medfed.config.schema import load_text
-from medfed.config.setting import FILE
+from medfed.config.search import FILE
 from medfed.core.errors import UserError
 from medfed.core.registry import code_allowed
 

@@ -41,7 +41,7 @@ def test_a_wrong_config(user, wrong):
 def test_a_config_that_is_not_a_text_file(user):
     (user.place / "other.yml").write_text(user.config.read_text())
     user.config.write_text("")
-    user.refused_before_training("tiny.yaml: is empty; expected the blocks data, network and method")
+    user.refused_before_training("tiny.yaml: expected the blocks data, network and method, got nothing")
     user.config.write_bytes("seed: 3 # \u00e9".encode("latin-1"))
     user.refused_before_training(
         "tiny.yaml: not UTF-8 text ('utf-8' codec can't decode byte 0xe9 in position 10: ", "; save it as UTF-8"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from medfed import keys
-from medfed.config.setting import FILE
+from medfed.config.search import FILE
 
 
 @pytest.mark.parametrize("columns", [80, 120])

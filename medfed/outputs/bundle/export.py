@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medfed.config import reference
-from medfed.config.schema import Config, load, to_block
+from medfed.config import json_schema
+from medfed.config.schema import Config, load, to_plain
 from medfed.core import registry
 from medfed.core.errors import UserError, argument
 from medfed.federation.image_moments import constants_of
@@ -96,8 +96,8 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "method_about": registry.known_names("methods").get(name, ""),
         "method_references": _references(name),
         "method_preset": config.preset,
-        "method_settings": to_block(config.method),
-        "network": to_block(config.network.without_weights()),
+        "method_settings": to_plain(config.method),
+        "network": to_plain(config.network.without_weights()),
         "training_settings": asdict(config.training),
         "sites": summary.get("source_sites"),
         **{key: summary.get(key) for key in COPIED_KEYS},
@@ -108,11 +108,8 @@ def _references(method: str) -> list[str]:
     """The publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
     names = method.split("+")
     known = registry.known_names("methods")
-    return [
-        reference.named("methods", name).source
-        for name in names
-        if name in known and name != "fedavg" and reference.named("methods", name).source
-    ]
+    sources = [json_schema.named("methods", name)["x-source"] for name in names if name in known and name != "fedavg"]
+    return list(filter(None, sources))
 
 
 def select_inference_weights(
