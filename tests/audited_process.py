@@ -52,7 +52,7 @@ def record(folder: Path, allowed: Path, work: Callable[[], int]) -> Recorded:
         try:
             code = work()
         except Exception as error:
-            code = 2 if type(error).__name__ in ("UserError", "UserErrors", "InvalidMessage") else None
+            code = 2 if type(error).__name__ in ("UserError", "UserErrors", "Problem", "InvalidMessage") else None
         finally:
             result.write_text(json.dumps([code, executed, written]))
 

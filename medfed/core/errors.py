@@ -61,7 +61,10 @@ class UserErrors(UserError):
         self._sentences = tuple(sentences)
         if (n_more := len(self._sentences) - MAX_SENTENCES) > 0:
             self._sentences = (*self._sentences[:MAX_SENTENCES], f"and {n_more:,} more mistakes of this kind")
-        super().__init__("\n".join(self._sentences))
+        super().__init__(self._sentences)
+
+    def __str__(self) -> str:
+        return "\n".join(self._sentences)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """704 files with one cause are one paragraph; different causes are never merged."""
 
+import pickle
+
 from folder_layouts import make
 
 from medfed.core.errors import Problem
@@ -51,3 +53,9 @@ def test_every_folder_with_files_that_are_not_read_is_named(tmp_path):
     data = Folder(root=str(make(tmp_path, "s{1,2,3,4}/images/a.png s{1,2,3,4}/masks/a.png s{1,2,3,4}/old/b.png")))
     text = " ".join(" ".join(format_problems(check_dataset(data).warnings, str(tmp_path))).split())
     assert "folder with files that are not read (4): s1: not read" in text and "also: s3, s4" in text
+
+
+def test_errors_of_a_worker_process_arrive_as_they_were():
+    for error in (EMPTY, join_problems([colours(0), EMPTY])):
+        received = pickle.loads(pickle.dumps(error))
+        assert str(received) == str(error) and received.sentences == error.sentences
