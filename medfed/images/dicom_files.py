@@ -5,7 +5,6 @@ DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's 
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,23 +15,12 @@ from medfed.images.reading import suffix
 
 Kind = Literal["image", "segmentation", "other"]
 SUFFIXES = (".dcm", ".dicom", ".ima")  # usual endings of DICOM files, lower case
-MAX_DICOM_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
-_PREFIX = "1.2.840.10008."
-_SEGMENTATIONS = (_PREFIX + "5.1.4.1.1.66.4", _PREFIX + "5.1.4.1.1.66.7")
-# Objects without an image: directories, waveforms, presentation states, reports, documents, plans, structure sets.
-_NO_IMAGES = tuple(
-    _PREFIX + start
-    for start in (
-        "1.3.10",
-        "5.1.4.1.1.9.",
-        "5.1.4.1.1.11.",
-        "5.1.4.1.1.66",
-        "5.1.4.1.1.88.",
-        "5.1.4.1.1.104.",
-        "5.1.4.1.1.481.",
-    )
+_SEGMENTATIONS = (  # pydicom 3.0 does not know the name of label maps
+    "Segmentation Storage",
+    "Label Map Segmentation Storage",
+    "1.2.840.10008.5.1.4.1.1.66.7",
 )
-_LONG_TYPES = (b"OB", b"OW", b"OF", b"SQ", b"UN", b"UT", b"UC", b"UR")  # their length has four bytes
+MAX_DICOM_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -41,24 +29,18 @@ def kind_of(path: Path) -> Kind | None:
     None if it is no DICOM file, or has the name of another image format.
     """
     name = path.name.lower()
-    if suffix(path) or name.endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)):
-        return None
-    object_class = sop_class(path)
-    if object_class is None:
-        return "image" if name.endswith(SUFFIXES) and path.is_file() else None  # old files have no preamble
-    if object_class in _SEGMENTATIONS:
-        return "segmentation"
-    return "other" if object_class.startswith(_NO_IMAGES) else "image"
-
-
-def sop_class(path: Path) -> str | None:
-    """Return the SOP class of a DICOM file, "" if its first bytes do not say it, or None if it is no DICOM file."""
+    if suffix(path) or name.endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)) or not path.is_file():
+        return None  # to open a pipe would wait for another program to write to it
     try:
-        status = path.stat()
-        # To open a pipe would wait for another program to write to it.
-        return _sop_class(path, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
+        object_class = _object_class(path, path.stat().st_mtime_ns)
     except OSError:
         return None
+    if object_class is None:
+        return "image" if name.endswith(SUFFIXES) else None  # old files have no preamble
+    if object_class in _SEGMENTATIONS:
+        return "segmentation"
+    words = object_class.split()
+    return "other" if "Storage" in words and ("Image" not in words or "RT" in words) else "image"
 
 
 def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -> list[Path]:
@@ -82,19 +64,14 @@ def all_files(folder: Path, ignored_names: Sequence[str] = (), depth: int = MAX_
 
 
 @lru_cache(maxsize=1 << 18)
-def _sop_class(path: Path, _changed_ns: int) -> str | None:
-    """Return the value of MediaStorageSOPClassUID, which the file's first group of elements holds."""
+def _object_class(path: Path, _changed_ns: int) -> str | None:
+    """Return the name of a DICOM file's SOP class, such as "MR Image Storage"; None if it is no DICOM file."""
     with open(path, "rb") as file:
-        start = file.read(2048)
-    if start[128:132] != b"DICM":
-        return None
-    at = 132
-    while start[at : at + 2] == b"\x02\x00":
-        if start[at + 4 : at + 6] in _LONG_TYPES:
-            value, length = at + 12, int.from_bytes(start[at + 8 : at + 12], "little")
-        else:
-            value, length = at + 8, int.from_bytes(start[at + 6 : at + 8], "little")
-        if start[at + 2 : at + 4] == b"\x02\x00":
-            return start[value : value + length].rstrip(b"\0 ").decode("latin-1")
-        at = value + length
-    return ""
+        if file.read(132)[128:] != b"DICM":
+            return None
+    from pydicom.filereader import read_file_meta_info  # slow to import, and rarely needed
+
+    try:
+        return str(read_file_meta_info(path).MediaStorageSOPClassUID.name)
+    except Exception:  # pydicom raises many types of errors for damaged files; reading the image reports them
+        return ""

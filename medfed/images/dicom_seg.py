@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 
-from medfed.core.errors import UserError
-from medfed.images.dicom import LPS_TO_RAS
+from medfed.core.errors import Problem
+from medfed.images.dicom import LPS_TO_RAS, POSITION_TOLERANCE, without_identifiers
 from medfed.images.grids import voxel_mapping
 
 
@@ -41,53 +41,79 @@ def read_segmentation(
     The frames of the object must lie on voxels of the grid; nothing is interpolated. `meta["label_values"]` of the
     result lists the numbers of the segments, and 0.
     """
-    segmentation, frames = _open(path)
+    segmentation, volume = _open(path, grid)
+    if segmentation.SegmentationType == "FRACTIONAL":
+        found = "the DICOM SEG is fractional; expected a binary one or a label map"
+        raise Problem("fractional DICOM SEG", path, found, "export it again as binary")
     if grid.frame_of_reference not in ("", str(segmentation.get("FrameOfReferenceUID", grid.frame_of_reference))):
-        raise UserError(
-            f"{path}: the DICOM SEG was drawn in another frame of reference than its image {grid.path}; expected the "
-            "same scan; choose the series that it was drawn on (data.dicom_series)"
-        )
+        found = f"the DICOM SEG has another frame of reference than its image {grid.path}; expected the same scan"
+        cure = "choose the series that it was drawn on (data.dicom_series)"
+        raise Problem("DICOM SEG of another scan", path, found, cure)
     labels = {
-        int(segment.SegmentNumber): str(segment.SegmentLabel)
-        for segment in segmentation.SegmentSequence
-        if int(segment.SegmentNumber)
+        number: str(segmentation.get_segment_description(number).SegmentLabel) for number in _numbers(segmentation)
     }
-    numbers = _assign(path, labels, structures, values, notices)
+    assigned = _assign(path, labels, structures, values, notices)
+    elsewhere = Problem(
+        "DICOM SEG with another geometry",
+        path,
+        f"a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same geometry",
+        "choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI",
+    )
+    mapping = volume and voxel_mapping(volume.spatial_shape, LPS_TO_RAS @ volume.affine, grid.affine)
+    if mapping is None:
+        raise elsewhere
+    matrix, offset = mapping
     channels = np.zeros((len(structures), *grid.shape), dtype=np.uint8)
-    for functions, pixels in zip(segmentation.PerFrameFunctionalGroupsSequence, frames, strict=True):
-        indices = _frame_indices(path, segmentation, functions, pixels.shape, grid)
-        for channel, structure in zip(channels, structures):
-            voxels = indices[:, _marks(segmentation, functions, pixels, numbers[structure])]
-            if ((voxels < 0) | (voxels >= np.array(grid.shape)[:, None])).any():
-                raise _elsewhere(path, grid)
-            channel[tuple(voxels)] = 1
+    for channel, structure in zip(channels, structures):
+        is_marked = volume.array[..., [number in assigned[structure] for number in labels]].any(axis=-1)
+        voxels = np.argwhere(is_marked) @ matrix.T + offset
+        if ((voxels < 0) | (voxels >= grid.shape)).any():
+            raise elsewhere
+        channel[tuple(voxels.T)] = 1
     return MetaTensor(
-        torch.from_numpy(channels), affine=torch.from_numpy(grid.affine), meta={"label_values": [0, *sorted(labels)]}
+        torch.from_numpy(channels), affine=torch.from_numpy(grid.affine), meta={"label_values": [0, *labels]}
     )
 
 
-def _open(path: Path) -> tuple[Any, np.ndarray]:
-    """Return highdicom's object and its frames, (N, rows, columns)."""
+def _open(path: Path, grid: Grid) -> tuple[Any, Any]:
+    """Return highdicom's object and its volume, (slices, rows, columns, segments); None if it is no regular stack."""
     try:
         import highdicom
     except ImportError:
-        raise UserError(
-            f"{path}: this is a DICOM SEG object, and highdicom, which reads it, is not installed; run pip install "
-            "'medfed[dicom]', or convert the mask to NIfTI"
-        ) from None
+        found = "this is a DICOM SEG object, and highdicom, which reads it, is not installed"
+        cure = "run pip install 'medfed[dicom]', or convert the mask to NIfTI"
+        raise Problem("highdicom is missing", path, found, cure) from None
+    import pydicom
+
     try:
-        segmentation = highdicom.seg.segread(path)
-        frames = np.asarray(segmentation.pixel_array)
+        with without_identifiers():
+            dataset = pydicom.dcmread(path)
+            # Empty slices are often left out, so the distance of slices is that of the grid along the frames' normal.
+            groups = (*dataset.SharedFunctionalGroupsSequence, *dataset.PerFrameFunctionalGroupsSequence)
+            planes = [group.PlaneOrientationSequence[0] for group in groups if "PlaneOrientationSequence" in group]
+            rows, columns = np.array(planes[0].ImageOrientationPatient, dtype=float).reshape(2, 3)
+            normal = LPS_TO_RAS[:3, :3] @ np.cross(rows, columns)
+            for group in groups:
+                for measures in group.get("PixelMeasuresSequence", ()):
+                    measures.SpacingBetweenSlices = float(np.abs(normal @ grid.affine[:3, :3]).max())
+            segmentation = highdicom.seg.Segmentation.from_dataset(dataset, copy=False)
+            if segmentation.get_volume_geometry(rtol=POSITION_TOLERANCE) is None:
+                return segmentation, None
+            volume = segmentation.get_volume(
+                segment_numbers=_numbers(segmentation),
+                dtype=np.uint8,
+                rescale_fractional=False,
+                rtol=POSITION_TOLERANCE,
+            )
     except Exception as error:  # pydicom and highdicom raise many types of errors for damaged files
-        raise UserError(
-            f"{path}: highdicom cannot read this DICOM SEG object ({type(error).__name__}); check it, or convert the "
-            "mask to NIfTI"
-        ) from None
-    if segmentation.SegmentationType == "FRACTIONAL":
-        raise UserError(
-            f"{path}: the DICOM SEG is fractional; expected a binary one or a label map; export it again as binary"
-        )
-    return segmentation, frames.reshape(-1, *frames.shape[-2:])
+        found = f"highdicom cannot read this DICOM SEG object ({type(error).__name__})"
+        raise Problem("damaged DICOM SEG", path, found, "check it, or convert the mask to NIfTI") from None
+    return segmentation, volume
+
+
+def _numbers(segmentation: Any) -> list[int]:
+    """Return the numbers of the segments; a label map may describe its background as segment 0."""
+    return sorted(int(number) for number in segmentation.segment_numbers if number)
 
 
 def _assign(
@@ -102,10 +128,8 @@ def _assign(
     if values:
         known = {number for group in values.values() for number in group}
         if not set(labels) <= known:
-            raise UserError(
-                f"{path}: the DICOM SEG has the segments {listed}; expected only the numbers in data.mask_values; add "
-                "the others there"
-            )
+            found = f"the DICOM SEG has the segments {listed}; expected only the numbers in data.mask_values"
+            raise Problem("unknown segment", path, found, "add the others there")
         return {name: list(values[name]) for name in structures}
     by_name = {
         name: [number for number, label in labels.items() if label.casefold() == name.casefold()] for name in structures
@@ -118,57 +142,10 @@ def _assign(
         return {structures[0]: list(labels)}
     if len(structures) > 1 and set(labels) <= set(range(1, len(structures) + 1)):
         return {name: [number] for number, name in enumerate(structures, 1)}
-    raise UserError(
-        f"{path}: the DICOM SEG has the segments {listed}; expected segments that are named or numbered as the "
-        f"structures {', '.join(structures)}; assign the numbers with data.mask_values, or the labels as names with "
-        "data.structure_names"
-    )
-
-
-def _marks(segmentation: Any, functions: Any, pixels: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-    """Return the pixels of a frame that belong to one of the segments `numbers`, as a flat array of bool."""
-    if segmentation.SegmentationType == "LABELMAP":  # a pixel's value is the number of its segment
-        return np.isin(pixels, numbers).ravel()
-    function = _function("SegmentIdentificationSequence", segmentation, functions)
-    return (pixels != 0).ravel() & (int(function.ReferencedSegmentNumber) in numbers)
-
-
-def _frame_indices(path: Path, segmentation: Any, functions: Any, shape: tuple[int, ...], grid: Grid) -> np.ndarray:
-    """Return the voxel of the grid for each pixel of a frame, (3, rows * columns), also outside the grid."""
-    try:
-        position = _function("PlanePositionSequence", segmentation, functions).ImagePositionPatient
-        orientation = _function("PlaneOrientationSequence", segmentation, functions).ImageOrientationPatient
-        row_mm, column_mm = _function("PixelMeasuresSequence", segmentation, functions).PixelSpacing
-    except (AttributeError, IndexError, TypeError, ValueError):
-        raise UserError(
-            f"{path}: a frame of the DICOM SEG has no position in the patient; expected one; export it again"
-        ) from None
-    rows, columns = np.array(orientation, dtype=float).reshape(2, 3)
-    affine = np.eye(4)
-    affine[:3, :3] = np.stack([rows * float(column_mm), columns * float(row_mm), np.cross(rows, columns)], axis=1)
-    affine[:3, 3] = np.array(position, dtype=float)
-    affine = LPS_TO_RAS @ affine
-    # A frame has no third axis: the axis of the grid that is closest to the frame's normal takes its place.
-    axes = grid.affine[:3, :3]
-    closest = np.abs(affine[:3, 2] @ axes / np.linalg.norm(axes, axis=0)).argmax()
-    affine[:3, 2] = axes[:, closest]
-    mapping = voxel_mapping((shape[1], shape[0], 1), affine, grid.affine)
-    if mapping is None:
-        raise _elsewhere(path, grid)
-    matrix, offset = mapping
-    row, column = np.indices(shape).reshape(2, -1)
-    return matrix[:, :1] * column + matrix[:, 1:2] * row + offset[:, None]
-
-
-def _function(name: str, segmentation: Any, functions: Any) -> Any:
-    """Return a functional group of a frame, which the object stores per frame or once for all frames."""
-    source = functions if name in functions else segmentation.SharedFunctionalGroupsSequence[0]
-    return source[name][0]
-
-
-def _elsewhere(path: Path, grid: Grid) -> UserError:
-    """The error that a frame does not lie on the voxels of its image."""
-    return UserError(
-        f"{path}: a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same "
-        "geometry; choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI"
+    raise Problem(
+        "unknown segment",
+        path,
+        f"the DICOM SEG has the segments {listed}; expected segments that are named or numbered as the structures "
+        f"{', '.join(structures)}",
+        "assign the numbers with data.mask_values, or the labels as names with data.structure_names",
     )

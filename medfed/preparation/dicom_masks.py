@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from medfed import __version__
-from medfed.core.errors import UserError, argument
-from medfed.images.dicom import files_of_kind, find_stack, header
+from medfed.core.errors import Problem, UserError, argument
+from medfed.images.dicom import find_stack, header, without_identifiers
+from medfed.images.dicom_files import files_of_kind
 from medfed.images.grids import reorder_axes
 from medfed.images.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
@@ -38,63 +36,45 @@ SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers th
 def write_segmentations(masks: Path, series: Path, out: Path) -> int:
     """Write OUT/NAME.dcm, one DICOM SEG object, for each series with masks NAME_STRUCTURE.nii.gz; return their number.
 
-    The object has one segment for each structure, and the patient and study of the series. UserError, without leaving a
-    folder, if highdicom is not installed, there are no masks, a mask has no series or other voxels, or is not of 0 and
-    1.
+    The object has one segment for each structure, and the patient and study of the series. After an error, no folder is
+    left.
     """
     if out.exists():
-        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+        raise Problem(
+            "existing folder", out, "exists already", f"remove it, or choose another one with {argument('out')}"
+        )
     groups = _masks_by_series(masks, series)
     with atomic_folder(out.resolve()) as folder:
         for name, files in groups.items():
-            with _without_identifiers():
+            with without_identifiers():
                 _segmentation(series / name, files).save_as(folder / f"{name}.dcm")
     return len(groups)
-
-
-@contextmanager
-def _without_identifiers() -> Iterator[None]:
-    """Suppress the warnings of highdicom and pydicom, which quote names and other identifiers of patients."""
-    loggers = [logging.getLogger(name) for name in ("highdicom", "pydicom")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            for logger in loggers:
-                logger.setLevel(logging.CRITICAL + 1)
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
 
 
 def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
     """The masks of each series: by the series' folder, then by structure."""
     for folder in (masks, series):
         if not folder.is_dir():
-            raise UserError(f"{folder}: is not a folder; expected the masks of a bundle and the folder of their series")
+            found = "is not a folder; expected the masks of a bundle and the folder of their series"
+            raise Problem("no folder", folder, found, "correct the path")
     names = sorted((path.name for path in series.iterdir() if path.is_dir()), key=len, reverse=True)
     groups: dict[str, dict[str, Path]] = {}
     for file in sorted(masks.glob(f"*{ENDING}")):
         name = next((name for name in names if file.name.startswith(f"{name}_")), None)
         if name is None:
-            raise UserError(
-                f"{file}: belongs to no folder of {series}; expected the folder of the series from which "
-                "the mask was computed; copy it there again"
-            )
+            found = f"belongs to no folder of {series}; expected the series from which the mask was computed"
+            raise Problem("mask without a series", file, found, "copy it there again")
         structure = file.name[len(name) + 1 : -len(ENDING)]
-        if not 0 < len(structure) <= MAX_LABEL_LENGTH:
-            raise UserError(
-                f"{file}: names no structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_'; rename the file"
+        if not 0 < len(structure) <= MAX_LABEL_LENGTH or "\\" in structure or not structure.isprintable():
+            found = (
+                f"expected a structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_' in the name of the file"
             )
-        if "\\" in structure or not structure.isprintable():
-            raise UserError(
-                f"{str(file)!a}: the name of the structure has a backslash or a control character, which "
-                "DICOM does not allow; rename the file"
-            )
+            cure = "rename it, without a backslash or a control character, which DICOM does not allow"
+            raise Problem("unusable name of a structure", ascii(str(file)), found, cure)
         groups.setdefault(name, {})[structure] = file
     if not groups:
-        raise UserError(f"{masks}: holds no mask (*{ENDING}); name the folder that the bundle wrote (--output_dir)")
+        found = f"holds no mask (*{ENDING})"
+        raise Problem("no mask", masks, found, "name the folder that the bundle wrote (--output_dir)")
     return dict(sorted(groups.items()))
 
 
@@ -109,20 +89,16 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         ) from None
     n_series = len({header(path).series for path in files_of_kind(series, "image")})
     if n_series > 1:
-        raise UserError(
-            f"{series}: holds {n_series} DICOM series; expected one folder for each series; keep only the "
-            "series from which the masks were computed"
-        )
+        found = f"holds {n_series} DICOM series; expected one folder for each series"
+        raise Problem("several DICOM series", series, found, "keep only that from which the masks were computed")
     stack = find_stack(series)
     for name, values in (
         ("StudyInstanceUID", {entry.study for entry in stack.slices}),
         ("FrameOfReferenceUID", {entry.frame_of_reference for entry in stack.slices}),
     ):
         if len(values) > 1 or "" in values:
-            raise UserError(
-                f"{series}: the slices have {len(values)} values of {name}, or an empty one; expected one "
-                "for all, to which the DICOM SEG refers; export the series again"
-            )
+            found = f"the slices have {len(values)} values of {name}, or an empty one; expected one for all"
+            raise Problem("no common identifier", series, found, "export the series again")
     frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
     sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
     for source in sources:
@@ -150,10 +126,8 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         name = str(getattr(error, "name", ""))
         is_missing = isinstance(error, AttributeError) and pydicom.datadict.tag_for_keyword(name)
         reason = f"{name} is missing" if is_missing else type(error).__name__
-        raise UserError(
-            f"{series}: highdicom cannot write a DICOM SEG of this series ({reason}); check the series, or "
-            "keep the NIfTI masks"
-        ) from error
+        found = f"highdicom cannot write a DICOM SEG of this series ({reason})"
+        raise Problem("unusual series", series, found, "check the series, or keep the NIfTI masks") from error
 
 
 def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:
@@ -161,12 +135,11 @@ def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path
     mask = read_labels(file, [])
     voxels = reorder_axes(mask.numpy(), np.asarray(mask.affine), shape, affine)
     if voxels is None:
-        raise UserError(
-            f"{file}: has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected "
-            "the mask that was computed from it; run the bundle again"
-        )
+        found = f"has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected the same"
+        raise Problem("mask of another grid", file, found, "run the bundle again")
     if not np.isin(voxels, (0, 1)).all():
-        raise UserError(f"{file}: has other values than 0 and 1; expected the mask of one structure")
+        found = "has other values than 0 and 1; expected the mask of one structure"
+        raise Problem("mask with other values", file, found, "run the bundle again")
     return np.ascontiguousarray(voxels[0].transpose(2, 1, 0)).astype(np.uint8)
 
 

@@ -17,14 +17,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import torch
-from monai.data import MetaTensor
-
 from medfed.core.errors import UserError
-from medfed.images import reading
+from medfed.images import dicom, reading
 from medfed.images.file_names import folded
 from medfed.preparation.entry import Download, Entry, walk
-from medfed.preparation.volumes import pair_as_nifti, read_series
+from medfed.preparation.volumes import pair_as_nifti
 
 TITLE = "I2CVB"
 LAYOUT = "Siemens/Patient NNN/T2W/*.dcm and Siemens/Patient NNN/GT/prostate/*.dcm"
@@ -60,17 +57,15 @@ def _entry(folder: Path, number: str) -> Entry:
 
 def _files(name: str, image_folder: Path, mask_folder: Path) -> Mapping[str, bytes]:
     """The content of the case's NIfTI files, by path; UserError if image and mask do not fit."""
-    image, mask = read_series(image_folder), read_series(mask_folder)
+    image, mask = dicom.read_series(image_folder), dicom.read_series(mask_folder)
     if image.shape[-1] != mask.shape[-1]:
         raise UserError(f"the mask has {mask.shape[-1]} slices, the image {image.shape[-1]}; a slice is missing")
     values = reading.label_values(mask)
     if len(values) > 2 or values[0] != 0:
         raise UserError(f"the mask has the labels {reading.format_values(values)}; expected 0 and one other value")
-    labels = MetaTensor((mask.as_tensor() > 0).to(torch.float32), affine=mask.affine)
-    return pair_as_nifti(SITE, name, image, labels, mask_folder)
+    return pair_as_nifti(SITE, name, image, mask, mask_folder)
 
 
 def find_subfolder(folder: Path, name: str) -> Path | None:
-    """Return the folder with a name in lower case directly inside another folder, in whatever case it is written, or
-    None."""
+    """Return the folder directly inside another one whose name, in lower case, is `name`; None without one."""
     return next((path for path in sorted(folder.iterdir()) if folded(path.name) == name and path.is_dir()), None)

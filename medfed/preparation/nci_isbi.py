@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.images import reading
+from medfed.images import dicom, reading
 from medfed.preparation.entry import Download, Entry, files_in, walk
-from medfed.preparation.volumes import pair_as_nifti, read_series
+from medfed.preparation.volumes import pair_as_nifti
 
 TITLE = "NCI-ISBI 2013"
 LAYOUT = "PATIENT/STUDY/SERIES/*.dcm and PATIENT.nrrd, PATIENT such as Prostate3T-01-0001 or ProstateDx-01-0001"
@@ -75,4 +75,4 @@ def _files(site: str, name: str, folder: Path, mask: Path) -> Mapping[str, bytes
     values = reading.label_values(labels)
     if not set(values) <= {0, 1, 2}:
         raise UserError(f"the mask has the labels {reading.format_values(values)}; expected 0, 1 and 2")
-    return pair_as_nifti(site, name, read_series(folder), labels, mask)
+    return pair_as_nifti(site, name, dicom.read_series(folder), labels, mask)

@@ -1,8 +1,15 @@
 """DICOM series: the same volume as from NIfTI, and refusals by name of what is no single regular stack."""
 
+import locale
+
 import numpy as np
+import pydicom
 import pytest
+import SimpleITK as sitk
 from made_dicom import LPS_TO_RAS, SAME_UIDS, oblique_affine, volume, write_nifti, write_series
+from pydicom import Dataset
+from pydicom.uid import DeflatedExplicitVRLittleEndian as DEFLATED
+from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1
 
 from medfed.core.errors import UserError
 from medfed.datasets.duplicates import file_sha256
@@ -14,6 +21,23 @@ def refused(folder, *words, **settings):
         dicom.read_series(folder, **settings)
     for word in words:
         assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
+
+
+def compress(path, compressor):
+    writer = sitk.ImageFileWriter()
+    writer.SetFileName(str(path))
+    writer.KeepOriginalImageUIDOn()
+    writer.UseCompressionOn()
+    writer.SetCompressor(compressor)
+    before = locale.setlocale(locale.LC_ALL)
+    writer.Execute(sitk.ReadImage(str(path)))
+    locale.setlocale(locale.LC_ALL, before)  # GDCM leaves "C", so that later tests would write ASCII files
+
+
+def change(path, edit):
+    dataset = pydicom.dcmread(path)
+    edit(dataset)
+    dataset.save_as(path)
 
 
 class TestReading:
@@ -34,6 +58,20 @@ class TestReading:
         image = dicom.read_series(tmp_path).numpy()[0]
         assert np.array_equal(image[..., 0], voxels[..., 0] * 2.0 - 10)
         assert np.array_equal(image[..., 1], voxels[..., 1] * 0.5 + 1)
+
+    @pytest.mark.parametrize(
+        ("compressor", "syntax"), [("JPEG", JPEGLosslessSV1), ("JPEG2000", JPEG2000Lossless), ("", DEFLATED)]
+    )
+    def test_a_compressed_slice_has_the_voxels_of_the_uncompressed_one(self, tmp_path, compressor, syntax):
+        write_series(tmp_path, volume())
+        expected, path = dicom.read_series(tmp_path), tmp_path / "IM0097.dcm"
+        if compressor:
+            compress(path, compressor)
+        else:
+            change(path, lambda dataset: setattr(dataset.file_meta, "TransferSyntaxUID", syntax))
+        assert pydicom.dcmread(path).file_meta.TransferSyntaxUID == syntax
+        image = dicom.read_series(tmp_path)
+        assert np.array_equal(image.numpy(), expected.numpy()) and np.array_equal(image.affine, expected.affine)
 
     def test_positions_rounded_to_a_tenth_of_a_slice_are_regular(self, tmp_path):
         affine = np.diag([1.0, 1.0, 0.625, 1.0])
@@ -73,10 +111,17 @@ class TestRefusals:
             ({"SeriesInstanceUID": "1"}, {"SeriesInstanceUID": "1", "slices": [2]}, ["same position", "other89"]),
             ({"slices": [0], "NumberOfFrames": 2}, None, ["IM0097.dcm", "multi-frame", "dcm2niix"]),
             ({"PhotometricInterpretation": "MONOCHROME1"}, None, ["MONOCHROME1", "expected MONOCHROME2"]),
+            ({"SamplesPerPixel": 3}, None, ["SamplesPerPixel is 3"]),
+            ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.4.1"}, None, ["multi-frame"]),
+            ({"ModalityLUTSequence": [Dataset()]}, None, ["a table (ModalityLUTSequence)"]),
+            ({"RescaleSlope": "nan"}, None, ["RescaleSlope is 'nan'", "expected a finite number"]),
+            ({"RescaleSlope": 0}, None, ["RescaleSlope is '0.0'", "a slope other than 0"]),
+            ({"RescaleSlope": 2, "RescaleIntercept": "inf"}, None, ["RescaleIntercept is 'inf'"]),
+            ({"Rows": 65535, "Columns": 65535}, None, ["have 384 bytes; expected 8,589,672,450"]),
+            ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, None, ["two directions at a right angle"]),
         ],
     )
     def test_what_is_no_single_regular_stack_of_greys_is_named(self, tmp_path, first, second, words):
-        """Two patients, a missing slice, a slice that exists twice, a multi-frame file, inverted greys."""
         write_series(tmp_path, volume(), **first)
         if second:
             write_series(tmp_path, volume(), names="other{}", **second)
@@ -90,16 +135,18 @@ class TestRefusals:
         assert dicom.read_series(tmp_path, ignored_names=["scout"]).shape == (1, 16, 12, 5)
 
     def test_a_slice_of_another_size_orientation_or_spacing_is_named(self, tmp_path):
-        for word, shape, tags in (
-            ("16 x 12 pixels", (16, 8, 5), {}),
-            ("another orientation", (16, 12, 5), {"ImageOrientationPatient": [1, 0, 0, 0, 0, 1]}),
-            ("PixelSpacing", (16, 12, 5), {"PixelSpacing": [0.9, 0.9]}),
-            ("is missing", (16, 12, 5), {"ImagePositionPatient": None}),
+        for index, (words, shape, tags) in enumerate(
+            (
+                ("Columns and Rows: (16, 8), but (16, 12)", (16, 8, 5), {}),
+                ("ImageOrientationPatient: (1.0, ", (16, 12, 5), {"ImageOrientationPatient": [1, 0, 0, 0, 0, 1]}),
+                ("PixelSpacing: (0.9, 0.9), but (0.7", (16, 12, 5), {"PixelSpacing": [0.9, 0.9]}),
+                ("is missing", (16, 12, 5), {"ImagePositionPatient": None}),
+            )
         ):
-            folder = tmp_path / word
+            folder = tmp_path / str(index)
             write_series(folder, volume(), SeriesInstanceUID="1.2.3", slices=[0, 1])
             write_series(folder, volume(shape), SeriesInstanceUID="1.2.3", slices=[2], names="other", **tags)
-            refused(folder, "other: ", word)
+            refused(folder, "other: ", words)
 
     def test_a_tilted_gantry_is_refused(self, tmp_path):
         affine = np.diag([1.0, 1.0, 3.0, 1.0])
@@ -108,10 +155,22 @@ class TestRefusals:
             write_series(tmp_path, volume(), affine, slices=[index], **tags)
         refused(tmp_path, "by 4 mm", "tilted gantry")
 
+    @pytest.mark.parametrize("compressor", ["JPEG", "JPEG2000"])
+    def test_a_compressed_slice_of_another_size_than_its_header_says_is_refused(self, tmp_path, compressor):
+        write_series(tmp_path, volume(), slices=[0])
+        compress(tmp_path / "IM0097.dcm", compressor)
+        change(tmp_path / "IM0097.dcm", lambda dataset: dataset.update({"Rows": 65535, "Columns": 65535}))
+        refused(tmp_path, "cannot read the DICOM files (")
+
     def test_a_damaged_file_is_named(self, tmp_path):
         write_series(tmp_path, volume())
-        (tmp_path / "IM0097.dcm").write_bytes((tmp_path / "IM0097.dcm").read_bytes()[:400])
-        refused(tmp_path, "IM0097.dcm")
+        whole = (tmp_path / "IM0097.dcm").read_bytes()
+        (tmp_path / "IM0097.dcm").write_bytes(whole[:400])
+        refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
+        (tmp_path / "IM0097.dcm").write_bytes(whole[:-100])
+        refused(tmp_path, "cannot read the DICOM files")
+        (tmp_path / "IM0097.dcm").write_bytes(np.random.default_rng(0).bytes(5000))
+        refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
 
 
 class TestOrderOfAxes:

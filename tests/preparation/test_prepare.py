@@ -80,7 +80,7 @@ def test_a_mask_that_leaves_its_image_is_left_out(tmp_path):
 def test_i2cvb_takes_siemens_and_leaves_out_a_mask_with_a_missing_slice(tmp_path):
     summary = prepare("prostate", [made.i2cvb(tmp_path / "in")], tmp_path / "out")
     assert table(summary) == {"I2CVB": (3, 1, 0, 2)}
-    assert "a slice may be missing" in reasons(summary)["Patient 428260"]
+    assert "add missing slices" in reasons(summary)["Patient 428260"]
     assert "GE" in reasons(summary)["Patient 100001"]
     mask = nib.load(tmp_path / "out" / "I2CVB" / "Case383121_segmentation.nii.gz").get_fdata()
     assert np.array_equal(mask, made.gland((5, 16, 16)).transpose(2, 1, 0))
