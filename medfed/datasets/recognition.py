@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str,
         )
     if fitting:
         return fitting.popitem()[1]
-    columns = {path.name: table.columns_of(path) for path in sorted(root.iterdir()) if _may_be_table(path)}
+    listings = [path for path in sorted(root.iterdir()) if path.is_file() and path.suffix.lower() in table.SUFFIXES]
+    columns = {path.name: table.columns_of(path) for path in listings}
     tables = [path for path, names in columns.items() if {"site", "image"} <= names and names & {"mask", "class"}]
     if len(tables) > 1:
         raise UserError(
@@ -74,7 +75,7 @@ def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str,
     files = walk(root, tuple(settings.get("ignored_names", ())), bool(settings.get("follow_symlinks", False)))
     usual = find_patterns(files, tuple(settings.get("sites", ())))
     usual["ignored_names"] = (*settings.get("ignored_names", ()), *usual.get("ignored_names", ()))
-    return _folder(root, usual | (CLASSIFICATION if "{class}" in usual["image"] else {}))
+    return Folder(root=str(root), **usual, **(CLASSIFICATION if "{class}" in usual["image"] else {}))
 
 
 def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
@@ -97,15 +98,7 @@ def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> 
     return block
 
 
-def _may_be_table(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in table.SUFFIXES
-
-
 def _from_table(root: Path, name: str) -> Folder:
     """Return the dataset of a table."""
     dataset = Folder(root=str(root), table=name)
-    return _folder(root, {"table": name, **CLASSIFICATION}) if dataset.classes else dataset
-
-
-def _folder(root: Path, settings: Mapping[str, Any]) -> Folder:
-    return Folder(root=str(root), **settings)
+    return replace(dataset, **CLASSIFICATION) if dataset.classes else dataset

@@ -80,8 +80,8 @@ def read_table(path: Path, site: str = "") -> DataFrame:
     rows = rows.loc[:, ~rows.columns.duplicated()]
     if site and "site" not in rows:
         rows = rows.assign(site=site)
-    _check_columns(path, [name for name in names if name != "place"] + (["site"] if site else []))
-    if not len(rows):
+    _check_columns(path, [name for name in rows.columns if name != "place"])
+    if rows.empty:
         raise UserError(f"{path}: the table has no rows; expected one row for each image")
     rows = rows.reindex(columns=[*COLUMNS, "place"], fill_value="").astype(str).apply(lambda column: column.str.strip())
     for name in ("site", "image"):
@@ -158,15 +158,9 @@ def find_table_cases(
             )
         stems = Counter(stem_of(file) for file in files.values() if file)
         cases = contents.cases.setdefault(site, [])
-        for image, mask, patient, label, part in of_site[["image", "mask", "patient", "class", "split"]].itertuples(
-            index=False
-        ):
-            file, mask_file = existing[image], existing.get(mask)
-            if (
-                file is None
-                or {image, mask} & outside
-                or (folded(label) not in numbers if class_names else mask_file is None)
-            ):
+        for row in of_site.rename(columns={"class": "label"}).itertuples():
+            file, mask_file, label = existing[row.image], existing.get(row.mask), numbers.get(folded(row.label))
+            if not file or {row.image, row.mask} & outside or (label if class_names else mask_file) is None:
                 continue
             name = stem_of(file)
             if stems[name] > 1:
@@ -174,13 +168,24 @@ def find_table_cases(
                 name = PurePosixPath(inner).with_name(name).as_posix()
             masks = (MaskFile(mask_file),) if mask_file and not class_names else ()
             try:
-                patient = patient or patient_in_name(site, name, file)
+                patient = row.patient or patient_in_name(site, name, file)
             except UserError as error:
                 contents.problems[site].append(as_problem(error, file))
+                patient = ""
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
-            cases.append(Case(site, name, file, masks, patient, numbers.get(folded(label)), part))
-        contents.problems[site] += _part_problems(path, site, cases)
+            cases.append(Case(site, name, file, masks, patient, label, row.split))
+        parts = Counter(patient for patient, _ in dict.fromkeys((case.patient, case.part) for case in cases))
+        if in_two := [patient for patient, n in parts.items() if n > 1]:
+            contents.problems[site].append(
+                Problem(
+                    "patient in two parts of the split",
+                    path,
+                    f"at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
+                    "expected one part of the split per patient",
+                    "correct the column",
+                )
+            )
 
 
 def _decoded(path: Path) -> str:
@@ -313,25 +318,6 @@ def _problems(
         found = f"the column 'split' of the site {site} is empty in some rows; expected it in all rows or in none"
         problems.append(Problem("incomplete split", path, found, "fill the column, or remove it"))
     return problems
-
-
-def _part_problems(path: Path, site: str, cases: Iterable[Case]) -> list[Problem]:
-    """Return the problem that patients of a site are in two parts of the split, or an empty list."""
-    parts: dict[str, set[str]] = {}
-    for case in cases:
-        parts.setdefault(case.patient, set()).add(case.part)
-    in_two = [patient for patient, both in parts.items() if len(both) > 1]
-    if not in_two:
-        return []
-    return [
-        Problem(
-            "patient in two parts of the split",
-            path,
-            f"at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; expected "
-            "one part of the split per patient",
-            "correct the column",
-        )
-    ]
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -81,7 +81,9 @@ def _table(files: Files, tried: Sequence[Tried], at_site: Mapping[str, Tried | N
     general, open_site = None, next((site for site, own in at_site.items() if own is None), "")
     if open_site:
         for site, own in sorted(at_site.items(), key=lambda item: item[1] is not None)[:MAX_SITES_SHOWN]:
-            shown.append(f"  {site}: " + (f"{own.layout.text} pairs all" if own else "no usual pattern pairs all"))
+            shown.append(
+                f"  {site}: " + (f"{own.layout.text} pairs all files" if own else "no usual pattern pairs all files")
+            )
             general = own or general
         shown.append(f"in {open_site}:")
         files = files.inside(open_site)
@@ -159,7 +161,8 @@ class _Shapes:
         paths = [path.split("/") for path in (*files.images, *files.slices)]
         sites = {path[0] for path in paths}
         names = {path[-1] for path in paths}
-        places = Counter((path[0] if path[2:] else "", path[-1]) for path in paths if path[2:])
+        n_alike = max(Counter(map(_without_numbers, names)).values())
+        places = Counter((path[0] if path[2:] else "", path[-1]) for path in paths if path[2:] or n_alike == 1)
         words = {word for name in names for word in re.split(r"[_\-. ]+", folded(name))}
         if len(names) > MAX_SHAPES or not words & {*IMAGE_WORDS, *MASK_WORDS}:
             places.clear()
