@@ -17,7 +17,7 @@ from medfed.datasets.collections.folder import Folder
 from medfed.datasets.usual import find_patterns
 from medfed.datasets.walk import walk
 
-CLASSIFICATION = {"image_size": 224, "standardise": "imagenet"}  # settings of own images with classes
+CLASSIFICATION: dict[str, Any] = {"image_size": 224, "standardise": "imagenet"}  # settings of own images with classes
 _LAYOUT = re.compile(r"\b(?:image|mask|table)\b")  # settings that replace the recognised patterns, also of single sites
 
 

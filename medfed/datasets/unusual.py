@@ -81,9 +81,7 @@ def _table(files: Files, tried: Sequence[Tried], at_site: Mapping[str, Tried | N
     general, open_site = None, next((site for site, own in at_site.items() if own is None), "")
     if open_site:
         for site, own in sorted(at_site.items(), key=lambda item: item[1] is not None)[:MAX_SITES_SHOWN]:
-            shown.append(
-                f"  {site}: " + (f"{own.layout.text} pairs all files" if own else "no usual pattern pairs all files")
-            )
+            shown.append(f"  {site}: {own.layout.text if own else 'no usual pattern'} pairs all files")
             general = own or general
         shown.append(f"in {open_site}:")
         files = files.inside(open_site)
