@@ -29,7 +29,7 @@ from typing_extensions import Required, TypedDict
 
 from medfed.core import registry
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.mistakes import Mistake, SettingsError, describe_wrong_type, mistakes_of
+from medfed.core.mistakes import Mistake, SettingsError, describe_value, mistakes_of
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -93,17 +93,17 @@ def build(cls: type[T], block: object, more_keys: tuple[str, ...] = ()) -> T:
 def build_by_name(kind: str, block: object) -> Any:
     """Build an object of the class that a block names (`chosen_by_name`); SettingsError with all mistakes."""
     if not isinstance(block, Mapping | None):
-        raise SettingsError([Mistake((), describe_wrong_type("dict_type", block))])
+        raise SettingsError([Mistake((), f"expected a block of keys and values, got {describe_value(block)}")])
     settings, key = dict(block or {}), "name"
     try:
         if key not in settings:
             raise UserError(f"missing; expected one of {', '.join(registry.known_names(kind))}")
-        name = _text(settings.pop(key))
+        name = str(settings.pop(key))
         cls = registry.resolve(kind, name)
         keys: tuple[str, ...] = (key,)
         if presets := getattr(cls, "presets", None):
             key = "preset"
-            keys, preset = (*keys, key), _text(settings.pop(key, DEFAULT_PRESET))
+            keys, preset = (*keys, key), str(settings.pop(key, DEFAULT_PRESET))
             if preset not in presets:
                 raise UserError(f"no preset '{preset}' of {name}. {registry.suggestion(preset, presets)}")
             settings = {**presets[preset], **settings}
@@ -185,13 +185,6 @@ def _validated(cls: type, validate: Callable[[Any], Any], given: Any, more_keys:
     if casts := [name for name in values if type(values[name]) is int and isinstance(given[name], float)]:
         raise SettingsError(Mistake((name,), f"expected a whole number, got {given[name]}") for name in casts)
     return values
-
-
-def _text(value: object) -> str:
-    """The value; UserError unless it is text."""
-    if not isinstance(value, str):
-        raise UserError(describe_wrong_type("string_type", value))
-    return value
 
 
 def _known_keys(cls: type, path: tuple[str | int, ...], more_keys: tuple[str, ...]) -> list[str]:

@@ -95,11 +95,6 @@ def mistakes_of(
     return mistakes
 
 
-def describe_wrong_type(kind: str, value: object) -> str:
-    """Return "expected text, got 3; put it in quotes" for a type of pydantic's errors, such as "string_type"."""
-    return f"expected {EXPECTED[kind]}, got {describe_value(value)}{_hint({kind}, value, ())}"
-
-
 def describe_value(value: object) -> str:
     """Describe a wrong value in at most one line, such as "the text 'abc'"."""
     if isinstance(value, str):
@@ -127,28 +122,26 @@ def _sentence(entries: Sequence[Mapping[str, Any]]) -> str:
     value, context = entries[0]["input"], entries[0].get("ctx", {})
     if "error" in context:  # raised by a class, or by a function in an annotation
         return str(context["error"]) + ("" if isinstance(value, Mapping) else f", got {describe_value(value)}")
-    texts = [EXPECTED.get(e["type"], "").format(**e.get("ctx", {})) or _words_of_pydantic(e["msg"]) for e in entries]
-    choices = [choice for e in entries for choice in re.findall("'([^']*)'", e.get("ctx", {}).get("expected", ""))]
+    texts, choices = [], []
+    for entry in entries:
+        context = entry.get("ctx", {})
+        texts.append(EXPECTED.get(entry["type"], "").format(**context) or entry["msg"].removeprefix("Input should be "))
+        choices += re.findall("'([^']*)'", context.get("expected", ""))
     hint = _hint({entry["type"] for entry in entries}, value, choices)
     return f"expected {' or '.join(dict.fromkeys(texts))}, got {describe_value(value)}{hint}"
 
 
-def _words_of_pydantic(message: str) -> str:
-    """Pydantic's "Input should be a multiple of 4" as it continues "expected"."""
-    return message.removeprefix("Input should be ")
-
-
 def _hint(expected: set[str], value: object, choices: Sequence[str]) -> str:
     """Return advice such as "; put it in quotes" if a common mistake explains the wrong value, else ""."""
-    if isinstance(value, bool):
-        is_text = "string_type" in expected or choices
-        return "; YAML reads yes, no, on and off as true and false, so put the word in quotes" if is_text else ""
-    if "string_type" in expected:
-        return (
-            '; "" is an empty text' if value is None else "; put it in quotes" if isinstance(value, int | float) else ""
-        )
-    if isinstance(value, str) and expected & {"int_type", "float_type"} and _NUMBER.fullmatch(value):
+    is_text_expected = "string_type" in expected
+    if isinstance(value, bool) and (is_text_expected or choices):
+        return "; YAML reads yes, no, on and off as true and false, so put the word in quotes"
+    if is_text_expected and (value is None or isinstance(value, int | float)):
+        return '; "" is an empty text' if value is None else "; put it in quotes"
+    if not isinstance(value, str):
+        return ""
+    if expected & {"int_type", "float_type"} and _NUMBER.fullmatch(value):
         return f"; write a number without quotes, leading zeros and underscores, of at most {MAX_DIGITS} digits"
-    if isinstance(value, str) and "tuple_type" in expected:
+    if "tuple_type" in expected:
         return "; write it as [a, b]"
-    return f". Did you mean '{near}'?" if isinstance(value, str) and (near := nearest(value, choices)) else ""
+    return f". Did you mean '{near}'?" if (near := nearest(value, choices)) else ""
