@@ -549,15 +549,15 @@ def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, _Tempo
         yield Path(out), None
         return
     if resume:
-        raise UserError("resume=True continues in a folder that exists; name the folder with out=")
+        raise UserError("--resume continues in a folder that exists; name the folder with --out")
     temporary = _TemporaryFolder()
     try:
         yield temporary.path, temporary
     except KeyboardInterrupt as stop:
         temporary.delete()
         raise type(stop)(
-            "stopped; the results were in a temporary folder, which is deleted; give a folder with out= to be able to "
-            "continue with resume=True"
+            "stopped; the results were in a temporary folder, which is deleted; give a folder with --out to be able to "
+            "continue with --resume"
         ) from None
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from medfed.cli.notes import show_notes_by
-from medfed.core.errors import UserError, WorkerBug, arguments_are_flags, is_out_of_memory
+from medfed.core.errors import UserError, WorkerBug, is_out_of_memory
 from medfed.core.import_path import import_from_current_folder
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
@@ -164,7 +164,6 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
         with (
             import_from_current_folder(allow_code),
             _signals_raise(),
-            arguments_are_flags(),
             _notices_are_lines(),
             code_allowed(allow_code),
         ):

@@ -1,16 +1,13 @@
 """The exceptions that a user sees: sentences without a traceback."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-_is_program = False  # whether the user has started a program, so that arguments are flags; the same in all threads
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
     """A mistake that the user can correct: which file or key, what was found, what was expected, what to do.
 
     The programs print the message on one line and end with exit code 2. Every other exception is a mistake of medfed
-    and keeps its traceback.
+    and keeps its traceback. In a message, `--out` is the flag of a program and the argument `out` of a function.
     """
 
     @property
@@ -75,25 +72,3 @@ def is_out_of_memory(error: Exception) -> bool:
     """Whether an exception says that the memory of the machine or of a GPU is not enough."""
     text = str(error)
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
-
-
-@contextmanager
-def arguments_are_flags() -> Iterator[None]:
-    """Context in which error messages contain command-line flags (`--out`) and not Python arguments (`out=`)."""
-    global _is_program
-    before, _is_program = _is_program, True
-    try:
-        yield
-    finally:
-        _is_program = before
-
-
-def argument(name: str, value: object = None) -> str:
-    """Return an argument as the user types it: `--out` inside `arguments_are_flags`, else `out=`.
-
-    A value follows it; True and False give `--resume` (`resume=True`) and `--no-equal-effort` (`equal_effort=False`).
-    """
-    if not _is_program:
-        return f"{name}={'' if value is None else value}"
-    flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
-    return flag if value is None or isinstance(value, bool) else f"{flag} {value}"

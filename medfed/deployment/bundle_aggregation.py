@@ -22,7 +22,7 @@ from torch import Tensor
 
 from medfed.cli.defaults import RULES
 from medfed.core import registry, site_names
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.federation import ledger
 from medfed.federation.message import Kind, Message, State, digest
 from medfed.federation.method import Method
@@ -102,11 +102,11 @@ def aggregate_bundles(
     names = _site_names(sites, start, out)
     if images is not None and (len(images) != len(names) or min(images) < 1):
         raise UserError(
-            f"{argument('images', ' '.join(map(str, images))[:60])}: expected {len(names)} whole numbers "
-            f"above 0, one for each of {', '.join(names)}"
+            f"--images {' '.join(map(str, images))[:60]}: expected {len(names)} whole numbers above 0, one for each of "
+            f"{', '.join(names)}"
         )
     if largest_change is not None and not 1 <= largest_change < math.inf:
-        raise UserError(f"{argument('largest_change', largest_change)}: expected a number of at least 1")
+        raise UserError(f"--largest-change {largest_change}: expected a number of at least 1")
     config, unchecked = _start_config(start, allow_unchecked_configs)
     state = _state_of(_read_weights(start))
     if entry := first_non_finite(state.weights):
@@ -125,8 +125,8 @@ def aggregate_bundles(
     rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):
         raise UserError(
-            f"{next(iter(rejected.values()))}; nothing was written; leave this site out with "
-            f"{argument('on_bad_update', 'drop')}, or ask it for another bundle"
+            f"{next(iter(rejected.values()))}; nothing was written; leave this site out with --on-bad-update drop, or "
+            "ask it for another bundle"
         )
     weights = method.aggregate(state, used)
     if entry := first_non_finite(weights):
@@ -154,10 +154,10 @@ def aggregate_bundles(
 def _site_names(sites: Sequence[Path], start: Path, out: Path) -> list[str]:
     """Return the name of each site, the name of its folder or zip file; UserError if the paths contradict others."""
     if out.exists():
-        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
     for path in (*sites, start):
         if path.resolve() in out.resolve().parents:
-            raise UserError(f"{out}: lies in the bundle {path}; choose another folder with {argument('out')}")
+            raise UserError(f"{out}: lies in the bundle {path}; choose another folder with --out")
     for path in sites:
         if path.resolve() == start.resolve():
             raise UserError(f"{path}: is the bundle that all sites started from; name the trained bundles")
@@ -235,10 +235,9 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
         check_bundle(start)
     except UserError as error:
         if not allow_unchecked:
-            flag = argument("allow_unchecked_configs", True)
             raise UserError(
-                f"{str(error)[:300]}; the new bundle would contain these configs, which may run code at a "
-                f"hospital; if you have read them, allow this with {flag}"
+                f"{str(error)[:300]}; the new bundle would contain these configs, which may run code at a hospital; if "
+                "you have read them, allow this with --allow-unchecked-configs"
             ) from None
         return config, "the configs are copied from the start and were not checked; read them before you run them"
     return config, ""
@@ -267,7 +266,7 @@ def _check(
     expected = Expected(Kind.TRAIN, 1, state.weights, {}, state.parameters, largest_change, local_keys=frozenset())
     used, rejected = validate_replies(requests, replies, expected)
     rejected += find_failing_sites(lambda one: method.aggregate(state, one), used, Kind.TRAIN, 1)
-    flag = argument("largest_change", largest_change)
+    flag = f"--largest-change {largest_change}"
     reasons = {
         one.site: f"{one.site}: its bundle {one.reason.replace('federation.largest_change', flag)}" for one in rejected
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from medfed.core.errors import UserError, WorkerBug, argument
+from medfed.core.errors import UserError, WorkerBug
 from medfed.core.machine import max_processes
 from medfed.engines.parts.site_store import SiteStore
 from medfed.engines.parts.worker_pool import WorkerPool, balanced_groups
@@ -219,8 +219,8 @@ class InProcess(Engine):
         if error.reported:
             raise error.reported from error
         raise UserError(
-            f"the worker process of {', '.join(sites)} failed: {error}; continue with {argument('resume', True)}, and "
-            f"with a smaller {argument('jobs')} if memory ran out"
+            f"the worker process of {', '.join(sites)} failed: {error}; continue with --resume, and with a smaller "
+            "--jobs if memory ran out"
         ) from error
 
     def _free_memory(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from medfed.config.overrides import Override
 from medfed.config.schema import Config, changed, resolved
 from medfed.core import registry
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.matching import check_match
@@ -23,10 +23,10 @@ from medfed.outputs.comparison_folder import PlannedRun
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
 
-FIXED = {  # settings that a comparison cannot vary, and why; {name} stands for an argument
-    "method.name": "{methods} names the methods to compare",
-    "seed": "{seeds} and the config's seed set the seeds of each row",
-    "federation.unseen_site": "each site is the unseen site in turn; {sites} selects some of them",
+FIXED = {  # settings that a comparison cannot vary, and why
+    "method.name": "--methods names the methods to compare",
+    "seed": "--seeds and the config's seed set the seeds of each row",
+    "federation.unseen_site": "each site is the unseen site in turn; --sites selects some of them",
     "federation.validation_site": "if two sites are left out, each site is the validation site in turn",
     "federation.selection": "all rows of a table use the same rule",
     **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
@@ -106,9 +106,7 @@ class Grid:
         """
         for site in sites or []:
             if site not in names:
-                raise UserError(
-                    f"{argument('sites', site)}: no such site in {self.base.data.root}; found {', '.join(names)}"
-                )
+                raise UserError(f"--sites {site}: no such site in {self.base.data.root}; found {', '.join(names)}")
         if len(names) < 2:
             raise UserError(
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
@@ -184,7 +182,7 @@ class Grid:
         """Return the base config with these changes; `validation` None keeps the validation site of the base config."""
         changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
         changes |= {"federation.validation_site": validation} if validation else {}
-        source = argument("methods", method.label)
+        source = f"--methods {method.label}"
         chosen = [
             Override(tuple(key.split(".")), value, source, flag="") for key, value in method.changes(self.base).items()
         ]
@@ -196,7 +194,7 @@ class Grid:
         notices = dict.fromkeys(config.notices)
         for name, settings in method.parts:
             if name == self.base.method_name and "preset" in settings:
-                source = argument("methods", method.label)
+                source = f"--methods {method.label}"
                 written = [Override(("method", key), value, source, flag="") for key, value in settings.items()]
                 notices |= dict.fromkeys(changed(self.base, {}, written).notices)
         return replace(config, notices=tuple(notices))
@@ -213,7 +211,7 @@ class Grid:
                 settings = sorted(set().union(*known) - {"name"})
                 labels = ", ".join(method.label for method in methods)
                 raise UserError(
-                    f"{argument('vary', first.key)}: none of the methods {labels} has this setting. "
+                    f"--vary {first.key}: none of the methods {labels} has this setting. "
                     f"{registry.suggestion(first.path[1], settings)}"
                 )
         rows = []
@@ -226,17 +224,12 @@ class Grid:
             ]
             written = {f"method.{key}" for _, settings in method.parts for key in settings}
             if twice := [values[0].key for values in own if values[0].key in written]:
-                raise UserError(
-                    f"{argument('vary', twice[0])}: {argument('methods', method.label)} sets it too; "
-                    "remove it from one of them"
-                )
+                raise UserError(f"--vary {twice[0]}: --methods {method.label} sets it too; remove it from one of them")
             for values in product(*own):
                 rows.append((ComparisonRow(method.label, tuple(override.text for override in values)), method, values))
         folders = [row.folder.casefold() for row, *_ in rows]
         if twice := [row.label for row, *_ in rows if folders.count(row.folder.casefold()) > 1]:
-            raise UserError(
-                f"{argument('methods')}: {' and '.join(map(repr, twice))} would share a folder; remove one of them"
-            )
+            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; remove one of them")
         return rows
 
     def _settings_of(self, method: MethodChoice) -> set[str]:
@@ -269,10 +262,9 @@ def check_varied(varied: Sequence[Sequence[Override]]) -> None:
     """Raise UserError if a setting cannot be varied, is varied twice, or has a value twice."""
     keys = [values[0].key for values in varied]
     for values, key in zip(varied, keys, strict=True):
-        source = argument("vary", key)
+        source = f"--vary {key}"
         if key in FIXED:
-            reason = FIXED[key].format(**{name: argument(name) for name in ("methods", "seeds", "sites")})
-            raise UserError(f"{source}: {key} cannot be varied: {reason}")
+            raise UserError(f"{source}: {key} cannot be varied: {FIXED[key]}")
         if keys.count(key) > 1:
             raise UserError(f"{source}: {key} is varied twice; put all its values into one list")
         for place, override in enumerate(values):
@@ -288,7 +280,7 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
         return dict(zip(names, [*names[1:], names[0]], strict=True))
     validates: dict[str, str] = {}
     for unseen, validation in pairs:
-        source = argument("pairs", f"{unseen}/{validation}")
+        source = f"--pairs {unseen}/{validation}"
         for name in (unseen, validation):
             if name not in names:
                 raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medfed.config.overrides import Override
 from medfed.config.schema import Config
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.experiments.grid import EqualEffort, Fold, Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
@@ -48,7 +48,7 @@ class ComparisonPlan:
         ]
         return (
             f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
-            f"{argument('equal_effort', False)} leaves them out."
+            "--no-equal-effort leaves them out."
         )
 
     def write(self) -> None:
@@ -85,11 +85,10 @@ def plan_comparison(
     """
     if pairs and (sites or not leave_two_out):
         raise UserError(
-            f"use {argument('pairs')} only if two sites are left out and without {argument('sites')}, because each "
-            "pair names its unseen site"
+            "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
         )
     if n_seeds < 1:
-        raise UserError(f"{argument('seeds', n_seeds)}: at least 1 is needed")
+        raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
     check_varied(varied)
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     names = dataset.site_names()
@@ -110,8 +109,7 @@ def plan_comparison(
     folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, equal)
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
-            f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "
-            f"folder with {argument('out')}"
+            f"{out}: holds runs of this comparison; continue it with --resume, or choose another folder with --out"
         )
     for cache in {fold.config.cache for fold in folds}:
         check_cache_folder(cache, dataset, out, config.source)
@@ -121,13 +119,13 @@ def plan_comparison(
     check_rows(folds)
     if not is_federated(baseline):
         raise UserError(
-            f"{argument('baseline', baseline)}: this row has no federation, so no method is compared with "
-            "it; name a federated method of this comparison"
+            f"--baseline {baseline}: this row has no federation, so no method is compared with it; name a federated "
+            "method of this comparison"
         )
     labels = list(dict.fromkeys(fold.row.label for fold in folds))
     if baseline != BASELINE and not any(fold.row.baseline_label(baseline) in labels for fold in folds):
         raise UserError(
-            f"{argument('baseline', baseline)}: no row of this name; found {'; '.join(labels)}; name one "
-            f"of {argument('methods')}, without varied settings"
+            f"--baseline {baseline}: no row of this name; found {'; '.join(labels)}; name one of --methods, without "
+            "varied settings"
         )
     return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, equal.added)

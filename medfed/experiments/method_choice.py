@@ -10,7 +10,7 @@ from typing import Any
 from medfed.config.overrides import Override, split
 from medfed.config.schema import Config, changed, resolved
 from medfed.core import registry
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.core.mistakes import describe_value
 from medfed.experiments.arguments import as_block, as_plain, as_text
 from medfed.federation.method import Method
@@ -39,14 +39,14 @@ class MethodChoice:
             name, setting = match.groups()
             if name not in (BASELINE, *SENT) or not setting.removeprefix("steps=").strip() or setting[:6] != "steps=":
                 raise UserError(
-                    f"{argument('methods', text)}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD "
-                    f"or {LOCAL}@steps=METHOD, such as {BASELINE}@steps=ccst"
+                    f"--methods {text}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD or "
+                    f"{LOCAL}@steps=METHOD, such as {BASELINE}@steps=ccst"
                 )
             effort_of = cls.parse(setting.removeprefix("steps="))
             if effort_of.arrangement in SENT or effort_of.effort_of:
                 raise UserError(
-                    f"{argument('methods', text)}: '{effort_of.label}' is no federated method; expected "
-                    f"one after '@steps=', such as {BASELINE}@steps=ccst"
+                    f"--methods {text}: '{effort_of.label}' is no federated method; expected one after '@steps=', such "
+                    f"as {BASELINE}@steps=ccst"
                 )
         if name in SENT:
             return cls(text, ((BASELINE, {}),), name, effort_of)
@@ -101,16 +101,16 @@ def _parse_part(part: str, text: str) -> Part:
     name, _, written = part.partition(":")
     if name in SENT:
         raise UserError(
-            f"{argument('methods', text)}: '{name}' is FedAvg without a federation; it has no settings and "
-            f"cannot be combined with a method; expected {name}, or {name}@steps=METHOD"
+            f"--methods {text}: '{name}' is FedAvg without a federation; it has no settings and cannot be combined "
+            f"with a method; expected {name}, or {name}@steps=METHOD"
         )
     near = registry.nearest(name, [*registry.known_names("methods"), *SENT])
     if near in SENT and "." not in name:
-        raise UserError(f"{argument('methods', text)}: no method or row '{name}'. Did you mean '{near}'?")
+        raise UserError(f"--methods {text}: no method or row '{name}'. Did you mean '{near}'?")
     try:
         overrides = [Override.parse(setting) for setting in split(written, ",") if setting]
     except UserError as error:
-        raise UserError(f"{argument('methods', text)}: {str(error).removeprefix('--set ')}") from error
+        raise UserError(f"--methods {text}: {str(error).removeprefix('--set ')}") from error
     if any(override.path == ("name",) for override in overrides):
-        raise UserError(f"{argument('methods', text)}: a name among the settings; expected it before the colon")
+        raise UserError(f"--methods {text}: a name among the settings; expected it before the colon")
     return name, {override.key: override.value for override in overrides}

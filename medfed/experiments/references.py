@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from medfed.config.schema import Config, changed
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.experiments.method_choice import MethodChoice
 from medfed.federation.method import Effort
 from medfed.federation.settings import Federation
@@ -40,10 +40,9 @@ def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients:
     images_per_step = config.training.batch_size * effort.images / effort.steps
     if epochs != int(epochs) or images_per_step != int(images_per_step):
         raise UserError(
-            f"{argument('methods', choice.label)}: the method takes {effort.steps:g} times the steps and "
-            f"{effort.images:g} times the images of FedAvg, which needs {epochs:g} local epochs with batches of "
-            f"{images_per_step:g} images; expected whole numbers; choose another federation.local_epochs or "
-            "training.batch_size"
+            f"--methods {choice.label}: the method takes {effort.steps:g} times the steps and {effort.images:g} times "
+            f"the images of FedAvg, which needs {epochs:g} local epochs with batches of {images_per_step:g} images; "
+            "expected whole numbers; choose another federation.local_epochs or training.batch_size"
         )
     if choice.arrangement == POOLED:
         images_per_step *= n_clients

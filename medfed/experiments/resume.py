@@ -9,7 +9,7 @@ from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.config.schema import difference
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
@@ -60,8 +60,7 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     if other := [name for name in names if name not in own and not name.startswith(".")]:
         raise UserError(
-            f"{path}: contains other files ({', '.join(other[:5])}); choose a new or an empty folder with "
-            f"{argument('out')}"
+            f"{path}: contains other files ({', '.join(other[:5])}); choose a new or an empty folder with --out"
         )
 
 
@@ -70,7 +69,7 @@ def check_outside_data(path: Path, dataset: Dataset) -> None:
     if _lies_in_data(path, dataset):
         raise UserError(
             f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
-            f"choose a folder outside with {argument('out')}"
+            "choose a folder outside with --out"
         )
 
 
@@ -97,26 +96,23 @@ def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: boo
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
         raise UserError(
-            f"{folder.path}: no run to resume here; remove {argument('resume', True)} to start one, or name the run's "
-            f"folder with {argument('out')}"
+            f"{folder.path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
         )
     if not resume and config_file.is_file():
         last = max(folder.rounds(), default=0)
         content = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
         raise UserError(
-            f"{folder.path}: holds {content}; continue it with {argument('resume', True)}, or choose another folder "
-            f"with {argument('out')}"
+            f"{folder.path}: holds {content}; continue it with --resume, or choose another folder with --out"
         )
     if not resume and (remainders := [name for name in REMAINDERS if (folder.path / name).exists()]):
         raise UserError(
             f"{folder.path}: holds {', '.join(remainders)} of a run, but no config.yaml; restore that file and use "
-            f"{argument('resume', True)}, or choose another folder with {argument('out')}"
+            "--resume, or choose another folder with --out"
         )
     if resume and not folder.rounds() and folder.history():
         raise UserError(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
-            f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with "
-            f"{argument('out')}"
+            f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
     if resume:
         folder.check(rewritten=(ROW_FILE,))
@@ -128,13 +124,12 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
     if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and continuing would "
-            f"mix the results of two configs; undo the change, or choose another folder with {argument('out')}"
+            "mix the results of two configs; undo the change, or choose another folder with --out"
         )
     if not accepted:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-            f"choose another folder with {argument('out')}, or continue this run with "
-            f"{argument('accept_config_change', True)}"
+            "choose another folder with --out, or continue this run with --accept-config-change"
         )
 
 
@@ -161,7 +156,7 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
     except ValueError as error:
         raise UserError(
             f"{folder.path}: round {state.round} does not fit the network of this config ({error}); choose another "
-            f"folder with {argument('out')}"
+            "folder with --out"
         ) from error
     return replace(state, local_keys=start.local_keys)
 
@@ -187,18 +182,17 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     if recorded["data"] != origin:
         raise UserError(
             f"{folder.path}: this run was started on {recorded['data']} data, but {dataset.root} now holds {origin} "
-            f"data; choose another folder with {argument('out')}"
+            "data; choose another folder with --out"
         )
     before = recorded["codecs"]
     if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
             f"{codec_path(changed[0])}: changed since the run in {folder.path} was started; restore the old file, or "
-            f"choose another folder with {argument('out')}"
+            "choose another folder with --out"
         )
     names = sorted(set(recorded["files"]) | set(files))
     if changed := [name for name in names if recorded["files"].get(name) != files.get(name)]:
         raise UserError(
             f"{dataset.root}: {len(changed)} of {len(names)} cases changed, appeared or disappeared since the run in "
-            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with "
-            f"{argument('out')}"
+            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with --out"
         )

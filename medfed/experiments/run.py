@@ -9,7 +9,7 @@ from pathlib import Path
 from medfed.cli.progress import OnTraining
 from medfed.config.schema import Config, resolved, to_yaml
 from medfed.core.determinism import deterministic
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
@@ -75,8 +75,7 @@ def start_or_resume(
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
             raise type(stop)(
-                f"stopped; {folder.path} holds all finished rounds. Continue with the same config and "
-                f"{argument('resume', True)}"
+                f"stopped; {folder.path} holds all finished rounds. Continue with the same config and --resume"
             ) from stop
 
 

@@ -19,7 +19,7 @@ from medfed.cli.program import machine_sentence
 from medfed.cli.progress import OnTraining, ProgressBar
 from medfed.config.schema import Config, load_text, resolved, to_yaml
 from medfed.core.device import pick_device
-from medfed.core.errors import UserError, WorkerBug, argument
+from medfed.core.errors import UserError, WorkerBug
 from medfed.core.machine import max_processes
 from medfed.engines.parts.worker_process import (
     WorkerFailed,
@@ -169,8 +169,7 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfi
                 raise
             out = os.path.commonpath([fold.folder.path for fold in folds])
             raise type(error)(
-                f"stopped; {out} holds all finished runs and rounds. Continue with the same arguments and "
-                f"{argument('resume', True)}"
+                f"stopped; {out} holds all finished runs and rounds. Continue with the same arguments and --resume"
             ) from error
 
 
@@ -197,7 +196,7 @@ def _do_in_worker(
             if reply == LOCKED:
                 unfinished.locked.append(fold)
     except WorkerFailed as error:
-        more = f"; see {fold.folder.path / LOG}, and use a smaller {argument('jobs')} if memory ran out"
+        more = f"; see {fold.folder.path / LOG}, and use a smaller --jobs if memory ran out"
         unfinished.failed[name_of(fold)] = f"{error}{'' if error.reported else more}"
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
-from medfed.core.errors import argument
 from medfed.experiments.survey import survey_before_training
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Row
@@ -61,7 +60,7 @@ def train(
             raise type(stop)(
                 f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} "
                 "holds the finished rounds, and the results of the sites that had finished their part of the stopped "
-                f"round. Continue with the same config and {argument('resume', True)}"
+                "round. Continue with the same config and --resume"
             ) from stop
         finally:
             engine.close()

@@ -19,8 +19,6 @@ import safetensors
 import torch
 from torch import Tensor
 
-from medfed.core.errors import argument
-
 FORMAT = 1  # increased when the layout of the bytes changes
 MAX_HEADER_BYTES = 2**24  # of a message: names, shapes and facts of about 100,000 tensors
 MAX_CONTAINERS = 2**19  # lists and dicts in the header of a message; each needs 70 bytes of memory for 2 bytes of text
@@ -150,7 +148,7 @@ def check_format(name: str, version: object, expected: int) -> None:
     if type(version) is not int or version != expected:
         raise InvalidMessage(
             f"the data have {name} version {reprlib.repr(version)}, but the installed medfed reads {name} version "
-            f"{expected}; use the version of medfed that wrote the data, or start another run with {argument('out')}"
+            f"{expected}; use the version of medfed that wrote the data, or start another run with --out"
         )
 
 

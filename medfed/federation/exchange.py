@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Kind, Message, State
@@ -230,8 +230,8 @@ class Exchange:
             which = f" ({', '.join(left)})" if left else ""
             raise UserError(
                 f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} have a valid reply, but "
-                f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); "
-                f"continue with {argument('resume', True)} when more sites can reply"
+                f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); continue "
+                "with --resume when more sites can reply"
             )
         for rejection in rejected:
             warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)

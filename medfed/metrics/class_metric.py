@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
 MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
@@ -150,13 +150,13 @@ def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
         values = np.asarray(metric.values(images), dtype=np.float64)
     except Exception as error:  # code from outside medfed may raise anything
         raise UserError(
-            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
-            f"{argument('resume', True)}, the model is saved"
+            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
+            "model is saved"
         ) from error
     if values.shape != images.total.shape:
         raise UserError(
-            f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
-            f"correct it and continue with {argument('resume', True)}, the model is saved"
+            f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; correct it "
+            "and continue with --resume, the model is saved"
         )
     return np.where(np.isfinite(values), values, np.nan)
 

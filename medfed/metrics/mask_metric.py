@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, Metric, all_columns, metric_columns
 from medfed.metrics.surface_distance import distances_to_edge, mask_edge
 
@@ -206,14 +206,13 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
         is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
     except Exception as error:  # code from outside medfed may raise anything
         raise UserError(
-            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
-            f"{argument('resume', True)}, the model is saved"
+            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
+            "model is saved"
         ) from error
     if not math.isfinite(failure) or is_worse:
         raise UserError(
-            f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be "
-            f"finite and the worst value; correct it and continue with {argument('resume', True)}, the "
-            "model is saved"
+            f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be finite and "
+            "the worst value; correct it and continue with --resume, the model is saved"
         )
     return value
 

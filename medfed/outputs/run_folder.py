@@ -13,7 +13,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError, UserErrors, argument
+from medfed.core.errors import UserError, UserErrors
 from medfed.core.files import (
     exclusive_lock,
     has_utf8_name,
@@ -110,8 +110,7 @@ class RunFolder:
         the folder cannot be written or its name is not valid UTF-8."""
         if not has_utf8_name(self.path):
             raise UserError(
-                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with "
-                f"{argument('out')}"
+                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with --out"
             )
         self.create()
         with ExitStack() as stack:
@@ -128,14 +127,12 @@ class RunFolder:
             raise self._write_error(error) from error
 
     def _write_error(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self.path}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
-        )
+        return UserError(f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out")
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
         """The error that `holder`, such as another run, is working in this folder."""
         return RunFolderLockedError(
-            f"{self.path}: {holder} is running here; wait for it, or choose another folder with {argument('out')}"
+            f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
         )
 
     def rounds(self) -> list[int]:

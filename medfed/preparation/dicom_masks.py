@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from medfed import __version__
-from medfed.core.errors import Problem, UserError, argument
+from medfed.core.errors import Problem, UserError
 from medfed.images.dicom import find_stack, header, without_identifiers
 from medfed.images.dicom_files import files_of_kind
 from medfed.images.grids import reorder_axes
@@ -40,9 +40,7 @@ def write_segmentations(masks: Path, series: Path, out: Path) -> int:
     left.
     """
     if out.exists():
-        raise Problem(
-            "existing folder", out, "exists already", f"remove it, or choose another one with {argument('out')}"
-        )
+        raise Problem("existing folder", out, "exists already", "remove it, or choose another one with --out")
     groups = _masks_by_series(masks, series)
     with atomic_folder(out.resolve()) as folder:
         for name, files in groups.items():

@@ -14,7 +14,7 @@ from monai.data import MetaTensor
 from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError, argument, is_out_of_memory
+from medfed.core.errors import UserError, is_out_of_memory
 from medfed.outputs.bundle.files import open_bundle
 from medfed.scoring.bundle_network import INFERENCE, METADATA, load_network
 from medfed.scoring.bundle_steps import BundleSteps
@@ -100,8 +100,8 @@ class BundleModel:
         """Apply the bundle's own transforms to an image; UserError for another number of channels."""
         if len(image) != self.channels:
             raise UserError(
-                f"{self.path}: the model expects images with {self.channels} channels, but these have "
-                f"{len(image)}; read them with {argument('set', f'data.image_channels={self.channels}')}"
+                f"{self.path}: the model expects images with {self.channels} channels, but these have {len(image)}; "
+                f"read them with --set data.image_channels={self.channels}"
             )
         plain = image.as_tensor()
         as_loaded = MetaTensor(plain[..., 0].mT.contiguous()) if is_2d else MetaTensor(plain, affine=image.affine)

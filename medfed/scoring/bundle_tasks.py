@@ -9,7 +9,7 @@ import torch
 from monai.data import MetaTensor
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case, Volume
 from medfed.scoring.bundle_model import BundleModel
@@ -99,25 +99,22 @@ def _assign(
         if own not in names or predicted not in known:
             word, listed = (own, names) if own not in names else (predicted, known)
             source = dataset.root if own not in names else model.path
-            raise UserError(
-                f"{argument('name', f'{own}={predicted}')}: {source} has no '{word}'; expected one of "
-                f"{', '.join(listed)}"
-            )
+            raise UserError(f"--name {own}={predicted}: {source} has no '{word}'; expected one of {', '.join(listed)}")
     by_key = {_key(name): name for name in known}
     assigned = {name: named.get(name) or by_key.get(_key(name)) for name in names}
     if len(known) == len(names) == 1 and names[0] == UNNAMED:
         assigned[names[0]] = known[0]
     if unknown := [name for name, predicted in assigned.items() if predicted is None]:
         raise UserError(
-            f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what "
-            f"it is in the bundle, such as {argument('name', f'{unknown[0]}={known[0]}')}"
+            f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what it is in the "
+            f"bundle, such as --name {unknown[0]}={known[0]}"
         )
     chosen = [predicted for predicted in assigned.values() if predicted is not None]
     if len(set(chosen)) < len(chosen):
         twice = next(name for name in chosen if chosen.count(name) > 1)
         raise UserError(
-            f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; "
-            f"say which with {argument('name', f'OWN={twice}')}"
+            f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; say which "
+            f"with --name OWN={twice}"
         )
     return {name: predicted for name, predicted in assigned.items() if predicted is not None}
 

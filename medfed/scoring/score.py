@@ -11,7 +11,7 @@ from typing import Any
 from medfed.cli.progress import ProgressBar
 from medfed.core.determinism import deterministic
 from medfed.core.device import pick_device
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case
 from medfed.experiments.figures import draw_best_median_worst
@@ -87,7 +87,7 @@ def check_output(out: Path, dataset: Dataset) -> None:
     """Raise UserError if the folder for results holds files, or lies among the images."""
     check_outside_data(out, dataset)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists already; choose another folder with {argument('out')}, or remove it")
+        raise UserError(f"{out}: exists already; choose another folder with --out, or remove it")
 
 
 def write_scores(scores: Scores, out: Path) -> None:
@@ -132,8 +132,7 @@ def _check_channels(model: BundleModel, dataset: Dataset) -> None:
     settings = "data.image_channels=3" if model.channels == 3 else "data.image_channels=1"
     raise UserError(
         f"{model.path}: the model expects images with {model.channels} channel{'s' * (model.channels > 1)}, and the "
-        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with "
-        f"{argument('set', settings)}"
+        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with --set {settings}"
     )
 
 

@@ -6,20 +6,13 @@ import pytest
 
 from medfed.config.overrides import Override
 from medfed.config.schema import load
-from medfed.core.errors import UserError, arguments_are_flags
+from medfed.core.errors import UserError
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.grid import Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.leave_one_out import plan_comparison
 from medfed.experiments.method_choice import MethodChoice
 
 SITES = ["BMC", "HK", "UCL"]
-
-
-@pytest.fixture(autouse=True)
-def in_a_program():
-    """The messages name flags, as in `medfed.evaluate`."""
-    with arguments_are_flags():
-        yield
 
 
 @pytest.fixture

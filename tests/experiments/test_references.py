@@ -14,7 +14,7 @@ import medfed
 from medfed import evaluate, report
 from medfed.config.overrides import Override
 from medfed.config.schema import load
-from medfed.core.errors import UserError, arguments_are_flags
+from medfed.core.errors import UserError
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.grid import Grid
 from medfed.experiments.leave_one_out import plan_comparison
@@ -126,7 +126,7 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
     assert plan.effort_note() == (
         "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
         "stable_fdg:attention=false are compared with it; fedavg@steps=ccst:k=2 trains with 2 times the images of "
-        "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; equal_effort=False leaves them out."
+        "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; --no-equal-effort leaves them out."
     )
     reread = {ComparisonRow.of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
     assert reread == {fold.row for fold in plan.folds}
@@ -180,7 +180,7 @@ def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_compariso
     ],
 )
 def test_a_wrong_row_is_one_sentence(config, row, words):
-    with arguments_are_flags(), pytest.raises(UserError) as error:
+    with pytest.raises(UserError) as error:
         folds(config, row)
     assert words in str(error.value) and str(error.value).startswith("--methods "), error.value
 

@@ -163,7 +163,7 @@ def test_an_interruption_ends_all_processes(folds, tmp_path):
 
     threading.Thread(target=interrupt, daemon=True).start()
     try:
-        with pytest.raises(KeyboardInterrupt, match="stopped; .* Continue with the same arguments and resume=True"):
+        with pytest.raises(KeyboardInterrupt, match="stopped; .* Continue with the same arguments and --resume"):
             run_folds(folds, 2, quiet=True)
     finally:
         signal.signal(signal.SIGINT, before)

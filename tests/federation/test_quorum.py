@@ -94,9 +94,7 @@ def test_after_resuming_such_a_site_still_does_not_take_part(toy):
 
 def test_too_few_replies_name_the_sites_and_their_number(toy, fedavg):
     lost = {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
-    sentence = (
-        r"^round 1: 1 of 4 sites \(north\) .* federation.quorum needs 2 \(east: .*; south: .*; west: .* resume=True"
-    )
+    sentence = r"^round 1: 1 of 4 sites \(north\) .* federation.quorum needs 2 \(east: .*; south: .*; west: .* --resume"
     with pytest.raises(UserError, match=sentence):
         finish(built(toy, fedavg, lost), fedavg, toy.start(fedavg), QUORUM_2)
 

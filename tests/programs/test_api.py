@@ -90,7 +90,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_resumed_on_request(run, config
     with pytest.raises(medfed.UserError, match="holds a finished run"):
         medfed.run(config, run.folder)
     assert medfed.run(config, run.folder, resume=True).scores == run.scores
-    with pytest.raises(medfed.UserError, match="name the folder with out="):
+    with pytest.raises(medfed.UserError, match="name the folder with --out"):
         medfed.run(config, resume=True)
     with pytest.raises(medfed.UserError, match="holds no finished run"):
         medfed.load_run(tmp_path)
@@ -160,15 +160,15 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ({"methods": ["elcf"]}, "methods=elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
+        ({"methods": ["elcf"]}, "--methods elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
         ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
         ({"methods": []}, "methods: expected a list of length 1 or more, got \\[\\]"),
         ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
         (
             {"methods": [{"name": "fedprox", "mu": -1}]},
-            "methods=fedprox:mu=-1: method.mu: expected a number of at least 0, got -1",
+            "--methods fedprox:mu=-1: method.mu: expected a number of at least 0, got -1",
         ),
-        ({"sites": ["Mars"]}, "sites=Mars: no such site"),
+        ({"sites": ["Mars"]}, "--sites Mars: no such site"),
         ({"sites": "UCL"}, "sites: expected a list, got the text 'UCL'"),
         ({"sites": []}, "sites: expected a list of length 1 or more"),
         ({"seeds": 0}, "seeds: expected a number of at least 1, got 0"),
@@ -176,13 +176,13 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
         ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),
         ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
         ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
-        ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
+        ({"vary": {"training.batch_size": np.array([8, 8])}}, "--vary training.batch_size: .*=8 comes twice"),
         (
             {"vary": {"training.batch_size": [np.int64(0)]}},
             "vary training.batch_size=0: training.batch_size: expected a",
         ),
         ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
-        ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
+        ({"vary": {"seed": [1, 2]}}, "--vary seed: seed cannot be varied: --seeds "),
         ({"resume": 1}, "resume: expected true or false, got 1"),
         ({"out": ""}, "out: expected the path of a folder, or None, got the text ''"),
     ],
@@ -231,7 +231,7 @@ def test_a_method_that_was_replaced_in_python_does_not_keep_the_preset_of_the_ot
 def test_a_folder_with_other_files_is_refused_unchanged(config, tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     for start in (medfed.run, lambda config, out: medfed.leave_one_site_out(config, ["fedavg"], out=out)):
-        with pytest.raises(medfed.UserError, match=r"contains other files \(thesis.tex\).*out="):
+        with pytest.raises(medfed.UserError, match=r"contains other files \(thesis.tex\).*--out"):
             start(config, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -241,9 +241,9 @@ def test_an_interrupt_names_the_folder_or_says_that_it_is_deleted(config, tmp_pa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("medfed.experiments.training.federate", interrupt)
-    with pytest.raises(KeyboardInterrupt, match=r"temporary folder, which is deleted; give a folder with out="):
+    with pytest.raises(KeyboardInterrupt, match=r"temporary folder, which is deleted; give a folder with --out"):
         medfed.run(config)
-    resumable = f"{tmp_path}/run holds the finished rounds, .*the same config and resume=True"
+    resumable = f"{tmp_path}/run holds the finished rounds, .*the same config and --resume"
     with pytest.raises(KeyboardInterrupt, match=resumable):
         medfed.run(config, tmp_path / "run")
 
@@ -283,7 +283,7 @@ def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):
     (tmp_path / "unet.yaml").write_text(small_yaml(small_phantom).replace(SMALL_UNET, UNET))
     run = medfed.run(load_config(tmp_path / "unet.yaml", {"federation.rounds": 1}), tmp_path / "run")
     assert medfed.export(run, force=True) == run.folder / "bundle" / "prostate_segmentation"
-    with pytest.raises(medfed.UserError, match="DID NOT LEARN.*; export this model in spite of that with force=True"):
+    with pytest.raises(medfed.UserError, match="DID NOT LEARN.*; export this model in spite of that with --force"):
         medfed.export(run, tmp_path / "other_segmentation")
     out = medfed.export(str(run.folder), tmp_path / "mine_segmentation", force=True)
     assert out == tmp_path / "mine_segmentation" and (out / "configs" / "metadata.json").is_file()

@@ -137,7 +137,7 @@ def test_names_are_asked_for_when_they_are_not_clear(tmp_path, photographs):
     bundle = foreign_bundle(tmp_path / "tools")
     assert score_bundle(bundle, photographs).summary["compared_with"] == {"foreground": "Tool"}
     liver = type(photographs)(root=photographs.root, image_channels=3, structure_names=("liver",))
-    with pytest.raises(UserError, match="predicts Tool, and .* has 'liver'.* such as name=liver=Tool"):
+    with pytest.raises(UserError, match="predicts Tool, and .* has 'liver'.* such as --name liver=Tool"):
         score_bundle(bundle, liver)
     named = score_bundle(bundle, liver, {"liver": "Tool"})
     assert named.summary["compared_with"] == {"liver": "Tool"}

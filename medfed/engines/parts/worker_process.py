@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from medfed.cli.program import machine_sentence
-from medfed.core.errors import UserError, WorkerBug, argument
+from medfed.core.errors import UserError, WorkerBug
 from medfed.core.import_path import child_import_path
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
@@ -60,8 +60,8 @@ def check_can_be_imported(config_yaml: str, jobs: int) -> None:
     """Raise UserError if `can_be_imported` is false; `jobs` is the number of processes for its text."""
     if not can_be_imported(config_yaml):
         raise UserError(
-            f"{argument('jobs', jobs)}: the config names a class of the program itself ({OWN_PROGRAM}...), which other "
-            "processes cannot import; put the class into a file of its own, or use 1"
+            f"--jobs {jobs}: the config names a class of the program itself ({OWN_PROGRAM}...), which other processes "
+            "cannot import; put the class into a file of its own, or use 1"
         )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from medfed.config import json_schema
 from medfed.config.schema import Config, load, to_plain
 from medfed.core import registry
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.parts.base import NetworkSettings
@@ -68,7 +68,7 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         why, images = did_not_learn(summary), summary["images"]
         task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
     if why and not force:
-        raise UserError(f"{run}: {why}; export this model in spite of that with {argument('force', True)}")
+        raise UserError(f"{run}: {why}; export this model in spite of that with --force")
     weights = folder.load_model()
     if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
         mean, std = (tuple(entry.tolist()) for entry in constants.values())

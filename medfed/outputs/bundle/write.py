@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError
 from medfed.federation.message import digest
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
@@ -52,7 +52,7 @@ def write_bundle(
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
     if target.exists():
-        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
     bundle = task.bundle(input_is_2d)
     template = template_folder(bundle.folder)
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
@@ -114,7 +114,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def _write_error(out: Path, error: OSError) -> UserError:
-    return UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with {argument('out')}")
+    return UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with --out")
 
 
 def _write(path: Path, text: str) -> None:
