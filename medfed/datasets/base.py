@@ -21,7 +21,7 @@ from medfed.datasets.check_groups import as_problem, join_problems
 from medfed.datasets.pairing import Layout, Pair, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
-from medfed.images import reading
+from medfed.images import pairs, reading
 from medfed.images.file_names import folded, outside_problem
 
 MAX_SITES = 1000
@@ -305,7 +305,7 @@ class Dataset:
         A subclass that accepts a mask of another size must override this method. `hint` is added to the message.
         """
         for mask in case.masks:
-            reading.check_stored_sizes(case.image, mask.path, hint)
+            pairs.check_stored_sizes(case.image, mask.path, hint)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Check that a mask (S, H, W, D) has the voxel grid of its image (C, H, W, D), and return the mask.
@@ -313,7 +313,7 @@ class Dataset:
         A subclass may resample it first, and then appends a short description to `notices`. UserError if image and mask
         differ in shape or position.
         """
-        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
+        pairs.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:

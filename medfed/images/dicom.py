@@ -22,7 +22,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import Problem, UserError
-from medfed.images import nifti
+from medfed.images import grids
 from medfed.images.dicom_files import files_of_kind
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
     except RuntimeError as error:
         found = f"cannot read the DICOM files ({str(error).strip().rpartition(chr(10))[2]})"
         raise Problem("damaged DICOM series", folder, found, "check them, or copy them again") from None
-    nifti.check_affine(folder, stack.affine)
+    grids.check_affine(folder, stack.affine)
     image = torch.from_numpy(np.ascontiguousarray(voxels.transpose(2, 1, 0)))[None]
     return MetaTensor(image, affine=torch.from_numpy(stack.affine))
 

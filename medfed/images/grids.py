@@ -1,10 +1,69 @@
-"""Place masks on the voxel grid of an image without interpolation, where the voxels of both coincide."""
+"""Voxel grids: their size, their affine, and masks on the grid of an image without interpolation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import numpy as np
 
+from medfed.core.errors import Problem
+
 TOLERANCE = 0.1  # in voxels, at the corners of the mask
+MAX_VOXELS = 1 << 29  # 512 x 512 x 2048, a CT of the whole body: 2 GB in float32
+MIN_SPACING_MM, MAX_SPACING_MM = 1e-4, 100.0  # finer than light microscopes, and coarser than any scanner
+USUAL_SPACING_MM = (0.01, 25.0)  # outside, sizes in metres or micrometres are more likely than a microscope
+MAX_SHEAR_DEGREES = 1.0  # between the axes of a volume; distances in mm expect right angles
+
+
+def check_size(path: Path, n_voxels: int) -> None:
+    """Raise a Problem if a volume has no voxels, or more than `MAX_VOXELS`, all channels together."""
+    if not 0 < n_voxels <= MAX_VOXELS:
+        found = f"the volume has {n_voxels:,} voxels; expected 1 to {MAX_VOXELS:,}"
+        raise Problem("volume that is too large or empty", path, found, "crop or resample it")
+
+
+def check_spacing(path: Path, spacing: np.ndarray) -> None:
+    """Raise a Problem if a voxel size is not a number in [`MIN_SPACING_MM`, `MAX_SPACING_MM`]."""
+    if not ((spacing >= MIN_SPACING_MM) & (spacing <= MAX_SPACING_MM)).all():
+        sizes = " x ".join(f"{size:g}" for size in spacing)
+        found = f"the voxel size in the header is {sizes} mm; expected {MIN_SPACING_MM:g} to {MAX_SPACING_MM:g} mm"
+        raise Problem("impossible voxel size", path, found, "correct the header")
+
+
+def check_affine(path: Path, affine: np.ndarray) -> None:
+    """Raise a Problem if the axes of an affine matrix (4, 4) are not at right angles, or no possible voxel sizes.
+
+    All distances in mm would be wrong. `spacing_notices` describes sizes that are possible but unusual.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = np.linalg.norm(affine[:3, :3].astype(np.float64), axis=0)
+    check_spacing(path, np.where(np.isfinite(affine).all(), spacing, np.nan))
+    cosines = (affine[:3, :3] / spacing).T @ (affine[:3, :3] / spacing)
+    shear = np.degrees(np.arcsin(np.abs(np.triu(cosines, 1)).max().clip(0, 1)))
+    if shear > MAX_SHEAR_DEGREES:
+        found = (
+            f"the axes of the volume are {shear:.3g} degrees away from right angles by the affine in the header; "
+            f"expected at most {MAX_SHEAR_DEGREES:g}"
+        )
+        raise Problem("axes not at right angles", path, found, "correct the header, or resample the image")
+
+
+def other_unit(path: Path, unit: str, key: str) -> Problem:
+    """Return the problem that a header gives lengths in another unit than millimetres."""
+    found = f"the header gives the voxel size in {unit} ({key}); expected millimetres, in which distances are reported"
+    return Problem("voxel size in another unit", path, found, "convert the header")
+
+
+def spacing_notices(spacing: Iterable[float]) -> list[str]:
+    """Describe a voxel size in mm that is possible but unusual: below 0.01 mm or above 25 mm."""
+    smallest, largest = USUAL_SPACING_MM
+    notices = []
+    if min(spacing) < smallest:
+        notices.append(f"voxels below {smallest:g} mm (a header in metres instead of mm?)")
+    if max(spacing) > largest:
+        notices.append(f"voxels above {largest:g} mm (a header in micrometres instead of mm?)")
+    return notices
 
 
 def voxel_mapping(

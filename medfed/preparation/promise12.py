@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.images import nifti, reading
+from medfed.images import reading
 from medfed.preparation.entry import Download, Entry, files_in, walk
 from medfed.preparation.volumes import pair_as_nifti
 
@@ -66,4 +66,4 @@ def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]
     if reading.label_values(labels) not in ([0, 1], [0]):
         values = reading.format_values(reading.label_values(labels))
         raise UserError(f"the mask has the labels {values}; expected 0 and 1")
-    return pair_as_nifti(site, name, nifti.read_volume(image), labels, mask)
+    return pair_as_nifti(site, name, reading.read_volume(image), labels, mask)

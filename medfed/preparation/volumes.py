@@ -11,7 +11,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
-from medfed.images import reading
+from medfed.images import pairs
 
 MAX_VOLUME_CHANGE = 0.1  # of the mask's volume, when it is resampled
 
@@ -26,10 +26,10 @@ def pair_as_nifti(site: str, name: str, image: MetaTensor, mask: MetaTensor, pat
     if not marked.any():
         raise UserError("the mask marks nothing")
     try:
-        reading.check_pair(path, image, path, marked, ignore_geometry=False)
+        pairs.check_pair(path, image, path, marked, ignore_geometry=False)
         fitted = marked
     except UserError:
-        fitted = reading.resample_mask(path, image, path, marked)
+        fitted = pairs.resample_mask(path, image, path, marked)
         before, after = (float(m.sum()) * abs(np.linalg.det(m.affine[:3, :3].numpy())) for m in (marked, fitted))
         if abs(after - before) > MAX_VOLUME_CHANGE * before:
             raise UserError(

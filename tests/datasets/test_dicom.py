@@ -13,7 +13,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1
 
 from medfed.core.errors import UserError
 from medfed.datasets.duplicates import file_sha256
-from medfed.images import dicom, reading
+from medfed.images import dicom, pairs, reading
 
 
 def refused(folder, *words, **settings):
@@ -188,7 +188,7 @@ class TestOrderOfAxes:
     def test_a_mask_with_a_reversed_axis_is_read_in_the_order_of_its_image(self, tmp_path, axis):
         write_series(tmp_path, volume())
         image, mask, notices = dicom.read_series(tmp_path), (volume() % 2).astype(np.uint8), []
-        reordered = reading.reorder_mask(image, self.reversed_mask(mask, axis), notices)
+        reordered = pairs.reorder_mask(image, self.reversed_mask(mask, axis), notices)
         assert np.array_equal(reordered.numpy()[0], mask)
         assert np.array_equal(reordered.affine, image.affine)
         assert notices == ["axes of the mask reordered as in its image"]
@@ -197,4 +197,4 @@ class TestOrderOfAxes:
         write_series(tmp_path, volume())
         mask = self.reversed_mask((volume() % 2).astype(np.uint8), 1)
         mask.affine[:3, 3] += 1.3
-        assert reading.reorder_mask(dicom.read_series(tmp_path), mask, []) is mask
+        assert pairs.reorder_mask(dicom.read_series(tmp_path), mask, []) is mask

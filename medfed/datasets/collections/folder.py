@@ -26,7 +26,7 @@ from medfed.datasets.pairing import Layout, Pair
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import compile_pattern, compile_patterns
 from medfed.datasets.walk import walk
-from medfed.images import dicom, dicom_files, dicom_seg, reading, two_dimensional
+from medfed.images import dicom, dicom_files, dicom_seg, pairs, reading, two_dimensional
 from medfed.images.file_names import check_table_inside, folded
 from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 
@@ -358,12 +358,16 @@ class Folder(Dataset):
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
         of another size."""
+        return self._fit(case, image, case.mask_path, mask, notices)
+
+    def _fit(self, case: Case, image: MetaTensor, path: Path, mask: MetaTensor, notices: list[str]) -> MetaTensor:
+        """Return one of the masks of a case on the voxel grid of its image."""
         if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
-            mask = reading.reorder_mask(image, mask, notices)
+            mask = pairs.reorder_mask(image, mask, notices)
         if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
-            mask = reading.resample_mask(case.image, image, case.mask_path, mask)
+            mask = pairs.resample_mask(case.image, image, path, mask)
             notices.append("mask resampled to the size of its image")
-        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry, _RESAMPLE)
+        pairs.check_pair(case.image, image, path, mask, self.ignore_mask_geometry, _RESAMPLE)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -385,14 +389,13 @@ class Folder(Dataset):
         return image
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        own, joined = self._at(case.site), None
-        for file in case.masks:
-            new: list[str] = []
-            mask = own._read_mask_file(case, file, new)
-            notices += [notice for notice in new if notice not in notices]
-            joined = mask if joined is None else reading.join_masks(case.mask_path, joined, file.path, mask)
-        assert joined is not None, "a case for segmentation has a mask"
-        return joined
+        new: list[str] = []
+        masks = [self._at(case.site)._read_mask_file(case, file, new) for file in case.masks]
+        if not pairs.have_one_grid(masks):
+            image = self.read_image(case, [])
+            masks = [self._fit(case, image, file.path, mask, new) for file, mask in zip(case.masks, masks)]
+        notices += [notice for notice in dict.fromkeys(new) if notice not in notices]
+        return pairs.join_masks(masks) if len(masks) > 1 else masks[0]
 
     def _read_mask_file(self, case: Case, file: MaskFile, notices: list[str]) -> MetaTensor:
         """Read one mask file as (S, H, W, D), with zeros for the structures that it does not show by its pattern."""

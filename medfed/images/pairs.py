@@ -1,0 +1,158 @@
+"""Image and mask: the same size and position in space; a mask can be reordered, resampled, or joined with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import torch
+import torch.nn.functional as F
+from monai.data import MetaTensor
+from monai.transforms import ResampleToMatch
+
+from medfed.core.errors import Problem, UserError
+from medfed.images import grids, reading
+
+SPACING_TOLERANCE_MM = 1e-3
+SHIFT_TOLERANCE = 0.1  # in voxels, between the corners of an image and its mask
+MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
+
+
+def check_pair(
+    image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool, hint: str = ""
+) -> None:
+    """Raise a Problem if image (C, H, W, D) and mask (S, H, W, D) differ in shape, voxel size, orientation or position.
+
+    Differences of up to 0.001 mm in the voxel size, and of a tenth of a voxel in the position, are accepted.
+    `ignore_geometry` compares only the shapes.
+    """
+    if image.shape[1:] != mask.shape[1:]:
+        raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:], hint)
+    difference = _geometry_difference(image, mask)
+    if difference and not ignore_geometry:
+        raise Problem(
+            "mask in another position",
+            mask_path,
+            f"{difference} of its image {image_path}",
+            "resample the mask to the image, or set data.ignore_mask_geometry: true if the voxels of mask and image "
+            "correspond one to one",
+        )
+
+
+def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> None:
+    """Raise a Problem if image and mask differ in size by the headers of their files, before their pixels are read.
+
+    The order of the axes is not compared, because it may change when the files are read. A file whose header cannot be
+    read is not compared; reading the file reports it.
+    """
+    try:
+        sizes = [reading.stored_size(path) for path in (image_path, mask_path)]
+    except UserError:
+        return
+    if sorted(sizes[0]) != sorted(sizes[1]):
+        raise _other_size(mask_path, sizes[1], image_path, sizes[0], hint)
+
+
+def _other_size(
+    mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int], hint: str
+) -> Problem:
+    return Problem(
+        "mask of another size",
+        mask_path,
+        f"the mask has {_join(mask_size)} voxels, but its image {image_path} has {_join(image_size)}; expected equal "
+        "numbers",
+        f"resample the mask to the image with nearest-neighbour interpolation{hint}",
+    )
+
+
+def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
+    """Resample a mask (S, H, W, D) of 0 and 1 to the voxel grid of its image (C, H, W, D), by nearest neighbour.
+
+    A volume is resampled in space, by the affines of both files; a 2-D mask is assumed to show the same field as its
+    image. A Problem if 2-D sizes differ in their ratio by more than 2 %, or if no part of a volume's mask lies inside
+    its image.
+    """
+    if reading.is_2d_image_file(image_path) and reading.is_2d_image_file(mask_path):
+        ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
+        if not 1 / MAX_ASPECT_CHANGE <= ratio <= MAX_ASPECT_CHANGE:
+            raise Problem(
+                "mask with another ratio of height and width",
+                mask_path,
+                f"the mask has {_join(mask.shape[1:3])} pixels, but its image {image_path} has "
+                f"{_join(image.shape[1:3])}, which is another ratio of height and width; expected the same field",
+                "crop or rotate one of them",
+            )
+        flat = mask.as_tensor()[..., 0][None].float()
+        resampled = F.interpolate(flat, size=tuple(image.shape[1:3]), mode="nearest-exact")[0][..., None]
+        return _on_grid(image, resampled, mask)
+    resample = ResampleToMatch(mode="nearest", padding_mode="zeros")
+    resampled = resample(mask.float(), image).as_subclass(torch.Tensor).round()
+    if mask.any() and not resampled.any():
+        raise Problem(
+            "mask in another position",
+            mask_path,
+            f"no part of the mask lies inside its image {image_path}; expected the same position in space",
+            "check the headers of both files",
+        )
+    return _on_grid(image, resampled, mask)
+
+
+def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
+    """Exchange and reverse the axes of a mask if it then has the voxels of its image; else return it unchanged.
+
+    Programs write the rows of a volume in different orders; dcm2niix reverses those of DICOM. Nothing is interpolated.
+    """
+    grid = image.affine.numpy()
+    if np.allclose(mask.affine.numpy(), grid, atol=SPACING_TOLERANCE_MM):
+        return mask
+    reordered = grids.reorder_axes(mask.as_tensor().numpy(), mask.affine.numpy(), tuple(image.shape[1:]), grid)
+    if reordered is None:
+        return mask
+    notices.append("axes of the mask reordered as in its image")
+    return _on_grid(image, torch.from_numpy(reordered.copy()), mask)
+
+
+def have_one_grid(masks: Sequence[MetaTensor]) -> bool:
+    """Return whether masks (S, H, W, D) have the same shape, voxel size, orientation and position."""
+    return all(
+        mask.shape == masks[0].shape and np.allclose(mask.affine.numpy(), masks[0].affine.numpy(), atol=1e-3)
+        for mask in masks[1:]
+    )
+
+
+def join_masks(masks: Sequence[MetaTensor]) -> MetaTensor:
+    """Join masks (S, H, W, D) of one image: a voxel belongs to a structure if it does so in one of them."""
+    joined = reduce(torch.maximum, [mask.as_tensor() for mask in masks])
+    values = sorted({value for mask in masks for value in mask.meta["label_values"]})
+    return MetaTensor(joined, affine=masks[0].affine, meta={"label_values": values})
+
+
+def _on_grid(image: MetaTensor, channels: torch.Tensor, mask: MetaTensor) -> MetaTensor:
+    """Return the channels of a mask with the affine of its image; the values in the file are still those of `mask`."""
+    return MetaTensor(channels.to(torch.uint8), affine=image.affine, meta={"label_values": mask.meta["label_values"]})
+
+
+def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:
+    """Return how the position of a mask in space differs from that of its image, as a clause; "" if it does not."""
+    spacing, mask_spacing = (np.linalg.norm(volume.affine[:3, :3].numpy(), axis=0) for volume in (image, mask))
+    if np.abs(spacing - mask_spacing).max() > SPACING_TOLERANCE_MM:
+        return f"the mask's voxel size is {_join(mask_spacing)} mm, not the {_join(spacing)} mm"
+    directions = image.affine[:3, :3].numpy() / spacing, mask.affine[:3, :3].numpy() / mask_spacing
+    cosine = np.sum(directions[0] * directions[1], axis=0).min()
+    if cosine < 0.5:
+        codes, mask_codes = ("".join(nib.aff2axcodes(volume.affine.numpy())) for volume in (image, mask))
+        angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
+        return f"the mask's axes point to {mask_codes}, up to {angle:.0f} degrees away from the axes {codes}"
+    corners = np.array([[*corner, 1] for corner in np.ndindex(2, 2, 2)]) * [*(np.array(image.shape[1:]) - 1), 1]
+    shift_mm = np.linalg.norm(corners @ (image.affine - mask.affine).numpy().T, axis=1).max()
+    if shift_mm <= SHIFT_TOLERANCE * spacing.min():
+        return ""
+    return f"the mask lies up to {shift_mm:.3g} mm away from the position"
+
+
+def _join(sizes: Sequence[float]) -> str:
+    """Sizes as text, such as "384 x 384 x 24"."""
+    return " x ".join(f"{float(size):g}" for size in sizes)
