@@ -12,6 +12,7 @@ import nibabel as nib
 import numpy as np
 from monai.data.utils import correct_nifti_header_if_necessary
 from nibabel import imageglobals
+from nibabel.arrayproxy import ArrayProxy
 
 from medfed.core.errors import Problem
 from medfed.images import grids
@@ -72,7 +73,8 @@ def _check_header(path: Path, image: nib.Nifti1Image) -> None:
 
 def _check_length(path: Path, image: nib.Nifti1Image, n_bytes: int) -> None:
     """Raise a Problem if a file has fewer or many more bytes than its header says; then it may have another type."""
-    expected = image.header.get_data_offset() + math.prod(image.shape) * image.get_data_dtype().itemsize
+    assert isinstance(image.dataobj, ArrayProxy), "nibabel has not read the voxels yet"
+    expected = image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize
     if not expected <= n_bytes <= expected + MAX_BYTES_BEHIND:
         found = f"the file has {n_bytes:,} bytes; expected {expected:,} bytes by the size and type in its header"
         raise Problem("file of another length", path, found, "copy it again from its source")

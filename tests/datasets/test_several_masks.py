@@ -103,6 +103,28 @@ def test_a_mask_whose_axes_are_reversed_is_turned_unless_the_geometry_is_ignored
     assert ignoring.image[ignoring.mask > 0].tolist() == [13]
 
 
+def test_each_of_several_masks_is_placed_on_the_grid_of_the_image(tmp_path):
+    """The first mask has reversed axes, and the second half the resolution along one axis."""
+    (tmp_path / "n").mkdir()
+    voxels = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    nib.save(nib.Nifti1Image(voxels, np.eye(4)), tmp_path / "n" / "a.nii")
+    reverse = np.diag([-1, 1, 1, 1.0])
+    reverse[0, 3] = 1
+    nib.save(nib.Nifti1Image((voxels == 1).astype(np.uint8)[::-1], reverse), tmp_path / "n" / "a_mask_1.nii")
+    coarse = np.zeros((2, 3, 2), np.uint8)
+    coarse[0, 0, 1] = 1
+    affine = np.diag([1, 1, 2, 1.0])
+    affine[2, 3] = 0.5
+    nib.save(nib.Nifti1Image(coarse, affine), tmp_path / "n" / "a_mask_2.nii")
+    settings = {"root": str(tmp_path), "image": "{site}/{case}.nii", "mask": "{site}/{case}_mask_{part}.nii"}
+    dataset = Folder(**settings, resample_masks=True)
+    volume = dataset.load(dataset.cases("n")[0])
+    assert volume.image[volume.mask > 0].tolist() == [1, 2, 3]
+    assert "mask resampled to the size of its image" in volume.notices
+    with pytest.raises(UserError, match="a_mask_2.nii: the mask has 2 x 3 x 2 voxels"):
+        Folder(**settings).load(dataset.cases("n")[0])
+
+
 @pytest.mark.parametrize(
     "files", ["{anna,bert,c7}.{png,jpg}", "{anna,bert,c7}.png", "{anna,bert,c7}_mask.png"], ids=["two", "image", "mask"]
 )
