@@ -48,6 +48,7 @@ def read(path: Path) -> tuple[np.ndarray, int, np.ndarray]:
     with library_errors(path):
         reader = SimpleITKReader()
         voxels, properties = reader.get_data(reader.read(path))
+    grids.check_affine(path, properties["affine"])
     return voxels, len(properties["spatial_shape"]), properties["affine"]
 
 

@@ -63,6 +63,7 @@ def _check_header(path: Path, image: nib.Nifti1Image) -> None:
     with nib.openers.ImageOpener(str(path)) as stream:
         header = type(image.header).from_fileobj(stream, check=False)  # nibabel itself silently replaces 0 mm by 1 mm
     grids.check_spacing(path, header["pixdim"][1 : 1 + min(len(image.shape), 3)])
+    grids.check_affine(path, image.affine)
     if unit := _OTHER_UNITS.get(int(header["xyzt_units"]) & 7):
         raise grids.other_unit(path, unit, "xyzt_units")
     n_bits, dtype = int(header["bitpix"]), image.get_data_dtype()

@@ -90,7 +90,6 @@ def read_volume(path: Path) -> MetaTensor:
         found = f"each voxel stores {kind}; expected a whole number or a real number of at most 64 bits"
         cure = "convert the image, for example to its magnitude in float32"
         raise Problem("voxels that are no real numbers", path, found, cure)
-    grids.check_affine(path, affine)
     channels_first = np.moveaxis(voxels, -1, 0) if voxels.ndim > n_axes else voxels[None]
     with np.errstate(over="ignore"):  # infinite values are reported later
         volume = np.array(channels_first, dtype=np.float32, order="C")

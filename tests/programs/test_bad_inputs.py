@@ -192,7 +192,7 @@ def test_a_wrong_file(user, wrong, monkeypatch):
 @pytest.mark.parametrize("index", range(4))
 def test_a_truncated_file_of_any_split_is_reported_before_training(user, index):
     cut(user.image("BMC", index), 5000)
-    user.refused_before_training(f"Case0{index}.nii.gz: the file is incomplete")
+    user.refused_before_training(f"Case0{index}.nii.gz: the file is damaged, incomplete")
 
 
 def test_a_truncated_file_of_the_unseen_site_loses_no_round(user):
@@ -200,7 +200,7 @@ def test_a_truncated_file_of_the_unseen_site_loses_no_round(user):
     whole = user.image("UCL").read_bytes()
     cut(user.image("UCL"), 5000)
     user.replace("rounds: 2", "rounds: 1")
-    user.refused(user.train(), "UCL/Case01.nii.gz: the file is incomplete", "copy it again")
+    user.refused(user.train(), "UCL/Case01.nii.gz: the file is damaged, incomplete", "copy it again")
     user.image("UCL").write_bytes(whole)
     kept = {path: path.stat().st_mtime_ns for path in user.out.glob("states/*")}
     user.goes_on(more=("--resume",))
