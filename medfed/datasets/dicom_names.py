@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem
 from medfed.core.files import read_bounded
 from medfed.datasets.case import Case
 
@@ -59,15 +59,13 @@ def read_salt(path: Path) -> bytes:
             time.sleep(0.05)  # another process has created the file and is about to write it
             salt = read_bounded(path, MAX_SALT_BYTES)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot create or read the file with the secret that hides the patients' identifiers "
-            f"({error.strerror}); make the folder writable, or set data.dicom_salt to a path where the file may lie"
-        ) from None
+        found = f"cannot create or read the file with the secret that hides patients' identifiers ({error.strerror})"
+        cure = "make the folder writable, or set data.dicom_salt to a path where the file may lie"
+        raise Problem("no secret for DICOM names", path, found, cure) from None
     if len(salt) < N_SALT_BYTES:
-        raise UserError(
-            f"{path}: the secret has {len(salt)} bytes; expected at least {N_SALT_BYTES}; restore the file, or delete "
-            "it to give all patients new names"
-        )
+        found = f"the secret has {len(salt)} bytes; expected at least {N_SALT_BYTES}"
+        cure = "restore the file, or delete it to give all patients new names"
+        raise Problem("short secret for DICOM names", path, found, cure)
     return salt
 
 

@@ -36,12 +36,15 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
     tell_patients_apart = all(identifiers) and len(set(identifiers)) == len(identifiers)
     if len(identifiers) < 2 or not (tell_patients_apart or set(n_studies) == {1}):
         return
-    raise UserError(
-        f"{root}: each of its {len(identifiers)} sites with DICOM files holds the images of one patient, so they look "
-        "like patients, whose names must not become names of sites; expected a folder for each site with those of its "
-        "patients; put a folder for each hospital above the patients, or, if each folder is a hospital, list the "
-        "folders in data.sites"
+    found = (
+        f"each of its {len(identifiers)} sites with DICOM files holds the images of one patient, so they look like "
+        "patients, whose names must not become names of sites; expected a folder for each site"
     )
+    cure = (
+        "put a folder for each hospital above the patients, or, if each folder is a hospital, list the folders in "
+        "data.sites"
+    )
+    raise Problem("patients as sites", root, found, cure)
 
 
 def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Sequence[str] = ()) -> list[Problem]:

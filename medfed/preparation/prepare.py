@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from medfed.core import files
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem, UserError
 from medfed.core.registry import suggestion
 from medfed.datasets.base import Progress
 from medfed.preparation import drishti_gs, i2cvb, nci_isbi, promise12, refuge, rim_one
-from medfed.preparation.entry import Download, Entry
+from medfed.preparation.entry import Download
 
 
 class Collection(Protocol):
@@ -34,27 +34,22 @@ MAX_NAMES = 20  # cases that the summary names for one reason
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
 
 
-@dataclass
-class SiteCount:
-    """How many cases of a download belong to a site, and what became of them."""
+class Outcome(NamedTuple):
+    """What became of a case of a download."""
 
-    found: int = 0
-    written: int = 0
-    existing: int = 0
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # (name of the case, reason)
+    collection: str
+    site: str
+    case: str
+    status: Literal["written", "existing", "left out"]
+    reason: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Summary:
-    """Result of a preparation: the counts by (title of the download, site), and the notes of the downloads."""
+    """Result of a preparation: what became of each case, and the notes of the downloads."""
 
-    counts: dict[tuple[str, str], SiteCount]
+    outcomes: list[Outcome]
     notes: list[str]
-
-    @property
-    def n_usable(self) -> int:
-        """Number of cases that are now in the output folder."""
-        return sum(count.written + count.existing for count in self.counts.values())
 
 
 def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress | None = None) -> Summary:
@@ -67,108 +62,83 @@ def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress
     if dataset not in COLLECTIONS:
         raise UserError(f"no preparation of '{dataset}'. {suggestion(dataset, COLLECTIONS)}")
     downloads = [download for source in sources for download in _find(dataset, source, out)]
-    summary = Summary({}, list(dict.fromkeys(note for download in downloads for note in download.notes)))
     entries = [(download.title, entry) for download in downloads for entry in download.entries]
-    sources_of: dict[str, str] = {}
+    outcomes: list[Outcome] = []
+    sources_of: dict[str, str] = {}  # the case from which a file of the output folder is written
     for title, entry in progress(entries) if progress else entries:
-        count = summary.counts.setdefault((title, entry.site), SiteCount())
-        count.found += 1
+        case = title, entry.site, entry.name
         try:
-            new_files = _files(entry)
-            _check_source(entry, title, new_files, sources_of)
+            if entry.files is None:
+                raise UserError(entry.reason)
+            new_files = entry.files()
+            if repeated := [name for name in new_files if name in sources_of]:
+                source = sources_of[repeated[0]]
+                raise UserError(f"{repeated[0]} is already written from {source}; give every collection once")
         except UserError as error:
-            count.left_out.append((entry.name, str(error)))
+            outcomes.append(Outcome(*case, "left out", str(error)))
             continue
-        if _write(out, new_files):
-            count.written += 1
-        else:
-            count.existing += 1
-    if not summary.n_usable:
-        name, reason = next(iter(summary.counts.values())).left_out[0]
-        raise UserError(f"{sources[0]}: no case could be used; the first, {name}, was left out: {reason}")
-    return summary
+        sources_of |= dict.fromkeys(new_files, f"{title}, {entry.name}")
+        outcomes.append(Outcome(*case, "written" if _write(out, new_files) else "existing"))
+    if all(outcome.status == "left out" for outcome in outcomes):
+        found = f"no case could be used; the first, {outcomes[0].case}, was left out: {outcomes[0].reason}"
+        raise Problem("no usable case", sources[0], found, "download the collection again")
+    return Summary(outcomes, list(dict.fromkeys(note for download in downloads for note in download.notes)))
 
 
 def format_summary(summary: Summary) -> str:
-    """A table of the sites, the reasons for what was left out, and the notes."""
-    header = ("collection", "site", "found", "written", "existing", "left out")
-    rows = [
-        (title, site, *map(str, (count.found, count.written, count.existing, len(count.left_out))))
-        for (title, site), count in summary.counts.items()
-    ]
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (header, *rows)]
-    for (_, site), count in summary.counts.items():
-        for reason, n in Counter(reason for _, reason in count.left_out).items():
-            names = [name for name, other in count.left_out if other == reason]
-            more = f" and {n - MAX_NAMES} more" if n > MAX_NAMES else ""
-            lines.append(f"left out: {site}: {n} x {reason} ({', '.join(names[:MAX_NAMES])}{more})")
+    """Return a table of the sites, the reasons for what was left out, and the notes."""
+    statuses = ("written", "existing", "left out")
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for collection, site, case, status, reason in summary.outcomes:
+        counts[collection, site][status] += 1
+        if reason:
+            left_out[site, reason].append(case)
+    rows = [["collection", "site", "found", *statuses]]
+    for (collection, site), n in counts.items():
+        rows.append([collection, site, str(n.total()), *(str(n[status]) for status in statuses)])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    for (site, reason), cases in left_out.items():
+        more = f" and {len(cases) - MAX_NAMES} more" if len(cases) > MAX_NAMES else ""
+        lines.append(f"left out: {site}: {len(cases)} x {reason} ({', '.join(cases[:MAX_NAMES])}{more})")
     return "\n".join([*lines, *(f"note: {note}" for note in summary.notes)])
 
 
 def _find(dataset: str, source: Path, out: Path) -> list[Download]:
     """The collections in one source; UserError if there is none."""
-    layouts = "; ".join(f"{collection.TITLE}: {collection.LAYOUT}" for collection in COLLECTIONS[dataset])
-    if source.is_file():
-        unpack = "unpack it first" if source.name.lower().endswith(_ARCHIVES) else "name the folder of the download"
-        raise UserError(f"{source}: this is a file; expected a folder; {unpack}")
     if not source.is_dir():
-        raise UserError(f"{source}: this folder does not exist; expected a folder with an unpacked download")
+        found = "this is a file" if source.exists() else "this folder does not exist"
+        cure = "unpack it first" if source.name.lower().endswith(_ARCHIVES) else "correct the path"
+        raise Problem("no folder", source, f"{found}; expected a folder with an unpacked download", cure)
     inner, outer = source.resolve(), out.resolve()
     if outer.is_relative_to(inner) or inner.is_relative_to(outer):
-        raise UserError(f"{out}: the output folder and the source {source} contain each other; choose another folder")
-    found = [download for collection in COLLECTIONS[dataset] if (download := collection.find(source))]
-    if not found:
+        found = f"the output folder and the source {source} contain each other"
+        raise Problem("output inside of the source", out, found, "choose another folder")
+    downloads = [download for collection in COLLECTIONS[dataset] if (download := collection.find(source))]
+    if not downloads:
         names = sorted(path.name for path in source.iterdir())
         listed = ", ".join(names[:6]) + (f", ... ({len(names)} entries)" if len(names) > 6 else "")
         parts = [name for name in names if name.endswith((*_ARCHIVES, ".aa"))]
-        advice = f"; unpack {parts[0]} first" if parts else ""
-        raise UserError(
-            f"{source}: found {listed or 'nothing'}; expected one of these downloads, unpacked: {layouts}{advice}"
-        )
-    return found
-
-
-def _files(entry: Entry) -> Mapping[str, bytes]:
-    """The content of the case's files, by path; UserError if the case is left out."""
-    if entry.files is None:
-        raise UserError(entry.reason)
-    return entry.files()
-
-
-def _check_source(entry: Entry, title: str, new_files: Mapping[str, bytes], sources_of: dict[str, str]) -> None:
-    """UserError if a case of another download or folder has the same files."""
-    own = f"{title}, {entry.name}"
-    for name in new_files:
-        if name in sources_of:
-            raise UserError(f"{name} is already written from {sources_of[name]}; give every collection once")
-    sources_of.update(dict.fromkeys(new_files, own))
+        layouts = "; ".join(f"{collection.TITLE}: {collection.LAYOUT}" for collection in COLLECTIONS[dataset])
+        found = f"found {listed or 'nothing'}; expected one of these downloads, unpacked: {layouts}"
+        raise Problem("no download", source, found, f"unpack {parts[0]} first" if parts else "correct the path")
+    return downloads
 
 
 def _write(out: Path, new_files: Mapping[str, bytes]) -> bool:
     """Write the files of a case, all of them or none; return whether one of them is new."""
-    existing = {name for name in new_files if (out / name).exists()}
-    for name in sorted(existing):
-        if not _is_same(out / name, new_files[name]):
-            raise UserError(
-                f"{out / name}: the file exists with another content; nothing is overwritten; choose another output "
-                "folder, or remove this one"
-            )
-    new = {name: content for name, content in new_files.items() if name not in existing}
+    new = {out / name: content for name, content in new_files.items() if not (out / name).exists()}
+    for name, content in sorted(new_files.items()):
+        if out / name not in new and (out / name).read_bytes() != content:
+            found = "the file exists with another content; nothing is overwritten"
+            raise Problem("other content", out / name, found, "choose another output folder, or remove this one")
     try:
-        for name, content in new.items():
-            _create(out / name, content)
+        for path, content in new.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomically(path, content)
     except BaseException:  # also after Ctrl-C, no image stays without its mask
-        for name in new:
-            (out / name).unlink(missing_ok=True)
+        for path in new:
+            path.unlink(missing_ok=True)
         raise
     return bool(new)
-
-
-def _is_same(path: Path, content: bytes) -> bool:
-    return path.stat().st_size == len(content) and path.read_bytes() == content
-
-
-def _create(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomically(path, content)

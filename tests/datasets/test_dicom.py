@@ -121,6 +121,7 @@ class TestRefusals:
             ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, None, ["two directions at a right angle"]),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
     def test_what_is_no_single_regular_stack_of_greys_is_named(self, tmp_path, first, second, words):
         write_series(tmp_path, volume(), **first)
         if second:

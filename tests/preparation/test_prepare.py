@@ -32,14 +32,17 @@ def small_squares(monkeypatch) -> None:
 
 def table(summary) -> dict[str, tuple[int, int, int, int]]:
     """(found, written, existing, left out) of each site."""
+    statuses = {}
+    for outcome in summary.outcomes:
+        statuses.setdefault(outcome.site, []).append(outcome.status)
     return {
-        site: (count.found, count.written, count.existing, len(count.left_out))
-        for (_, site), count in summary.counts.items()
+        site: (len(of_site), *map(of_site.count, ("written", "existing", "left out")))
+        for site, of_site in statuses.items()
     }
 
 
 def reasons(summary) -> dict[str, str]:
-    return dict(pair for count in summary.counts.values() for pair in count.left_out)
+    return {outcome.case: outcome.reason for outcome in summary.outcomes}
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -168,7 +171,7 @@ def test_a_source_without_a_known_download_says_what_was_found_and_expected(tmp_
     with pytest.raises(UserError, match=r"found siemens-3t\.tar\.gz\.aa; expected .*PROMISE12: CaseNN\.mhd .*; unpack"):
         prepare("prostate", [tmp_path / "in"], tmp_path / "out")
     (tmp_path / "a.zip").write_bytes(b"")
-    with pytest.raises(UserError, match="this is a file; expected a folder; unpack it first"):
+    with pytest.raises(UserError, match="this is a file; expected a folder with an unpacked download; unpack it first"):
         prepare("prostate", [tmp_path / "a.zip"], tmp_path / "out")
     with pytest.raises(UserError, match="contain each other"):
         prepare("prostate", [tmp_path / "in"], tmp_path / "in" / "out")
