@@ -84,23 +84,17 @@ def read_table(path: Path, site: str = "") -> DataFrame:
     if rows.empty:
         raise UserError(f"{path}: the table has no rows; expected one row for each image")
     rows = rows.reindex(columns=[*COLUMNS, "place"], fill_value="").astype(str).apply(lambda column: column.str.strip())
-    for name in ("site", "image"):
-        if (empty := rows[rows[name] == ""]).size:
-            raise UserError(f"{path}: {empty['place'].iloc[0]}: the column '{name}' is empty; expected a value")
-    for name in COLUMNS:
-        if (long := rows[rows[name].str.len() > MAX_LENGTH]).size:
-            raise UserError(
-                f"{path}: {long['place'].iloc[0]}: the column '{name}' has a value of more than {MAX_LENGTH:,} "
-                "characters; expected a path or a name; a quotation mark may be missing"
-            )
     parts = rows["split"].str.casefold()
-    if (unknown := rows[~parts.isin(_PARTS)]).size:
-        place, value = unknown[["place", "split"]].iloc[0]
-        raise UserError(
-            f"{path}: {place}: the column 'split' has the value '{value}'; expected train, validation or test"
-        )
-    rows["split"] = parts.map(_PARTS)
-    return rows
+    too_long = f"has a value of more than {MAX_LENGTH:,} characters; expected a path or a name"
+    for name, is_wrong, found, cure in (
+        *((name, rows[name] == "", "is empty; expected a value", "correct the row") for name in ("site", "image")),
+        *((name, rows[name].str.len() > MAX_LENGTH, too_long, "a quotation mark may be missing") for name in COLUMNS),
+        ("split", ~parts.isin(_PARTS), "has the value '{}'; expected train, validation or test", "correct the row"),
+    ):
+        if is_wrong.any():
+            place, value = rows.loc[is_wrong, ["place", name]].iloc[0]
+            raise Problem("wrong value in a table", path, f"{place}: the column '{name}' {found.format(value)}", cure)
+    return rows.assign(split=parts.map(_PARTS))
 
 
 def columns_of(path: Path) -> set[str]:
