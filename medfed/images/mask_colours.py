@@ -12,7 +12,7 @@ import torch
 from monai.data import MetaTensor
 from scipy import ndimage
 
-from medfed.core.errors import UserError
+from medfed.core.errors import Problem
 from medfed.images import reading, two_dimensional
 
 ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a config writes them
@@ -81,7 +81,7 @@ def read_coloured_mask(
     """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
     An image with a palette is read as its colours. The values of a volume are grey values. In a JPEG file, which blurs
-    edges, each pixel takes the nearest colour. UserError if the file has a colour that `by_colour`, from
+    edges, each pixel takes the nearest colour. A Problem if the file has a colour that `by_colour`, from
     `structures_by_colour`, does not contain.
 
     `meta["label_values"]` of the result has 0 if the file shows the background, and 1, 2, ... for the structures that
@@ -134,7 +134,7 @@ def _nearest_colours(
 ) -> np.ndarray:
     """Return the nearest named colour of each colour in a JPEG file; `places` (H, W) are the indices of the pixels.
 
-    UserError if the file shows a colour without a name: one that is far from all named colours and from the mixtures of
+    A Problem if the file shows a colour without a name: one that is far from all named colours and from the mixtures of
     two of them, which an edge may show, or a mixture that fills more than an edge.
     """
     points, named = _rgb(present), _rgb(np.array(list(by_colour)))
@@ -157,18 +157,16 @@ def _rgb(colours: np.ndarray) -> np.ndarray:
     return np.stack([colours >> 16 & 255, colours >> 8 & 255, colours & 255], axis=1).astype(np.float64)
 
 
-def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> UserError:
+def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> Problem:
     frequent = sorted(unknown, key=lambda colour: -unknown[colour])[:MAX_NAMED_COLOURS]
     listed = ", ".join(f"{name_of(colour)} ({unknown[colour]:,} pixels)" for colour in frequent)
     more = f", ... ({len(unknown)} colours)" if len(unknown) > len(frequent) else ""
     meanings = {name_of(colour): " and ".join(names) or BACKGROUND for colour, names in by_colour.items()}
     expected = ", ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
-    hint = (
+    cure = (
         "add the most frequent ones to data.mask_colours, or save it as PNG with one colour per structure"
         if more
         else (f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure")
     )
-    return UserError(
-        f"{path}: the mask has colours that data.mask_colours does not name: {listed}{more}; expected "
-        f"{expected}; {hint}"
-    )
+    found = f"the mask has colours that data.mask_colours does not name: {listed}{more}; expected {expected}"
+    return Problem("colours without a name", path, found, cure)
