@@ -126,7 +126,7 @@ def read(path: str | Path) -> str:
         else:
             others = sorted(map(str, Path(path).parent.glob("*.y*ml")))
             hint = suggestion(str(path), others) if others else "Correct the path"
-        raise UserError(f"{path}: {error.strerror}; expected a YAML file. {hint}") from None
+        raise UserError(f"{path}: {error.strerror or error}; expected a YAML file. {hint}") from None
 
 
 def dump(document: Mapping[str, Any]) -> str:
