@@ -48,14 +48,7 @@ OUT_OF_MEMORY = (
     "the memory is not enough; expected what the images and the network need; lower data.image_size or "
     "training.batch_size, choose a smaller network or fewer --jobs, or free some memory"
 )
-_ADVICE = {
-    errno.ENOSPC: "free some space and continue with --resume",
-    errno.EDQUOT: "free some of your quota and continue with --resume",
-    errno.EROFS: "choose a writable folder with --out",
-    errno.EACCES: "change the permissions, or choose another folder with --out",
-    errno.EPERM: "change the permissions, or choose another folder with --out",
-    errno.EMFILE: "allow more open files (ulimit -n)",
-}
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a full disk, an exhausted quota
 
 
 class Terminated(KeyboardInterrupt):
@@ -195,9 +188,13 @@ def machine_sentence(error: Exception) -> str | None:
     """What to do if the machine caused an error (an unusable file, little memory); None for a UserError and a bug."""
     if isinstance(error, (MemoryError, RuntimeError)) and is_out_of_memory(error):
         return OUT_OF_MEMORY
-    if isinstance(error, OSError) and error.errno and (error.filename or error.errno in _ADVICE):
-        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
-        return f"{error.filename or 'a file could not be written'}: {error.strerror}{advice}"
+    if isinstance(error, OSError) and error.errno and (error.filename or error.errno in NO_SPACE):
+        cure = (
+            "free some space and continue with --resume"
+            if error.errno in NO_SPACE
+            else "correct this, or choose another folder"
+        )
+        return f"{error.filename2 or error.filename or 'a file could not be written'}: {error.strerror}; {cure}"
     return None
 
 

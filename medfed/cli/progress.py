@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -24,10 +23,8 @@ class ProgressBar(tqdm):
     """
 
     _last_line_s: ClassVar[float] = time.monotonic()  # of all bars of the program
-    _numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._number = next(self._numbers)  # an inner bar is created after the outer ones
         super().__init__(*args, dynamic_ncols=True, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
@@ -38,8 +35,8 @@ class ProgressBar(tqdm):
         if msg is None and now_s - ProgressBar._last_line_s >= LINE_INTERVAL_S:
             ProgressBar._last_line_s = now_s
             own = [bar for bar in tqdm._instances if isinstance(bar, ProgressBar)]
-            bars = [bar for bar in own if not getattr(bar, "disable", True)]  # another thread may be creating one
-            outermost_first = sorted(bars, key=lambda bar: bar._number)
+            bars = [bar for bar in own if hasattr(bar, "pos")]  # another thread may be creating one
+            outermost_first = sorted(bars, key=lambda bar: abs(bar.pos))
             print("; ".join(bar._line() for bar in outermost_first), file=sys.stderr, flush=True)
         return False
 

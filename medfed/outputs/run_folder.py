@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,27 +107,17 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
         """Create the folder if it is missing, and lock it; a second process gets a RunFolderLockedError. UserError if
-        the folder cannot be written or its name is not valid UTF-8."""
+        its name is not valid UTF-8."""
         if not has_utf8_name(self.path):
             raise UserError(
                 f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with --out"
             )
         self.create()
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(exclusive_lock(self.path / "run.lock", self._locked_error))
-            except OSError as error:
-                raise self._write_error(error) from error
+        with exclusive_lock(self.path / "run.lock", self._locked_error):
             yield self
 
     def create(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._write_error(error) from error
-
-    def _write_error(self, error: OSError) -> UserError:
-        return UserError(f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out")
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
         """The error that `holder`, such as another run, is working in this folder."""

@@ -273,11 +273,11 @@ def test_a_folder_that_cannot_be_written_is_reported_at_once(user, monkeypatch):
 
     monkeypatch.setattr("medfed.experiments.run.build_experiment", None)  # nothing is read, let alone trained
     (user.place / "file").write_text("")
-    user.refused(user.train("--out", str(user.place / "file")), "cannot write here", "--out")
-    user.refused(user.train("--out", str(user.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
-    user.refused(user.evaluate("--out", str(user.place / "file" / "run")), "cannot write here", "--out")
+    user.refused(user.train("--out", str(user.place / "file")), "file: File exists; ", with_code=1)
+    user.refused(user.train("--out", str(user.place / "file" / "run")), "run: Not a directory; ", with_code=1)
+    user.refused(user.evaluate("--out", str(user.place / "file" / "run")), "run: Not a directory; ", with_code=1)
     monkeypatch.setattr("medfed.core.files.open", read_only, raising=False)
-    user.refused(user.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
+    user.refused(user.train(), "Read-only file system; correct this, or choose another folder", with_code=1)
 
 
 @pytest.fixture(scope="module")

@@ -97,24 +97,14 @@ def template_folder(name: str) -> Path:
 def atomic_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `out` if the block succeeds and is deleted if it fails."""
     unfinished = out.with_name(f".{out.name}.unfinished")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-    except OSError as error:
-        raise _write_error(out, error) from error
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     try:
         yield unfinished
-        try:
-            os.rename(unfinished, out)
-        except OSError as error:
-            raise _write_error(out, error) from error
+        os.rename(unfinished, out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def _write_error(out: Path, error: OSError) -> UserError:
-    return UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with --out")
 
 
 def _write(path: Path, text: str) -> None:
