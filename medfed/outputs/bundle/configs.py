@@ -9,15 +9,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from medfed.core.errors import UserError
 from medfed.federation.settings import Training
 from medfed.outputs.bundle.program import PROGRAM_DEF
 from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_entries import Json
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.bundle_training import evaluate_config, train_config
-
-NOT_INSTALLED = {"pydicom": "3.0.1"}  # the version to state if the package is not installed here
 
 
 def inference_config(template: Path, bundle: BundleTemplate, network_def: Json | None) -> Json:
@@ -44,7 +41,7 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
         "monai_version": installed_version("monai"),
         "pytorch_version": installed_version("torch").partition("+")[0],
         "numpy_version": installed_version("numpy"),
-        "required_packages_version": {name: _version(name) for name in bundle.packages},
+        "required_packages_version": {name: installed_version(name) for name in bundle.packages},
         "name": bundle.title,
         "data_source": provenance.get("dataset") or "not stated",
         "eval_metrics": scores,
@@ -53,13 +50,3 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
     }
     bundle.fill_metadata(content)
     return content
-
-
-def _version(package: str) -> str:
-    """The installed version of a package; a bundle may need a package that medfed itself does not need."""
-    try:
-        return installed_version(package)
-    except UserError:
-        if package in NOT_INSTALLED:
-            return NOT_INSTALLED[package]
-        raise
