@@ -247,6 +247,6 @@ FILES = {  # what is wrong: (what is done to image and mask, what the sentence h
     ),
     "row 37, fractions": (
         lambda image, mask: spoil(mask, lambda array: array.astype(np.float32) / 2),
-        ("the mask has fractional labels such as 0.5 in", "expected whole numbers", "nearest-neighbour"),
+        ("the mask has fractional labels such as 0.5;", "expected whole numbers", "nearest-neighbour"),
     ),
 }

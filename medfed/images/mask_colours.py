@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
 from monai.data import MetaTensor
-from scipy import ndimage
 
 from medfed.core.errors import Problem
 from medfed.images import reading, two_dimensional
@@ -22,7 +20,7 @@ LOST = "the mask has several colours, but by data.mask_colours all are backgroun
 BLURRED = "colours that JPEG has changed became the nearest colour in data.mask_colours"  # a notice
 JPEG_SUFFIXES = (".jpg", ".jpeg")
 MAX_BLUR = 100.0  # distance of red, green and blue from a colour that JPEG has changed
-MAX_UNNAMED_FRACTION = 0.01  # of the pixels of a JPEG file that have a colour without a name
+MAX_FAR_FRACTION = 0.02  # of the pixels of a JPEG file with a larger distance; edges of 256 x 256 pixels have 1 %
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 _GREY = 0x010101  # times a grey value is the number of this colour
 
@@ -87,35 +85,23 @@ def read_coloured_mask(
     `meta["label_values"]` of the result has 0 if the file shows the background, and 1, 2, ... for the structures that
     it shows, in the order of `by_colour`. Colours of the same structures have the same value.
     """
-    if reading.is_2d_image_file(path):
-        reading.check_exists(path)
-        pixels = two_dimensional.read_colours(path, notices).astype(np.int64)
-        affine = None
-    else:
-        volume = reading.read_labels(path, notices)
-        pixels, affine = volume.numpy()[0].astype(np.int64), volume.affine
-    is_grey = pixels.ndim == 2 or affine is not None
-    colours = (
-        np.where((pixels >= 0) & (pixels <= 255), pixels * _GREY, -1 - abs(pixels))
-        if is_grey
-        else (pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2])
-    )
-    present, places, counts = np.unique(colours, return_inverse=True, return_counts=True)
-    places = places.reshape(colours.shape)
-    n_pixels = {int(colour): int(n) for colour, n in zip(present, counts)}
-    is_jpeg = path.suffix.lower() in JPEG_SUFFIXES and present[0] >= 0
-    if is_jpeg and not n_pixels.keys() <= by_colour.keys():
-        present = _nearest_colours(path, present, places, by_colour, n_pixels)
+    colours, affine = _read_colours(path, notices)
+    counts = _counts(colours)
+    if not counts.keys() <= by_colour.keys() and path.suffix.lower() in JPEG_SUFFIXES:
+        colours = _nearest_colours(path, colours, by_colour)
         notices.append(BLURRED)
-    if unknown := set(map(int, present)) - by_colour.keys():
-        raise _unknown_colours(path, {colour: n_pixels[colour] for colour in unknown}, by_colour)
-    if len(set(present)) > 1 and not any(by_colour[int(colour)] for colour in present):
+        counts = _counts(colours)
+    if unknown := counts.keys() - by_colour.keys():
+        raise _unknown_colours(path, {colour: counts[colour] for colour in unknown}, by_colour)
+    if len(counts) > 1 and not any(by_colour[colour] for colour in counts):
         notices.append(LOST)
     number_of = {names: number for number, names in enumerate(dict.fromkeys(by_colour.values()))}  # 0: the background
-    table = np.array([number_of[by_colour[int(colour)]] for colour in present], dtype=np.float32)
-    labels = torch.from_numpy(table[places])
-    mask = MetaTensor(labels[None, ..., None] if affine is None else labels[None], affine=affine)
-    return reading.to_structures(path, mask, {number: names for names, number in number_of.items()}, structures)
+    channels = [np.isin(colours, [key for key, names in by_colour.items() if name in names]) for name in structures]
+    return MetaTensor(
+        torch.from_numpy(np.stack(channels).astype(np.uint8)),
+        affine=affine,
+        meta={"label_values": sorted({number_of[by_colour[colour]] for colour in counts})},
+    )
 
 
 def name_of(colour: int) -> str:
@@ -125,48 +111,46 @@ def name_of(colour: int) -> str:
     return str(colour // _GREY) if colour % _GREY == 0 else f"#{colour:06x}"
 
 
-def _nearest_colours(
-    path: Path,
-    present: np.ndarray,
-    places: np.ndarray,
-    by_colour: Mapping[int, tuple[str, ...]],
-    n_pixels: Mapping[int, int],
-) -> np.ndarray:
-    """Return the nearest named colour of each colour in a JPEG file; `places` (H, W) are the indices of the pixels.
-
-    A Problem if the file shows a colour without a name: one that is far from all named colours and from the mixtures of
-    two of them, which an edge may show, or a mixture that fills more than an edge.
-    """
-    points, named = _rgb(present), _rgb(np.array(list(by_colour)))
-    distances = np.stack([np.linalg.norm(points - colour, axis=1) for colour in named])
-    is_far = distances.min(0) > MAX_BLUR
-    is_no_mixture = is_far.copy()
-    for start, end in combinations(named, 2):
-        ratio = ((points - start) @ (end - start) / ((end - start) ** 2).sum()).clip(0, 1)
-        mixture = start + ratio[:, None] * (end - start)
-        is_no_mixture &= np.linalg.norm(points - mixture, axis=1) > MAX_BLUR
-    fills_area = ndimage.binary_erosion(is_far[places], np.ones((3, 3)), border_value=1)
-    if (fills_area | is_no_mixture[places]).mean() > MAX_UNNAMED_FRACTION:
-        unknown = {int(colour): n_pixels[int(colour)] for colour in present[is_far]}
-        raise _unknown_colours(path, unknown, by_colour)
-    return np.array(list(by_colour))[distances.argmin(0)]
+def _read_colours(path: Path, notices: list[str]) -> tuple[np.ndarray, torch.Tensor | None]:
+    """Return the colour of each voxel (H, W, D) as in `colours_of`, below 0 for other values, and a volume's affine."""
+    affine = None
+    if reading.is_2d_image_file(path):
+        reading.check_file(path)
+        pixels = two_dimensional.read_colours(path, notices).astype(np.int64)[:, :, None]
+        if pixels.ndim == 4:
+            return pixels @ (1 << 16, 1 << 8, 1), None
+    else:
+        volume = reading.read_labels(path, notices)
+        pixels, affine = volume.numpy()[0].astype(np.int64), volume.affine
+    return np.where((pixels >= 0) & (pixels <= 255), pixels * _GREY, -1 - abs(pixels)), affine
 
 
-def _rgb(colours: np.ndarray) -> np.ndarray:
-    """Return colours (N,), as in `colours_of`, as red, green and blue (N, 3)."""
-    return np.stack([colours >> 16 & 255, colours >> 8 & 255, colours & 255], axis=1).astype(np.float64)
+def _counts(colours: np.ndarray) -> dict[int, int]:
+    """Return the number of voxels of each colour."""
+    values, counts = np.unique(colours, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _nearest_colours(path: Path, colours: np.ndarray, by_colour: Mapping[int, tuple[str, ...]]) -> np.ndarray:
+    """Return the nearest named colour of each pixel; a Problem if too many pixels are far from all, as if one lacks."""
+    present, places = np.unique(colours, return_inverse=True)
+    named = np.array(list(by_colour))
+    points, ends = (np.stack([part >> 16, part >> 8 & 255, part & 255], axis=1) for part in (present, named))
+    distances = np.linalg.norm(points[:, None] - ends, axis=2)
+    places = places.reshape(colours.shape)
+    is_far = (distances.min(1) > MAX_BLUR)[places]
+    if is_far.mean() > MAX_FAR_FRACTION:
+        raise _unknown_colours(path, _counts(colours[is_far]), by_colour)
+    return named[distances.argmin(1)][places]
 
 
 def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> Problem:
     frequent = sorted(unknown, key=lambda colour: -unknown[colour])[:MAX_NAMED_COLOURS]
     listed = ", ".join(f"{name_of(colour)} ({unknown[colour]:,} pixels)" for colour in frequent)
     more = f", ... ({len(unknown)} colours)" if len(unknown) > len(frequent) else ""
-    meanings = {name_of(colour): " and ".join(names) or BACKGROUND for colour, names in by_colour.items()}
-    expected = ", ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
-    cure = (
-        "add the most frequent ones to data.mask_colours, or save it as PNG with one colour per structure"
-        if more
-        else (f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure")
+    expected = ", ".join(
+        f"{name_of(colour)} ({' and '.join(names) or BACKGROUND})" for colour, names in by_colour.items()
     )
     found = f"the mask has colours that data.mask_colours does not name: {listed}{more}; expected {expected}"
+    cure = f"name the frequent ones there, such as {BACKGROUND}, or save the mask as PNG with one colour per structure"
     return Problem("colours without a name", path, found, cure)

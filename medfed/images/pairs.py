@@ -21,28 +21,21 @@ SHIFT_TOLERANCE = 0.1  # in voxels, between the corners of an image and its mask
 MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
 
 
-def check_pair(
-    image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool, hint: str = ""
-) -> None:
+def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool) -> None:
     """Raise a Problem if image (C, H, W, D) and mask (S, H, W, D) differ in shape, voxel size, orientation or position.
 
     Differences of up to 0.001 mm in the voxel size, and of a tenth of a voxel in the position, are accepted.
     `ignore_geometry` compares only the shapes.
     """
     if image.shape[1:] != mask.shape[1:]:
-        raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:], hint)
+        raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:])
     difference = _geometry_difference(image, mask)
     if difference and not ignore_geometry:
-        raise Problem(
-            "mask in another position",
-            mask_path,
-            f"{difference} of its image {image_path}",
-            "resample the mask to the image, or set data.ignore_mask_geometry: true if the voxels of mask and image "
-            "correspond one to one",
-        )
+        cure = "resample the mask, or set data.ignore_mask_geometry: true if its voxels are those of the image"
+        raise Problem("mask in another position", mask_path, f"{difference} of its image {image_path}", cure)
 
 
-def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> None:
+def check_stored_sizes(image_path: Path, mask_path: Path) -> None:
     """Raise a Problem if image and mask differ in size by the headers of their files, before their pixels are read.
 
     The order of the axes is not compared, because it may change when the files are read. A file whose header cannot be
@@ -53,19 +46,13 @@ def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> Non
     except UserError:
         return
     if sorted(sizes[0]) != sorted(sizes[1]):
-        raise _other_size(mask_path, sizes[1], image_path, sizes[0], hint)
+        raise _other_size(mask_path, sizes[1], image_path, sizes[0])
 
 
-def _other_size(
-    mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int], hint: str
-) -> Problem:
-    return Problem(
-        "mask of another size",
-        mask_path,
-        f"the mask has {_join(mask_size)} voxels, but its image {image_path} has {_join(image_size)}; expected equal "
-        "numbers",
-        f"resample the mask to the image with nearest-neighbour interpolation{hint}",
-    )
+def _other_size(mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int]) -> Problem:
+    found = f"the mask has {_join(mask_size)} voxels, but its image {image_path} has {_join(image_size)}"
+    cure = "resample the mask by nearest neighbour, or set data.resample_masks: true (data.name: folder)"
+    return Problem("mask of another size", mask_path, f"{found}; expected equal numbers", cure)
 
 
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
@@ -78,25 +65,19 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
     if reading.is_2d_image_file(image_path) and reading.is_2d_image_file(mask_path):
         ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
         if not 1 / MAX_ASPECT_CHANGE <= ratio <= MAX_ASPECT_CHANGE:
-            raise Problem(
-                "mask with another ratio of height and width",
-                mask_path,
+            found = (
                 f"the mask has {_join(mask.shape[1:3])} pixels, but its image {image_path} has "
-                f"{_join(image.shape[1:3])}, which is another ratio of height and width; expected the same field",
-                "crop or rotate one of them",
+                f"{_join(image.shape[1:3])}; expected the same ratio of height and width"
             )
+            raise Problem("mask with another ratio of height and width", mask_path, found, "crop or rotate one of them")
         flat = mask.as_tensor()[..., 0][None].float()
         resampled = F.interpolate(flat, size=tuple(image.shape[1:3]), mode="nearest-exact")[0][..., None]
         return _on_grid(image, resampled, mask)
     resample = ResampleToMatch(mode="nearest", padding_mode="zeros")
     resampled = resample(mask.float(), image).as_subclass(torch.Tensor).round()
     if mask.any() and not resampled.any():
-        raise Problem(
-            "mask in another position",
-            mask_path,
-            f"no part of the mask lies inside its image {image_path}; expected the same position in space",
-            "check the headers of both files",
-        )
+        found = f"no part of the mask lies inside its image {image_path}; expected the same position in space"
+        raise Problem("mask in another position", mask_path, found, "check the headers of both files")
     return _on_grid(image, resampled, mask)
 
 

@@ -18,7 +18,7 @@ def library_errors(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # damaged files raise errors of about ten types in Pillow, nibabel and SimpleITK
-        found = f"the file is damaged, incomplete or of another format ({_reason(path, error)})"
+        found = f"the file is damaged, incomplete, of another format or not readable ({_reason(path, error)})"
         raise Problem("file that cannot be read", path, found, "copy it again from its source") from None
 
 

@@ -6,7 +6,6 @@ that are appended to a list of the caller, with the same text for every file, so
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,10 +24,6 @@ SUFFIXES = (*nifti.SUFFIXES, *mha_nrrd.SUFFIXES, *two_dimensional.SUFFIXES)
 MAX_AXES = 4
 MAX_LABEL = 1 << 24  # float32 has all whole numbers up to this one
 MAX_NOISE = 16  # value of a mask without foreground that was stored as JPEG
-_SET_WHITE = (
-    "set data.intensity_max to the value that means white, such as 4095 for 12 bits or 65535 for 16, or save the image "
-    "with 8 bits"
-)
 
 
 def suffix(path: Path | str) -> str | None:
@@ -42,14 +37,7 @@ def is_2d_image_file(path: Path | str) -> bool:
     return suffix(path) in two_dimensional.SUFFIXES
 
 
-def read_image(
-    path: Path,
-    channels: int,
-    notices: list[str],
-    *,
-    intensity_max: float | None = None,
-    suggest_keys: bool = False,
-) -> MetaTensor:
+def read_image(path: Path, channels: int, notices: list[str], intensity_max: float | None = None) -> MetaTensor:
     """Read an image file of any supported format: (C, H, W, D) float32, finite.
 
     2-D images are scaled to [0, 255] and have D = 1; volumes keep their stored intensities.
@@ -59,21 +47,17 @@ def read_image(
         channels: C. In a volume, the fourth axis of the file contains the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
         intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
-        suggest_keys: whether messages may recommend the settings of these arguments, which not every dataset has.
     """
-    check_exists(path)
+    check_file(path)
     if is_2d_image_file(path):
-        hint = _SET_WHITE if suggest_keys else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
-        image = MetaTensor(
-            torch.from_numpy(two_dimensional.read_image_file(path, intensity_max, notices, hint))[..., None]
-        )
-        image = _match_channels(path, image, channels, suggest_keys, notices)
+        pixels = two_dimensional.read_image_file(path, intensity_max, notices)
+        image = _match_channels(path, MetaTensor(torch.from_numpy(pixels)[..., None]), channels, notices)
     else:
         image = read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
         notices += grids.spacing_notices(spacing_mm(path, image) or ())
-    return check_image(path, image, channels, notices, suggest_keys)
+    return check_image(path, image, channels, notices)
 
 
 def read_volume(path: Path) -> MetaTensor:
@@ -98,7 +82,7 @@ def read_volume(path: Path) -> MetaTensor:
 
 def stored_size(path: Path) -> tuple[int, ...]:
     """Return the size of an image or mask by the header of its file, as three numbers in any order."""
-    check_exists(path)
+    check_file(path)
     with library_errors(path):
         return (*_format_of(path).stored_size(path), 1, 1)[:3]
 
@@ -108,14 +92,12 @@ def _format_of(path: Path) -> ModuleType:
     return next(module for module in (nifti, mha_nrrd, two_dimensional) if suffix(path) in module.SUFFIXES)
 
 
-def check_image(
-    path: Path, image: MetaTensor, channels: int, notices: list[str], suggest_keys: bool = False
-) -> MetaTensor:
+def check_image(path: Path, image: MetaTensor, channels: int, notices: list[str]) -> MetaTensor:
     """Check that an image has C = `channels` and is finite, and return it; "constant image" is added to `notices`."""
     if len(image) != channels:
-        hint = ", or set data.image_channels" if suggest_keys else ""
         found = f"the file contains {len(image)} volumes (along its fourth axis), expected {channels}"
-        raise Problem("several volumes in a file", path, found, f"keep only one of these volumes{hint}")
+        cure = "keep only one of these volumes, or set data.image_channels (data.name: folder)"
+        raise Problem("several volumes in a file", path, found, cure)
     _check_finite(path, image)
     low, high = image.as_tensor().aminmax()
     if low == high:
@@ -124,15 +106,14 @@ def check_image(
 
 
 def read_mask(
-    path: Path, labels: Mapping[int, Sequence[str]], structures: Sequence[str], notices: list[str], hint: str = ""
+    path: Path, labels: Mapping[int, Sequence[str]], structures: Sequence[str], notices: list[str]
 ) -> MetaTensor:
-    """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8; arguments as in
-    `to_structures`."""
-    return to_structures(path, read_labels(path, notices), labels, structures, hint)
+    """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8, as in `to_structures`."""
+    return to_structures(path, read_labels(path, notices), labels, structures)
 
 
 def read_labels(
-    path: Path, notices: list[str], threshold: float | None = None, two_colours: bool = False, hint: str = ""
+    path: Path, notices: list[str], threshold: float | None = None, two_colours: bool = False
 ) -> MetaTensor:
     """Read the whole numbers that a mask file stores, (1, H, W, D) float32, without assigning them to structures.
 
@@ -141,41 +122,30 @@ def read_labels(
         notices: short descriptions of conversions and unusual properties are appended to this list.
         threshold: for masks with soft edges: values above it become 1, all others 0. None refuses fractional values.
         two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
-        hint: advice about the colours, with which the message ends if a 2-D image file stores a few.
     """
-    check_exists(path)
+    check_file(path)
     if is_2d_image_file(path):
-        labels = two_dimensional.read_label_file(path, notices, two_colours, hint)
+        labels = two_dimensional.read_label_file(path, notices, two_colours)
         mask = MetaTensor(torch.from_numpy(labels)[None, ..., None])
     else:
         mask = read_volume(path)
     if len(mask) > 1:
-        is_slicer = path.name.lower().endswith(".seg.nrrd")
         found = f"the mask has {len(mask)} values per voxel; expected one label per voxel"
-        cure = "in 3D Slicer, export the segmentation as a labelmap" if is_slicer else "save it with a single channel"
+        cure = "save it with a single channel (in 3D Slicer: export the segmentation as a labelmap)"
         raise Problem("mask with several values per voxel", path, found, cure)
     _check_finite(path, mask)
     largest = float(mask.as_tensor().abs().max())
     if largest >= MAX_LABEL:
-        raise Problem(
-            "labels that are too large",
-            path,
-            f"the mask has labels up to {largest:g}; expected whole numbers below {MAX_LABEL:,}, which float32 holds "
-            "exactly",
-            "write the mask again with 0 for the background and 1, 2, ... for the structures",
-        )
+        found = f"the mask has labels up to {largest:g}; expected whole numbers below {MAX_LABEL:,}"
+        cure = "write the mask again with 0 for the background and 1, 2, ... for the structures"
+        raise Problem("labels that are too large", path, found, cure)
     if threshold is not None:
         _check_threshold(path, mask, threshold)
         return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
     if fractional.any():
-        raise Problem(
-            "fractional labels",
-            path,
-            f"the mask has fractional labels such as {float(mask[fractional][0]):g} in {int(fractional.sum()):,} of "
-            f"{mask.numel():,} voxels; expected whole numbers",
-            "resample the mask with nearest-neighbour interpolation",
-        )
+        found = f"the mask has fractional labels such as {float(mask[fractional][0]):g}; expected whole numbers"
+        raise Problem("fractional labels", path, found, "resample the mask with nearest-neighbour interpolation")
     return mask
 
 
@@ -184,37 +154,33 @@ def _check_threshold(path: Path, mask: Tensor, threshold: float) -> None:
     largest = float(mask.max())
     is_noise = path.suffix.lower() in (".jpg", ".jpeg") and largest <= MAX_NOISE
     if 0 < largest <= threshold and not is_noise:
-        raise Problem(
-            "mask below the threshold",
-            path,
-            f"data.mask_threshold is {threshold:g}, but the largest value of the mask is {largest:g}, so the mask "
-            "would lose its foreground; expected values above the threshold",
-            "decrease data.mask_threshold, or write the mask again with 255 for the structure",
-        )
+        found = f"the largest value of the mask is {largest:g}; expected values above data.mask_threshold {threshold:g}"
+        raise Problem("mask below the threshold", path, found, "decrease data.mask_threshold")
 
 
 def label_values(mask: Tensor) -> list[int]:
     """Return the different values of a mask of whole numbers, in ascending order."""
-    values = mask.as_tensor().flatten() if isinstance(mask, MetaTensor) else mask.flatten()
+    values = mask.as_subclass(Tensor).flatten()  # operations on a MetaTensor take longer
     if values.numel() and 0 <= values.min() and values.max() < 1 << 16:
         return torch.bincount(values.int()).nonzero().flatten().tolist()
     return [int(value) for value in values.unique()]
 
 
 def to_structures(
-    path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str], hint: str = ""
+    path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]
 ) -> MetaTensor:
     """Convert a mask of labels, (1, H, W, D), into one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
     `labels` has the names of the structures to which each allowed value belongs, such as {0: (), 1: ("disc",), 2:
     ("disc", "cup")}: none for the background, several if one lies inside another. `meta["label_values"]` of the result
-    lists the values in the mask. `hint` is advice for the message about a value that `labels` lacks.
+    lists the values in the mask.
     """
     values = label_values(mask)
     if not set(values) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))
         found = f"the mask has the labels {format_values(values)}; expected {expected}"
-        raise Problem("unknown labels", path, found, hint or "write the mask again with these values")
+        cure = "write the mask again with these values, or set data.mask_values (data.name: folder)"
+        raise Problem("unknown labels", path, found, cure)
     channels = torch.zeros(len(structures), *mask.shape[1:], dtype=torch.uint8)
     for index, structure in enumerate(structures):
         for value in values:
@@ -237,45 +203,34 @@ def format_values(values: Sequence[int]) -> str:
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed
 
 
-def _match_channels(path: Path, image: MetaTensor, channels: int, suggest_keys: bool, notices: list[str]) -> MetaTensor:
+def _match_channels(path: Path, image: MetaTensor, channels: int, notices: list[str]) -> MetaTensor:
     """Convert a 2-D image between grey and RGB, if that is allowed and loses no information."""
     if len(image) == 1 and channels == 3:
         notices.append("grey repeated as RGB")
         return cast(MetaTensor, image.repeat(3, 1, 1, 1))
     if len(image) == 3 and channels == 1:
         if not bool((image == image[:1]).all()):
-            hint = "set data.image_channels: 3, or save it as grey" if suggest_keys else "save it as grey"
-            raise Problem("colour image", path, "the image is in colour; expected grey", hint)
+            cure = "save it as grey, or set data.image_channels: 3 (data.name: folder)"
+            raise Problem("colour image", path, "the image is in colour; expected grey", cure)
         notices.append("grey stored as RGB")
         return cast(MetaTensor, image[:1])
     return image
 
 
-def check_exists(path: Path) -> None:
-    """Raise a Problem if a path is not a file, is empty, cannot be opened, or has no supported format by its name."""
-    if not path.is_file():
-        if os.path.lexists(path):
-            kind = "a link that leads to no file" if path.is_symlink() else "a folder, a pipe or a device"
-            raise Problem("no file", path, f"this is {kind}; expected a file", "replace or remove it")
-        raise Problem("missing file", path, "the file does not exist", "add it, or remove this case from the dataset")
-    try:
-        with open(path, "rb") as file:
-            start = file.read(132)
-    except OSError as error:
-        found = f"cannot open the file ({error.strerror})"
-        raise Problem("file that cannot be opened", path, found, "check its permissions") from None
-    if not start:
+def check_file(path: Path) -> None:
+    """Raise a Problem if a path is not a file, is empty, or has no supported format by its name."""
+    if not path.is_file():  # to open a pipe would wait for another program to write to it
+        found = "the file does not exist, or it is a folder, a pipe or a link that leads to no file"
+        raise Problem("missing file", path, found, "add it, or remove this case from the dataset")
+    if not path.stat().st_size:
         raise Problem("empty file", path, "the file is empty (0 bytes)", "copy it again from its source")
-    if start[128:] == b"DICM":
-        cure = "put the files of its series into a folder, or convert them to NIfTI (with dcm2niix)"
-        raise Problem("DICOM file", path, "this is a DICOM file; expected one file per volume", cure)
     if suffix(path) is None:
-        found = f"this file format is not supported; expected one of {', '.join(SUFFIXES)}"
-        raise Problem("file format that is not supported", path, found, "convert the file")
+        found = f"this file format is not supported; expected {', '.join(SUFFIXES)}, or a folder of DICOM slices"
+        raise Problem("file format that is not supported", path, found, "convert the file (DICOM with dcm2niix)")
 
 
 def _check_finite(path: Path, image: MetaTensor) -> None:
-    if all(map(torch.isfinite, image.as_tensor().aminmax())):  # operations on a MetaTensor take longer
+    if all(map(torch.isfinite, image.as_tensor().aminmax())):
         return
     n_nan, n_infinite = int(image.isnan().sum()), int(image.isinf().sum())
     found = f"{n_nan:,} of {image.numel():,} voxels are NaN and {n_infinite:,} are infinite; expected finite numbers"

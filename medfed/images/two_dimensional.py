@@ -17,24 +17,22 @@ from medfed.images.problems import library_errors
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF")
 TWO_COLOURS = "two-colour mask:"  # start of the notice about such a mask
-MAX_COLOURS = 8  # of a mask with one colour for each structure; more mean soft edges, or JPEG
+MAX_COLOURS = 8  # in a message
 MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
 _ORIENTATION = 0x0112  # EXIF tag
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0  # TIFF tag and value; Pillow inverts images of 8 bits, and no others
 _RAW_MODE_16_BIT = re.compile(r";16[BLN]\b")  # Pillow's raw modes with 16 bits per channel; BMP's BGR;16 is not one
 
 
-def read_image_file(
-    path: Path, white: float | None, notices: list[str], hint: str = "save it as 8-bit grey or RGB"
-) -> np.ndarray:
+def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
     """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB.
 
     The image is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. `white` is the
-    stored value that means white in images with more than 8 bits; None refuses these, with `hint` in the message.
+    stored value that means white in images with more than 8 bits; None refuses these.
     """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
-        return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices, hint)[None]
+        return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices)[None]
     if image.mode in ("1", "L", "LA"):
         mode = "L"
     elif image.mode in ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"):
@@ -52,13 +50,12 @@ def read_image_file(
     return channels_first.astype(np.float32, order="C")  # converted last, because float32 needs four times the memory
 
 
-def read_label_file(path: Path, notices: list[str], two_colours: bool = False, hint: str = "") -> np.ndarray:
+def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -> np.ndarray:
     """Read a mask from a 2-D image file as its stored values, (H, W) float32: of a palette, the indices; of a GIF file,
     the grey values that it shows.
 
     It is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. With `two_colours`, a
-    mask of two colours, one of them black, has the values 0 and 255; other colours are refused, with `hint` in the
-    message.
+    mask of two colours, one of them black, has the values 0 and 255; other colours are refused.
     """
     image = _open(path, notices, is_mask=True)
     pixels = np.asarray(image)
@@ -76,13 +73,9 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False, h
             notices.append(f"{TWO_COLOURS} #{colours[1]:06x} is the structure")
             return np.where(numbers == 0, np.float32(0), np.float32(255))
         listed = ", ".join(f"#{colour:06x}" for colour in colours[:MAX_COLOURS])
-        raise Problem(
-            "mask in colours",
-            path,
-            f"the mask stores its labels as {len(colours)} colours; expected one number per pixel",
-            "write the mask again with 0 for the background and 1, 2, ... for the structures"
-            + (f"{hint} {listed}" if hint and len(colours) <= MAX_COLOURS else hint.rstrip(":")),
-        )
+        found = f"the mask stores its labels as {len(colours)} colours, such as {listed}; expected one number per pixel"
+        cure = "write the mask again with 0, 1, 2, ..., or name the colours in data.mask_colours (data.name: folder)"
+        raise Problem("mask in colours", path, found, cure)
     return pixels.astype(np.float32)
 
 
@@ -106,14 +99,9 @@ def _check_alpha(path: Path, image: Image.Image) -> None:
     """Raise a Problem if a mask has a single colour, and its shape in the alpha channel."""
     *are_constant, is_alpha_constant = (len(set(channel.getextrema())) == 1 for channel in image.split())
     if all(are_constant) and not is_alpha_constant:
-        raise Problem(
-            "mask in the alpha channel",
-            path,
-            "all pixels of the mask have the same colour, and its shape is in the alpha channel, which is not read; "
-            "expected the shape as grey values",
-            "save the alpha channel as a grey PNG, for example with Pillow: "
-            "Image.open(FILE).getchannel('A').save(FILE)",
-        )
+        found = "the shape of the mask is in the alpha channel, which is not read; expected it as grey values"
+        cure = "save that channel as a grey PNG, with Pillow: Image.open(FILE).getchannel('A').save(FILE)"
+        raise Problem("mask in the alpha channel", path, found, cure)
 
 
 def stored_size(path: Path) -> tuple[int, int]:
@@ -177,11 +165,7 @@ def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: b
         raise Problem("file with several pages", path, found, "save a stack of slices as NIfTI or MHA")
     is_inverted = isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _MIN_IS_WHITE
     if is_inverted and (is_mask or image.mode not in ("1", "L")):
-        reason = "so that structure and background may be exchanged" if is_mask else "and has more than 8 bits"
-        found = (
-            "the file stores white as 0 (MinIsWhite in the TIFF tag PhotometricInterpretation), "
-            f"{reason}; expected black as 0"
-        )
+        found = "the file stores white as 0 (MinIsWhite in the TIFF tag PhotometricInterpretation); expected black as 0"
         raise Problem("white stored as 0", path, found, "save it again, for example as PNG, and look at it")
     if image.mode in ("RGB", "RGBA") and any(
         _RAW_MODE_16_BIT.search(str(tile[3])) for tile in getattr(image, "tile", ())
@@ -191,12 +175,13 @@ def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: b
         notices.append("rotated as its EXIF data require")
 
 
-def _scale_to_8_bit(pixels: np.ndarray, path: Path, white: float | None, notices: list[str], hint: str) -> np.ndarray:
+def _scale_to_8_bit(pixels: np.ndarray, path: Path, white: float | None, notices: list[str]) -> np.ndarray:
     """Scale a grey image (H, W) with more than 8 bits linearly, so that `white` becomes 255."""
     low, high = float(pixels.min()), float(pixels.max())
     if white is None:
         found = f"the image has more than 8 bits, with values from {low:g} to {high:g}; expected 8 bits"
-        raise Problem("image with more than 8 bits", path, found, hint)
+        cure = "save it with 8 bits, or set data.intensity_max to the value that means white (data.name: folder)"
+        raise Problem("image with more than 8 bits", path, found, cure)
     if low < 0 or high > white:
         found = f"the image has values from {low:g} to {high:g}; expected values from 0 to {white:g}"
         raise Problem("values above data.intensity_max", path, found, "correct data.intensity_max or the image")

@@ -138,7 +138,7 @@ def test_many_values_need_a_threshold(root):
 def test_a_threshold_that_empties_a_mask_is_an_error_that_names_it(root, values, largest):
     mask(root / "north" / "masks" / "a.png", values)
     data = colour(root, mask_threshold=128.0)
-    with pytest.raises(UserError, match=f"a.png: data.mask_threshold is 128, but the largest .* is {largest}, so"):
+    with pytest.raises(UserError, match=f"a.png: the largest .* is {largest}; .* data.mask_threshold 128"):
         data.load(data.cases("north")[0])
 
 
@@ -170,7 +170,7 @@ def test_a_mask_of_another_size_is_refused_unless_the_setting_resizes_it(root):
     assert loaded.notices == ("mask resampled to the size of its image",)
     assert loaded.mask.meta["label_values"] == [0, 255]
     save_pixels(root / "north" / "masks" / "a.png", np.resize((0, 255), (8, 6)))
-    with pytest.raises(UserError, match="a.png: the mask has 8 x 6 pixels, .* another ratio of height and width"):
+    with pytest.raises(UserError, match="a.png: the mask has 8 x 6 pixels, .* the same ratio of height and width"):
         resampling.load(resampling.cases("north")[0])
 
 
@@ -257,7 +257,7 @@ def test_the_message_about_an_unreadable_image_recommends_a_config_key(root):
     Image.fromarray(np.full((6, 8), 4095, np.uint16)).save(root / "north" / "images" / "0.png")
     mask(root / "north" / "masks" / "0.png")
     case = colour(root).cases("north")[0]
-    with pytest.raises(UserError, match="0.png: .*data.intensity_max to the value that means white, such as 4095"):
+    with pytest.raises(UserError, match="0.png: .*data.intensity_max to the value that means white"):
         colour(root).read_image(case, [])
     assert float(Folder(root=str(root), intensity_max=4095.0).read_image(case, []).max()) == 255
 

@@ -16,7 +16,7 @@ from medfed.data import main
 from medfed.datasets.collections.folder import Folder
 from medfed.images import mha_nrrd
 from medfed.images.pairs import check_stored_sizes
-from medfed.images.reading import check_exists, read_image, read_labels
+from medfed.images.reading import check_file, read_image, read_labels
 
 SHAPE = (6, 5, 4)
 VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
@@ -189,8 +189,7 @@ class TestThingsThatAreNoFiles:
         if kind in ("loop", "device"):
             path.symlink_to(path.name if kind == "loop" else "/dev/zero")
         nifti(site / "masks" / "b.nii", (VOXELS > 50).astype(np.uint8))
-        words = "a folder, a pipe or a device" if kind in ("folder", "pipe") else "a link that leads to no file"
-        assert words in refusal(check_exists, path)
+        assert "a folder, a pipe or a link that leads to no file" in refusal(check_file, path)
         assert main(["check", str(site.parent), "--quiet"]) == 2
         assert ("data.follow_symlinks" if kind == "device" else "b.nii") in "".join(capsys.readouterr())
 

@@ -172,7 +172,7 @@ def test_a_broken_symbolic_link(user):
     path = user.image()
     path.unlink()
     path.symlink_to("nowhere.nii.gz")
-    user.refused_before_training("Case00.nii.gz: this is a link that leads to no file; expected a file")
+    user.refused_before_training("Case00.nii.gz: the file does not exist, or it is a folder, a pipe or a link")
 
 
 @pytest.mark.parametrize("wrong", FILES)

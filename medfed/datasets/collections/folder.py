@@ -46,7 +46,6 @@ SITE_KEYS = (
     "dicom_series",
 )
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
-_RESAMPLE = ", or set data.resample_masks: true"
 Patterns = str | tuple[str, ...]
 
 
@@ -351,9 +350,9 @@ class Folder(Dataset):
                 contents.cases[folder] = []
                 contents.problems[folder] = [Problem("folder of which no file fits", unread.place, unread.found, cure)]
 
-    def check_sizes(self, case: Case, hint: str = "") -> None:
+    def check_sizes(self, case: Case) -> None:
         if not self._at(case.site).resample_masks:
-            super().check_sizes(case, _RESAMPLE)
+            super().check_sizes(case)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
@@ -367,18 +366,16 @@ class Folder(Dataset):
         if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = pairs.resample_mask(case.image, image, path, mask)
             notices.append("mask resampled to the size of its image")
-        pairs.check_pair(case.image, image, path, mask, self.ignore_mask_geometry, _RESAMPLE)
+        pairs.check_pair(case.image, image, path, mask, self.ignore_mask_geometry)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         own = self._at(case.site)
         if case.image.is_dir():
             series = dicom.read_series(case.image, own.dicom_series, own.ignored_names)
-            image = reading.check_image(case.image, series, self.channels, notices, suggest_keys=True)
+            image = reading.check_image(case.image, series, self.channels, notices)
         else:
-            image = reading.read_image(
-                case.image, self.channels, notices, intensity_max=own.intensity_max, suggest_keys=True
-            )
+            image = reading.read_image(case.image, self.channels, notices, own.intensity_max)
         if own.intensity_max != self.intensity_max and not reading.is_2d_image_file(case.image):
             if self.intensity_max is None or own.intensity_max is None:
                 raise UserError(
@@ -418,12 +415,10 @@ class Folder(Dataset):
             notices += nesting.nesting_notices(mask.as_tensor(), by_colour, names)
             return mask
         is_single = len(names) == 1 and not values and self.background_value == 0
-        hint = ", or name the colours in data.mask_colours:"
-        mask = reading.read_labels(path, notices, self.mask_threshold, is_single, hint)
+        mask = reading.read_labels(path, notices, self.mask_threshold, is_single)
         if values or len(names) > 1:
             labels = self._labels(names)
-            hint = "assign the values to structures with data.mask_values"
-            channels = reading.to_structures(path, mask, labels, names, hint)
+            channels = reading.to_structures(path, mask, labels, names)
             notices += nesting.nesting_notices(channels.as_tensor(), labels, names)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
