@@ -97,7 +97,7 @@ def write_photographs(root, n=3):
 def write_volumes(root, n=2):
     rng = np.random.default_rng(1)
     (root / "here").mkdir(parents=True)
-    affine = np.array([[-0.6, 0.1, 0, 3], [0.1, -0.7, 0, -2], [0, 0, 3.3, 5], [0, 0, 0, 1]])
+    affine = np.array([[-0.48, 0.42, 0, 3], [-0.36, -0.56, 0, -2], [0, 0, 3.3, 5], [0, 0, 0, 1]])  # 0.6 x 0.7 x 3.3 mm
     for k in range(n):
         mask = np.zeros((36, 30, 4), np.uint8)
         mask[8:20, 8:20, 1:3] = 1

@@ -125,7 +125,8 @@ def read(path: str | Path) -> str:
             hint = f"For the config that comes with medfed, write '{Path(path).stem}' without folder and ending"
         else:
             others = sorted(map(str, Path(path).parent.glob("*.y*ml")))
-            hint = suggestion(str(path), others) if others else "Correct the path"
+            folder = Path(path).absolute().parent
+            hint = suggestion(str(path), others) if others else f"The folder {folder} has no YAML file"
         raise UserError(f"{path}: {error.strerror or error}; expected a YAML file. {hint}") from None
 
 
