@@ -51,7 +51,7 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
         return {**dict(common), **ignored, **({"by_site": others} if others else {})}
     if files.outside:
         raise outside_problem(files.root / files.outside[0], files.root)
-    raise UserErrors(describe_tried(files, tried, sites, at_site))
+    raise UserErrors(describe_tried(files, tried, sites))
 
 
 def _without_documents(files: Files) -> Files:
