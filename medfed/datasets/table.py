@@ -6,9 +6,11 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from medfed.core import registry
 from medfed.core.errors import Problem, UserError
@@ -17,7 +19,7 @@ from medfed.datasets.base import Contents
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.check_groups import as_problem
 from medfed.images import dicom, dicom_files
-from medfed.images.file_names import composed, folded, leads_out, stem_of
+from medfed.images.file_names import folded, leads_out, outside_problem, stem_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,7 +29,7 @@ SUFFIXES = (".csv", ".tsv", ".json")
 MAX_BYTES = 100_000_000  # 455,954 images need 60 MB
 MAX_LENGTH = 4096  # of a value; a path cannot be longer
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # its first bytes
-MAX_LISTED = 3  # files or rows of one kind that an error message names
+MAX_LISTED = 3  # rows that an error message names
 _PARTS = {
     "train": "train",
     "training": "train",
@@ -50,30 +52,7 @@ def read_table(path: Path, site: str = "") -> DataFrame:
 
     UserError if the file is missing or damaged, lacks a column, or if a row lacks a value.
     """
-    import pandas as pd
-
-    text = _decoded(path)
-    try:
-        if path.suffix.lower() == ".json":
-            rows = pd.DataFrame(_json_rows(_parsed(text), path)).reindex()
-            rows = rows.map(lambda value: "" if value is None or value != value else str(value))
-            rows["place"] = [f"entry {number}" for number in range(1, len(rows) + 1)]
-        else:
-            separator = max(",;\t", key=text.partition("\n")[0].count)
-            rows = pd.read_csv(
-                io.StringIO(text),
-                sep=separator,
-                dtype=str,
-                keep_default_na=False,
-                header=None,
-                skip_blank_lines=False,  # so that the numbers of the lines are right
-            )
-            header = [str(name).strip().casefold() for name in rows.iloc[0]]
-            rows = rows[(rows != "").any(axis="columns")].iloc[1:].set_axis(header, axis="columns")
-            rows["place"] = [f"line {index + 1}" for index in rows.index]
-    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a table or list of images ({reason}); expected a CSV or JSON file") from None
+    rows = _rows(path)
     names = [str(name) for name in rows.columns]
     if repeated := [name for name in COLUMNS if names.count(name) > 1]:
         raise UserError(f"{path}: there are {names.count(repeated[0])} columns '{repeated[0]}'; expected one")
@@ -100,15 +79,9 @@ def read_table(path: Path, site: str = "") -> DataFrame:
 def columns_of(path: Path) -> set[str]:
     """Return the names of the columns of a table, or of the keys of a list; an empty set for any other file."""
     try:
-        with open(path, "rb") as file:  # in any encoding, because a header has no accents; reading the rows refuses it
-            content = file.read(MAX_BYTES)
-        text = content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig", "replace")
-        if path.suffix.lower() == ".json":
-            return {key for row in _json_rows(_parsed(text), path)[:1] for key in row}
-    except (UserError, OSError, ValueError, RecursionError):
+        return {str(name) for name in _rows(path, 2, "replace")} - {"place"}  # reading the rows refuses the encoding
+    except UserError:
         return set()
-    header = text.partition("\n")[0]
-    return {name.strip().casefold() for name in header.split(max(",;\t", key=header.count))}
 
 
 def find_table_cases(
@@ -119,17 +92,15 @@ def find_table_cases(
     patient_in_name: Callable[[str, str, Path], str],
     guarded: Path | None = None,
 ) -> None:
-    """Add the cases that a table names, and the problems with its rows and files, to what was contents.
+    """Add the cases that a table names, and the problems with its rows and files, to `contents`.
 
     A case has the name of its image file; if several files of the site have this name, their folders come before it.
     `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image) for rows
     without one, or ""; it may raise a UserError. A symbolic link must not lead out of the folder `guarded`.
     """
     root = path.parent
-    existing: dict[str, Path | None] = {}
-    for name in (*rows["image"], *(() if class_names else rows["mask"])):
-        if name and name not in existing:
-            existing[name] = _existing(root, name)
+    listed = dict.fromkeys(name for name in (*rows["image"], *(() if class_names else rows["mask"])) if name)
+    existing = {name: _existing(root, name) for name in listed}
     inside: dict[Path, bool] = {}
     outside = set()
     for name, file in existing.items():
@@ -138,18 +109,13 @@ def find_table_cases(
             outside.add(name)
     numbers = {folded(name): number for number, name in enumerate(class_names)}
     for site, of_site in rows.groupby("site", sort=True):
-        contents.problems[site].extend(_problems(path, site, of_site, existing, numbers))
+        problems = contents.problems[site]
+        problems += _problems(path, of_site, existing, numbers)
         files = {name: existing[name] for name in of_site["image"]}
-        if listed := [name for name in (*files, *of_site["mask"].unique()) if name in outside]:
-            contents.problems[site].append(
-                Problem(
-                    "file outside the folder of the dataset",
-                    path,
-                    f"{len(listed)} of the listed files lie outside {guarded}, behind a symbolic link: "
-                    f"{_listed(listed)}",
-                    "move them into that folder, or set data.follow_symlinks: true",
-                )
-            )
+        if guarded:
+            problems += [
+                outside_problem(root / name, guarded) for name in (*files, *of_site["mask"].unique()) if name in outside
+            ]
         stems = Counter(stem_of(file) for file in files.values() if file)
         cases = contents.cases.setdefault(site, [])
         for row in of_site.rename(columns={"class": "label"}).itertuples():
@@ -164,25 +130,46 @@ def find_table_cases(
             try:
                 patient = row.patient or patient_in_name(site, name, file)
             except UserError as error:
-                contents.problems[site].append(as_problem(error, file))
+                problems.append(as_problem(error, file))
                 patient = ""
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
             cases.append(Case(site, name, file, masks, patient, label, row.split))
         parts = Counter(patient for patient, _ in dict.fromkeys((case.patient, case.part) for case in cases))
-        if in_two := [patient for patient, n in parts.items() if n > 1]:
-            contents.problems[site].append(
-                Problem(
-                    "patient in two parts of the split",
-                    path,
-                    f"at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
-                    "expected one part of the split per patient",
-                    "correct the column",
-                )
-            )
+        for patient in (patient for patient, n in parts.items() if n > 1):
+            found = f"{patient} of {site} has rows with different values in the column 'split'; expected one"
+            problems.append(Problem("patient in two parts of the split", path, found, "correct the column"))
 
 
-def _decoded(path: Path) -> str:
+def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> DataFrame:
+    """Return the first rows of a table as text, with its header in lower case as columns, and the column `place`."""
+    import pandas as pd
+
+    text = _decoded(path, errors)
+    try:
+        if path.suffix.lower() == ".json":
+            rows = pd.DataFrame(_json_rows(json.loads(text), path))
+            rows = rows.map(lambda value: "" if value is None or value != value else str(value))
+            return rows.assign(place=[f"entry {number}" for number in range(1, len(rows) + 1)])
+        rows = pd.read_csv(
+            io.StringIO(text),
+            sep=max(",;\t", key=text.partition("\n")[0].count),
+            dtype=str,
+            keep_default_na=False,
+            header=None,
+            skip_blank_lines=False,  # so that the numbers of the lines are right
+            nrows=n_rows,
+        )
+        header = [str(name).strip().casefold() for name in rows.iloc[0]]
+        rows = rows[(rows != "").any(axis="columns")].iloc[1:].set_axis(header, axis="columns")
+        rows["place"] = [f"line {index + 1}" for index in rows.index]
+        return rows
+    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not a table or list of images ({reason}); expected a CSV or JSON file") from None
+
+
+def _decoded(path: Path, errors: str) -> str:
     """Return the text of a table in UTF-8, or in UTF-16 as Excel writes "Unicode text"."""
     try:
         content = read_bounded(path, MAX_BYTES)
@@ -192,26 +179,13 @@ def _decoded(path: Path) -> str:
             "starts at data.root"
         ) from None
     try:
-        return content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig")
+        return content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise UserError(
-            f"{path}: line {line} is not in the encoding UTF-8 (byte 0x{content[error.start]:02x}, an accent in an "
-            "older encoding such as Windows-1252); expected a table in UTF-8; save it again: in Excel with 'Save as', "
-            "file type 'CSV UTF-8', in LibreOffice with 'Edit filter settings', character set 'Unicode (UTF-8)'"
+            f"{path}: line {line} is not in the encoding UTF-8 (byte 0x{content[error.start]:02x}); save the table "
+            "again, in Excel with the file type 'CSV UTF-8'"
         ) from None
-
-
-def _parsed(text: str) -> Any:
-    """Return the values of a JSON text; ValueError if an object has a key twice, of which programs read one."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Build an object from its keys and values."""
-        if repeated := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
-            raise ValueError(f"an object has the key {ascii(repeated[0])} twice")
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=unique)
 
 
 def _json_rows(content: Any, path: Path) -> list[dict[str, Any]]:
@@ -245,77 +219,54 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 def _existing(root: Path, listed: str) -> Path | None:
-    """Return the path of a listed file, or folder of DICOM images, in the Unicode form of the disk; None if there is
-    none."""
-    path = root / os.path.normpath(listed.replace("\\", "/"))
-    try:
-        if path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path)):
-            return path
-    except OSError:  # such as a name of more than 255 bytes
-        return None
-    if str(path).isascii():
-        return None
-    place = Path(path.anchor)
-    for part in path.relative_to(path.anchor).parts if path.is_absolute() else path.parts:
-        if not (place / part).exists() and place.is_dir():
-            part = next((other.name for other in place.iterdir() if composed(other.name) == composed(part)), part)
-        place /= part
-    return place if place.is_file() else None
+    """Return the path of a listed file, or folder of DICOM images, in the Unicode form of the disk; or None."""
+    name = os.path.normpath(listed.replace("\\", "/"))
+    for path in (root / name, root / normalize("NFC", name), root / normalize("NFD", name)):
+        with suppress(OSError):  # such as a name of more than 255 bytes
+            if path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path)):
+                return path
+    return None
 
 
 def _problems(
-    path: Path, site: str, rows: DataFrame, existing: Mapping[str, Path | None], numbers: Mapping[str, int]
+    path: Path, rows: DataFrame, existing: Mapping[str, Path | None], numbers: Mapping[str, int]
 ) -> list[Problem]:
-    """Return a problem for each kind of mistake in a site's rows; `numbers` has the classes, if there are any."""
-    column = "class" if numbers else "mask"
-    used = [*rows["image"], *(() if numbers else rows["mask"])]
-    problems = []
-    if missing := list(dict.fromkeys(name for name in used if name and existing[name] is None)):
-        problems.append(
-            Problem(
-                "listed files that do not exist",
-                path,
-                f"{len(missing)} of the listed files do not exist: {_listed(missing)}",
-                f"correct the paths, which start at the folder {path.parent}, or add the files",
-            )
-        )
-    is_wrong = ~rows["class"].map(folded).isin(numbers) if numbers else rows["mask"] == ""
-    if is_wrong.any():
-        expected = f"one of {', '.join(numbers)}" if numbers else "the path of a mask"
-        problems.append(
-            Problem(
-                "wrong value in a table",
-                path,
-                f"the column '{column}' of the site {site} is empty or unknown in "
-                f"{_listed(rows['place'][is_wrong])}; expected {expected}",
-                "correct or remove the rows",
-            )
-        )
+    """Return the mistakes in a site's rows; `numbers` has the classes, if there are any."""
+    column, expected = ("class", f"one of {', '.join(numbers)}") if numbers else ("mask", "the path of a mask")
     files = {name: os.path.abspath(file) for name, file in existing.items() if file}
     images = rows["image"].map(lambda name: files.get(name, name))
     masks = rows["mask"].map(lambda name: files.get(name, "")) if not numbers else images[:0]
+    problems = [
+        Problem(
+            "listed file that does not exist",
+            path.parent / name,
+            f"there is no such file, but {path.name} lists it",
+            "correct its path, which starts at the folder of the table",
+        )
+        for name in dict.fromkeys((*rows["image"], *rows["mask"]))
+        if existing.get(name, path) is None
+    ]
+    is_wrong = ~rows["class"].map(folded).isin(numbers) if numbers else rows["mask"] == ""
+    problems += [
+        Problem(
+            "wrong value in a table",
+            path,
+            f"{place}: the column '{column}' is empty or unknown; expected {expected}",
+            "correct or remove the row",
+        )
+        for place in rows["place"][is_wrong]
+    ]
     for kind, paths in (("image", images), ("mask", masks)):
         for file, places in rows["place"].groupby(paths[paths != ""]):
             if len(places) > 1:
-                found = f"{path.name} names this {kind} in {_listed(places)}; expected it once"
+                found = f"{path.name} names this {kind} in {', '.join(places[:MAX_LISTED])}; expected it once"
                 problems.append(Problem(f"repeated {kind} in a table", file, found, "remove the other rows"))
-    problems += [
-        Problem(
-            "image and mask in one file",
-            file,
-            f"{path.name} names this file as an image and as a mask; expected another file for the mask",
-            "correct the table",
-        )
-        for file in sorted(set(images) & set(masks))
-    ]
+    for file in sorted(set(images) & set(masks)):
+        found = f"{path.name} names this file as an image and as a mask; expected two files"
+        problems.append(Problem("image and mask in one file", file, found, "correct the table"))
     if len({part != "" for part in rows["split"]}) > 1:
-        found = f"the column 'split' of the site {site} is empty in some rows; expected it in all rows or in none"
+        found = (
+            f"the column 'split' of the site {rows['site'].iloc[0]} is empty in some rows; expected it in all or none"
+        )
         problems.append(Problem("incomplete split", path, found, "fill the column, or remove it"))
     return problems
-
-
-def _listed(items: Iterable[str]) -> str:
-    """Return up to three items, and the number of the others."""
-    items = list(items)
-    more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
-    return ", ".join(items[:MAX_LISTED]) + more

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from medfed.datasets.usual_layouts import (
     MASK_FOLDERS,
     UNLABELLED,
     USUAL_WORDS,
-    Tried,
     as_settings,
     candidates,
     doubt_about,
@@ -44,11 +42,9 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
     if tried and tried[0].fits and not doubt_about(tried[0], sites):
         return as_settings(with_named_folders(files, tried[0]).layout) | ignored
     at_site = {} if any(one.fits for one in tried) else _try_each_site(files, sites)
-    found = {site: as_settings(own.layout) for site, own in at_site.items() if own is not None}
-    if found and len(found) == len(at_site):
-        common = Counter(tuple(own.items()) for own in found.values()).most_common(1)[0][0]
-        others = {site: own for site, own in found.items() if own != dict(common)}
-        return {**dict(common), **ignored, **({"by_site": others} if others else {})}
+    if at_site:
+        common = max(at_site.values(), key=[*at_site.values()].count)
+        return common | ignored | {"by_site": {site: own for site, own in at_site.items() if own != common}}
     if files.outside:
         raise outside_problem(files.root / files.outside[0], files.root)
     raise UserErrors(describe_tried(files, tried, sites))
@@ -67,18 +63,20 @@ def _without_documents(files: Files) -> Files:
     return replace(files, images=tuple(sorted(images))) if known or files.slices else files
 
 
-def _try_each_site(files: Files, sites: Sequence[str]) -> dict[str, Tried | None]:
-    """Return the first patterns that pair every image of each folder in the root, or None; {} if these are no sites."""
+def _try_each_site(files: Files, sites: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the first patterns that pair every image of each folder in the root as settings; {} if one has none."""
     folders = sorted({path.split("/")[0] for path in (*files.images, *files.slices)})
     if len(folders) < 2 or any("/" not in path for path in files.images):
         return {}
     if not set(folders) <= set(sites) and (odd_sites(folders) or any(word_of(name) in USUAL_WORDS for name in folders)):
         return {}
-    found: dict[str, Tried | None] = {}
+    found = {}
     for folder in folders:
         inside = files.inside(folder)
         tried = try_layouts(inside, candidates(inside), (folder,))
         fitting = (one for one in tried if one.fits and one.layout.masks and set(one.sites()) == {folder})
         own = next((one for one in fitting if not doubt_about(one, (folder,))), None)
-        found[folder] = own and with_named_folders(inside, own)
-    return found if any(found.values()) else {}
+        if own is None:
+            return {}
+        found[folder] = as_settings(with_named_folders(inside, own).layout)
+    return found

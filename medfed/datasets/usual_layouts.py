@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -172,18 +172,19 @@ def try_layouts(files: Files, layouts: Iterable[Layout], sites: Sequence[str]) -
     for path in files.images:
         examples.setdefault(path.rpartition("/")[0], path)
     sample = [*examples.values()][:: max(1, len(examples) // 200)]
-    ranked = []
+    ranked: dict[int, list[Layout]] = {}
     for layout in layouts:
         patterns = [*layout.images, *(pattern for _, pattern in layout.masks)]
         n_fitting = sum(any(pattern.match(path) is not None for pattern in patterns) for path in sample)
-        ranked.append((n_fitting, layout))
+        ranked.setdefault(n_fitting, []).append(layout)
+    complete = ranked.pop(len(sample), [])
+    others = [layout for n in sorted(ranked.keys() - {0}, reverse=True) for layout in ranked[n]]
     tried: list[Tried] = []
-    for layout in [layout for n, layout in ranked if n == len(sample)]:
+    for layout in (*complete, *others[:MAX_TRIED]):
         tried.append(Tried(layout, pair(files, layout)))
         if tried[-1].fits and not doubt_about(tried[-1], sites):
             return [tried[-1], *tried[:-1]]
-    rest = sorted((entry for entry in ranked if 0 < entry[0] < len(sample)), key=lambda entry: -entry[0])
-    return tried + [Tried(layout, pair(files, layout)) for _, layout in rest[:MAX_TRIED]]
+    return tried
 
 
 def doubt_about(tried: Tried, listed: Sequence[str]) -> str:
@@ -286,60 +287,43 @@ def as_settings(layout: Layout) -> dict[str, Any]:
 def _may_be_classes(files: Files) -> bool:
     """Return whether the folders that hold the images may be classes, and not images and masks.
 
-    They are none if a name says that it is a mask or an image, if the name of a file continues that of another one in
-    its folder, if the folders of a site have other names than those of the other sites, if the only two folders hold
-    files of the same names, or all hold the same few names, or if some folders of a site hold photographs and others
-    black and white drawings, as masks are.
+    They are none if a name says that it is a mask or an image, if the folders of a site have other names than those of
+    the other sites, or if folders beside each other hold files of the same names (two folders, or a few names), a file
+    whose name continues that of another one, or some photographs and others black and white drawings, as masks are.
     """
-    folders: dict[str, list[Path]] = {}
-    for path in files.images:
-        if not is_2d_image_file(path):
-            return False
-        folders.setdefault(path.rpartition("/")[0], []).append(files.root / path)
-    by_parent: dict[str, list[str]] = {}
-    for folder in folders:
-        by_parent.setdefault(folder.rpartition("/")[0], []).append(folder)
-    words = {word for path in files.images for word in re.split(r"[_\-. /]+", folded(path.rpartition(".")[0]))}
-    if words & {*MASK_WORDS, *MASK_FOLDERS, *IMAGE_FOLDERS} or any(
-        is_part(folder.split("/")[-1]) for folder in folders
-    ):
+    if not all(map(is_2d_image_file, files.images)):
         return False
-    names = Counter(folded(folder.rpartition("/")[2]) for folder in folders)
-    if len({folder.split("/")[0] for folder in folders}) > 1 and 2 * sum(n > 1 for n in names.values()) < len(names):
+    by_parent: dict[str, dict[str, list[str]]] = {}
+    for path in files.images:
+        parent, _, folder = path.rpartition("/")[0].rpartition("/")
+        by_parent.setdefault(parent, {}).setdefault(folder, []).append(path)
+    names = Counter(folded(folder) for inner in by_parent.values() for folder in inner)
+    words = {word for path in files.images for word in re.split(r"[_\-. /]+", folded(path.rpartition(".")[0]))}
+    if words & {*MASK_WORDS, *MASK_FOLDERS, *IMAGE_FOLDERS} or any(map(is_part, names)):
+        return False
+    if len({path.split("/")[0] for path in files.images}) > 1 and 2 * sum(n > 1 for n in names.values()) < len(names):
         return False
     for inner in by_parent.values():
-        stems = [{folded(stem_of(path)) for path in folders[folder]} for folder in inner]
-        if len(names) == 2 == len(inner) and stems[0] & stems[1]:
+        stems = [{folded(stem_of(path)) for path in paths} for paths in inner.values()]
+        if len(stems) > 1 and set.intersection(*stems) and (len(names) == 2 or len(stems[0]) <= MAX_WORDS):
             return False
-        if len(inner) > 1 and len(stems[0]) <= MAX_WORDS and all(of_folder == stems[0] for of_folder in stems):
-            return False
-        if any(_continues(of_folder) for of_folder in stems):
-            return False
-        kinds = {_kind(folders[folder][:3]) for folder in inner}
-        if {"photograph", "drawing"} <= kinds or ("two values" in kinds and len(kinds) > 1):
+        if any(map(_continues, stems)) or len({_are_drawings(files.root, paths[:3]) for paths in inner.values()}) > 1:
             return False
     return True
 
 
-def _continues(names: Iterable[str]) -> bool:
+def _continues(names: Collection[str]) -> bool:
     """Return whether a name is the beginning of another one up to a separator: `1` and `1_lesion`."""
-    known = set(names)
-    return any(name[: match.start()] in known for name in known for match in re.finditer(r"(?<=.)[_\-. ]", name))
+    return any(name[: match.start()] in names for name in names for match in re.finditer(r"(?<=.)[_\-. ]", name))
 
 
-def _kind(paths: Sequence[Path]) -> str:
-    """Return whether images are photographs, drawings in black and white, or something else, by their pixels."""
-    ratios = []
+def _are_drawings(root: Path, paths: Sequence[str]) -> bool:
+    """Return whether images are drawings in black and white, or of three values at most; False for unreadable ones."""
     with suppress(UserError):
-        for path in paths:
-            pixels = two_dimensional.read_image_file(path, None, [])
-            if len(np.unique(pixels)) <= 3:
-                ratios.append(2.0)
-                continue
-            black, white = np.mean(pixels <= 16), np.mean(pixels >= 239)
-            ratios.append(float(black + white) if black and white else 0.0)
-    if not ratios:
-        return "unknown"
-    if min(ratios) == 2.0:
-        return "two values"
-    return "drawing" if min(ratios) > 0.95 else "photograph" if max(ratios) < 0.5 else "other"
+        images = [two_dimensional.read_image_file(root / path, None, []) for path in paths]
+        contrast = [(one, one <= 16, one >= 239) for one in images]
+        return all(
+            len(np.unique(one)) <= 3 or (dark.any() and light.any() and np.mean(dark | light) > 0.95)
+            for one, dark, light in contrast
+        )
+    return False

@@ -63,7 +63,7 @@ def test_a_file_in_a_table_behind_a_link_out_of_the_data_is_not_read(root, linke
     (root / linked).rename(root.parent / "moved")
     (root / linked).symlink_to(root.parent / "moved")
     (root / "table.csv").write_text(TABLE.replace(",A/", f",{start}A/").replace("ROOT", str(root)))
-    with pytest.raises(UserError, match="of the listed files lie outside .* data.follow_symlinks: true"):
+    with pytest.raises(UserError, match="lies outside .* data.follow_symlinks: true"):
         table(root).cases("A")
     assert len(table(root, follow_symlinks=True).cases("A")) == 2
 
@@ -83,8 +83,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     [
         ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
         ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
-        ("a.json", '[{"site": "A", "image": "x", "mask": "y", "image": "z"}]', "the key 'image' twice"),
-        ("a.json", MSD.replace('"training"', '"training": [], "training"'), "the key 'training' twice"),
     ],
 )
 def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, words):
