@@ -45,44 +45,36 @@ def year_problems(folder: Path, cases: Sequence[Case]) -> list[Problem]:
     patients = sorted({case.patient for case in cases})
     if len(patients) == len(cases) or not are_years(patients):
         return []
-    return [
-        Problem(
-            "years as patients",
-            folder,
-            f"its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
-            "expected the identifiers of patients",
-            "set data.patient_pattern to the part of a name that is the patient, or '(.+)' if each image is another "
-            "patient, or name the patients in a table (data.table)",
-        )
-    ]
+    found = (
+        f"its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
+        "expected the identifiers of patients"
+    )
+    cure = (
+        "set data.patient_pattern to the part of a name that is the patient, or '(.+)' if each image is another "
+        "patient, or name the patients in a table (data.table)"
+    )
+    return [Problem("years as patients", folder, found, cure)]
 
 
-def patient_warning(site: str, names: Sequence[str]) -> list[Problem]:
-    """Warn if the names of a site's images suggest that several show the same patient; say which pattern to set.
-
-    Images of two classes may have equal names.
-    """
+def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
+    """Warn if each image counts as a patient, but the names suggest that several show the same; say which pattern to
+    set."""
+    if any(case.patient != case.name or case.part for case in cases):
+        return []
+    names = [case.name if case.masks else case.name.rpartition("/")[2] for case in cases]  # without the class
     suggestion = suggest_pattern(names)
     if suggestion is None:
         return []
     pattern, group = suggestion
-    n_patients = len(_groups(names, pattern))
-    each_alone = ", or '(.+)' if each image is another patient"
-    if len(set(names)) < len(names):  # '(.+)' would take images of two classes with equal names as one patient
-        each_alone = (
-            "; if each image is another patient, give the files of different classes different names first, and set "
-            "data.patient_pattern: '(.+)', or name the patients in a table (data.table)"
-        )
-    return [
-        Problem(
-            "names of several images of a patient",
-            site,
-            f"the file names suggest {n_patients} patients for {len(names)} images, such as one patient for "
-            f"{group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a "
-            "patient, so that scores are too good",
-            f"set data.patient_pattern: '{pattern}'{each_alone}",
-        )
-    ]
+    found = (
+        f"the file names suggest {len(_groups(names, pattern))} patients for {len(names)} images, such as one patient "
+        f"for {group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a "
+        "patient, so that scores are too good"
+    )
+    # '(.+)' would take images of two classes with equal names as one patient
+    each_alone = ", or '(.+)' if each image is another patient" if len(set(names)) == len(names) else ""
+    cure = f"set data.patient_pattern: '{pattern}'{each_alone}"
+    return [Problem("names of several images of a patient", site, found, cure)]
 
 
 def _sides(name: str, pattern: str) -> str:

@@ -67,7 +67,9 @@ def check_dataset(
     warnings += [warning for site in sites for warning in _notice_warnings(site)]
     warnings += check_masks.warnings(dataset.root, dataset.structures, sites)
     if getattr(dataset, "patient_pattern", "no such setting") is None:
-        warnings += [warning for site, of_site in cases_at.items() for warning in _patient_warnings(site, of_site)]
+        warnings += [
+            warning for site, of_site in cases_at.items() for warning in check_names.patient_warning(site, of_site)
+        ]
     warnings += _split_warnings(dataset, cases_at, others_take_part)
     repeated = find_duplicates(cases, known_sha256)
     if allow_duplicates or dataset.allow_duplicates:
@@ -108,7 +110,6 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     if mask is not None:
         labels = tuple(mask.meta["label_values"])
         notices += [f"no {name} in the mask" for name in dataset.missing_structures(mask)]
-        notices += check_masks.equal_notices(image, mask)
     facts = measure_case(case, image, mask)
     sha256 = file_sha256(case.image)
     return CheckedCase(case.name, case.patient, facts, labels, tuple(notices), sha256), []
@@ -130,15 +131,13 @@ def _count_warnings(dataset: Dataset, cases_at: Mapping[str, Sequence[Case]]) ->
     """Return a warning for every site whose number of cases differs from the published one."""
     if dataset.is_phantom:
         return []
+    sites = {site: n for site, n in dataset.published_counts.items() if not dataset.sites or site in dataset.sites}
+    found = {site: len(cases_at.get(site, ())) for site in sites}
+    text = "found {} cases, but the published collection has {}"
     return [
-        Problem(
-            "other number of cases than published",
-            site,
-            f"found {len(cases_at.get(site, ()))} cases, but the published collection has {n}",
-            "",
-        )
-        for site, n in dataset.published_counts.items()
-        if (not dataset.sites or site in dataset.sites) and len(cases_at.get(site, ())) != n
+        Problem("other number of cases than published", site, text.format(found[site], n), "")
+        for site, n in sites.items()
+        if found[site] != n
     ]
 
 
@@ -150,15 +149,6 @@ def _notice_warnings(site: CheckedSite) -> list[Problem]:
         found = f"{notice}: in {n} of {site.n_cases} cases, the first {'is' if n == 1 else 'are'} {first}"
         warnings.append(Problem(notice, site.name, found, ""))
     return warnings
-
-
-def _patient_warnings(site: str, cases: Sequence[Case]) -> list[Problem]:
-    """Warn if each image counts as a patient although the names of the files suggest otherwise."""
-    if any(case.patient != case.name or case.part for case in cases):
-        return []
-    return check_names.patient_warning(
-        site, [case.name if case.masks else case.name.rpartition("/")[2] for case in cases]
-    )
 
 
 def _split_warnings(dataset: Dataset, cases_at: Mapping[str, Sequence[Case]], others_take_part: bool) -> list[Problem]:

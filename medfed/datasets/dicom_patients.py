@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 from medfed.core.errors import Problem, UserError
 from medfed.datasets.case import Case
 from medfed.images.dicom import Header, header
 from medfed.images.dicom_files import all_files, kind_of
-
-MIN_IMAGES = 4  # of one patient at a site that has no other patient; from here on, they are probably several patients
 
 
 def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) -> None:
@@ -25,7 +23,7 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
     identifiers, n_studies = [], []
     for of_site in cases.values():
         patients, studies = set(), set()
-        for entry in (entry for case in of_site for entry in _headers(case.image, ())):
+        for entry in (entry for case in of_site for entry in _headers(case.image)):
             patients.add(entry.patient)
             studies.add(entry.study)
             if len(patients) > 1:
@@ -47,40 +45,25 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
     raise Problem("patients as sites", root, found, cure)
 
 
-def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Sequence[str] = ()) -> list[Problem]:
-    """Warn if all DICOM images of a site count as one patient, although they are probably those of several.
-
-    They probably are if they belong to several studies, if they differ in the patient's birth date or sex, or if there
-    are four or more.
-    """
+def shared_patient_warnings(site: str, cases: Iterable[Case]) -> list[Problem]:
+    """Warn if all DICOM images of a site count as one patient: PatientID may be the same for all patients."""
     images = {case.image: case.patient for case in cases if case.image.is_dir()}
     if len(images) < 2 or len(set(images.values())) > 1:
-        return []
-    headers = [entry for image in images for entry in islice(_headers(image, ignored_names), 1)]
-    n_studies = len({entry.study for entry in headers})
-    if len({(entry.birth_date, entry.sex) for entry in headers}) > 1:
-        reason = "although birth date or sex in their files differ"
-    elif n_studies > 1:
-        reason = f"although they belong to {n_studies} studies"
-    elif len(images) >= MIN_IMAGES:
-        reason = "which is unusual"
-    else:
         return []
     return [
         Problem(
             "one DICOM patient for all images",
             site,
-            f"all {len(images)} DICOM images count as one patient, {reason}, so that no split by patient is possible; "
-            "PatientID may be the same for all patients",
-            "set data.patient_pattern to find the patient in the names of the folders, such as '^([^/]+)' for the "
-            "first folder in the site, or '([^/]+)$' for the last",
+            f"all {len(images)} DICOM images count as one patient, so that no split by patient is possible",
+            "if PatientID is the same for all patients, set data.patient_pattern to find the patient in the names of "
+            "the folders, such as '^([^/]+)' for the first folder in the site, or '([^/]+)$' for the last",
         )
     ]
 
 
-def _headers(folder: Path, ignored_names: Sequence[str]) -> Iterator[Header]:
+def _headers(folder: Path) -> Iterator[Header]:
     """Yield the headers of the first and the last DICOM image of every folder; damaged files are left out."""
-    for _, group in groupby(all_files(folder, ignored_names), key=lambda path: path.parent):
+    for _, group in groupby(all_files(folder), key=lambda path: path.parent):
         files = list(group)
         for ordered in (files, files[::-1]):
             image = next((path for path in ordered if kind_of(path) == "image"), None)

@@ -35,7 +35,7 @@ LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _CONVERT = "export the series again, or convert it to NIfTI (with dcm2niix)"
 _REMOVE = "remove slices that do not belong to the volume, or leave them out with data.ignored_names"
 _ATTRIBUTES = (
-    "ImageType SOPClassUID SeriesDescription PatientID PatientBirthDate PatientSex SliceThickness SpacingBetweenSlices "
+    "ImageType SOPClassUID SeriesDescription PatientID SliceThickness SpacingBetweenSlices "
     "StudyInstanceUID SeriesInstanceUID ImagePositionPatient ImageOrientationPatient FrameOfReferenceUID "
     "SamplesPerPixel PhotometricInterpretation NumberOfFrames Rows Columns PixelSpacing BitsAllocated RescaleIntercept "
     "RescaleSlope ModalityLUTSequence PixelData"
@@ -48,8 +48,6 @@ class Header:
 
     path: Path
     patient: str  # PatientID
-    birth_date: str
-    sex: str
     study: str
     series: str
     frame_of_reference: str
@@ -154,8 +152,6 @@ def header(path: Path) -> Header:
     return Header(
         path=path,
         patient=_text(dataset, "PatientID"),
-        birth_date=_text(dataset, "PatientBirthDate"),
-        sex=_text(dataset, "PatientSex"),
         study=_text(dataset, "StudyInstanceUID"),
         series=_text(dataset, "SeriesInstanceUID"),
         frame_of_reference=_text(dataset, "FrameOfReferenceUID"),

@@ -241,8 +241,7 @@ class Folder(Dataset):
         for site, cases in contents.cases.items():
             contents.problems[site].extend(check_names.year_problems(root / site, cases))
             if self._at(site).patient_pattern is None:
-                shared = dicom_patients.shared_patient_warnings(site, series[site], self.ignored_names)
-                contents.warnings[site].extend(shared)
+                contents.warnings[site] += dicom_patients.shared_patient_warnings(site, series[site])
             contents.cases[site] = self._hide_names(root, cases, series[site])
         contents.warnings[""] += self._root_warnings(contents)
         return contents
