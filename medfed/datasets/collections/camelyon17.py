@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -13,21 +11,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from monai.data import MetaTensor
 
 from medfed.core.bounds import ImageSize, NonNegativeInt
-from medfed.core.errors import Problem, UserError
+from medfed.core.errors import Problem
 from medfed.datasets.base import PHANTOM_MARK, Contents, Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
-from medfed.images.file_names import check_table_inside, lies_inside, outside_problem
+from medfed.datasets.walk import walk
+from medfed.images.file_names import check_table_inside, outside_problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
-COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
+# The columns that are read, with their largest values.
+COLUMNS = {"patient": 999, "node": 99, "x_coord": 10**7, "y_coord": 10**7, "tumor": 1, "center": 4, "split": 1}
 CLASSES = ("normal", "tumour")
-_PARTS = {0: "train", 1: "validation"}
-_HELP = "copy the file again from its source"
+PARTS = {0: "train", 1: "validation"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Camelyon17(Dataset):
 
     The class tells whether the central 32 x 32 pixels contain tumour. `root` is the folder camelyon17_v1.0 or the
     folder that contains it. The sites are hospital_1 to hospital_5 (column `center` of metadata.csv, plus 1). Only
-    metadata.csv decides which patches exist; each slide's folder is listed once to find patches that are missing on the
-    disk. The fields that are not explained here are explained at `Dataset`.
+    metadata.csv decides which patches exist; those that are missing on the disk are problems. The fields that are not
+    explained here are explained at `Dataset`.
 
     Args:
         image_size: side length in pixels, at least 1, of the images that the network receives; patches are resized to
@@ -84,8 +83,8 @@ class Camelyon17(Dataset):
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
         """Return this dataset if the folder has the table of CAMELYON17-WILDS, else None."""
-        has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
-        return cls(root=str(root)) if has_table else None
+        dataset = cls(root=str(root))
+        return dataset if (dataset._home() / TABLE).is_file() else None
 
     @property
     def is_phantom(self) -> bool:
@@ -94,34 +93,28 @@ class Camelyon17(Dataset):
     def scan(self) -> Contents:
         """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site` at each site."""
         home, contents = self._home(), Contents(classes=CLASSES)
-        for centre, rows in self._table(home / TABLE).groupby("center"):
+        table = self._table(home / TABLE)
+        files = walk(home, follow_symlinks=self.follow_symlinks)
+        contents.problems[""] = [outside_problem(home / place, Path(self.root)) for place in files.outside]
+        existing = set(files.images)
+        for centre, rows in table.groupby("center"):
             site = f"hospital_{centre + 1}"
-            cases, problems = contents.cases.setdefault(site, []), contents.problems[site]
-            slides = rows["patient"].map("patient_{:03d}_node_".format) + rows["node"].astype(str)
-            places = "_x_" + rows["x_coord"].astype(str) + "_y_" + rows["y_coord"].astype(str)
-            chosen = self._subset(rows.assign(name="patch_" + slides + places))
-            for (patient, node), of_slide in chosen.groupby(["patient", "node"]):
-                folder = home / "patches" / f"patient_{patient:03d}_node_{node}"
-                unit = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
-                if not (self.follow_symlinks or lies_inside(Path(self.root), folder)):
-                    problems.append(outside_problem(folder, Path(self.root)))
-                    continue
-                existing = self._patches(folder, problems)
-                here = of_slide[of_slide["name"].isin(existing)]
-                if n_missing := len(of_slide) - len(here):
-                    first = of_slide["name"][~of_slide["name"].isin(existing)].iloc[0]
-                    problems.append(
-                        Problem(
-                            "missing patches",
-                            folder,
-                            f"{n_missing:,} of the {len(of_slide):,} patches that metadata.csv lists are missing, the "
-                            f"first is {first}.png",
-                            "unpack the archive again, or remove the rows of these patches from metadata.csv",
-                        )
+            cases = contents.cases.setdefault(site, [])
+            for slide, patches in self._subset(rows).groupby("slide"):
+                folder = home / "patches" / slide
+                missing = []
+                for name, unit, tumour, part in patches[["name", "unit", "tumor", "part"]].itertuples(index=False):
+                    if f"patches/{slide}/{name}.png" in existing:
+                        cases.append(Case(site, name, folder / f"{name}.png", (), unit, tumour, part))
+                    else:
+                        missing.append(name)
+                if missing and not files.outside:
+                    found = (
+                        f"{len(missing):,} of the {len(patches):,} patches that metadata.csv lists are missing, the "
+                        f"first is {missing[0]}.png"
                     )
-                for name, tumour, part in here[["name", "tumor", "split"]].itertuples(index=False):
-                    part = _PARTS[part] if self.splits == "published" else ""
-                    cases.append(Case(site, name, folder / f"{name}.png", (), unit, tumour, part))
+                    cure = "unpack the archive again, or remove the rows of these patches from metadata.csv"
+                    contents.problems[site].append(Problem("missing patches", folder, found, cure))
         return contents
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -137,43 +130,38 @@ class Camelyon17(Dataset):
         return root / FOLDER if (root / FOLDER / TABLE).is_file() and not (root / TABLE).is_file() else root
 
     def _table(self, path: Path) -> DataFrame:
-        """Read and check metadata.csv, the table of all patches, with one row for each."""
+        """Read and check metadata.csv; return one row for each patch, with what `Case` needs."""
         import pandas as pd
 
-        columns = [*COLUMNS, *(["split"] if self.splits == "published" else [])]
+        columns = [name for name in COLUMNS if name != "split" or self.splits == "published"]
         if not self.follow_symlinks:
             check_table_inside(Path(self.root), path)
-        if not path.is_file():
-            raise UserError(f"{path}: the file does not exist; expected {self.card.layout}; {self._help()}")
         try:
-            types = dict.fromkeys(columns, "int64")
-            table = pd.read_csv(path, usecols=lambda name: name in columns, dtype=types, encoding="utf-8-sig")
-        except (OSError, ValueError, OverflowError) as error:  # those of pandas are ValueErrors
-            reason = _first_wrong_value(path, columns) or " ".join(str(error).split())
-            raise UserError(f"{path}: cannot read the published table ({reason}); {_HELP}") from None
-        if missing := [name for name in columns if name not in table]:
-            raise UserError(f"{path}: the column '{missing[0]}' is missing; expected {', '.join(columns)}; {_HELP}")
-        if not len(table):
-            raise UserError(f"{path}: the table has no rows below its header; expected one row per patch; {_HELP}")
-        for name, last in (("center", 4), ("tumor", 1), ("split", 1)):
-            if name in table and not (is_valid := table[name].between(0, last)).all():
-                _refuse(path, table, ~is_valid, f"{name} is outside 0 to {last}")
+            stored = pd.read_csv(path, usecols=columns, encoding="utf-8-sig", skip_blank_lines=False, low_memory=False)
+        except (OSError, ValueError) as error:  # those of pandas are ValueErrors
+            reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+            found = (
+                f"cannot read the table ({reason}); expected {self.card.layout}, with the columns {', '.join(columns)}"
+            )
+            raise Problem("unreadable table", path, found, self._help()) from None
+        stored = stored.dropna(how="all")
+        table = stored.apply(pd.to_numeric, errors="coerce")
+        for name in columns:
+            is_valid = table[name].between(0, COLUMNS[name]) & (table[name] % 1 == 0)
+            _refuse(path, stored, ~is_valid, f"{name} is no whole number from 0 to {COLUMNS[name]}")
+        table = table.astype("int64")
         _refuse(path, table, table.duplicated(["patient", "node", "x_coord", "y_coord"]), "this patch is listed twice")
         centres = table.groupby("patient")["center"].transform("first")
         _refuse(path, table, table["center"] != centres, "the patient of this patch is at another center, too")
-        return table.assign(split=table.get("split", 0))
-
-    def _patches(self, folder: Path, problems: list[Problem]) -> set[str]:
-        """Return the names of the patches in the folder of a slide, listed once; links out of `root` are problems."""
-        names = set[str]()
-        if not folder.is_dir():
-            return names
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_symlink() and not (self.follow_symlinks or lies_inside(Path(self.root), Path(entry.path))):
-                    problems.append(outside_problem(Path(entry.path), Path(self.root)))
-                names.add(entry.name.removesuffix(".png"))
-        return names
+        patient = table["patient"].map("{:03d}".format)
+        node, x, y = (table[name].astype(str) for name in ("node", "x_coord", "y_coord"))
+        slide = "patient_" + patient + "_node_" + node
+        return table.assign(
+            slide=slide,
+            name="patch_" + slide + "_x_" + x + "_y_" + y,
+            unit=patient + "_" + node if self.splits == "slide" else patient,
+            part=table["split"].map(PARTS) if "split" in table else "",
+        )
 
     def _subset(self, rows: DataFrame) -> DataFrame:
         """Select at most `max_per_site` patches, from each class those whose names have the smallest hashes.
@@ -182,38 +170,17 @@ class Camelyon17(Dataset):
         """
         if not 0 < self.max_per_site < len(rows):
             return rows
-        ranked = rows.iloc[rows["name"].map(_hash).argsort(kind="stable")]
-        with_tumour = ranked[ranked["tumor"] == 1]
+        hashes = rows["name"].map(lambda name: hashlib.blake2b(name.encode(), digest_size=8).digest())
+        ranked = rows.iloc[hashes.argsort(kind="stable")]
+        with_tumour, normal = (ranked.index[ranked["tumor"] == label] for label in (1, 0))
         n_tumour = int(self.max_per_site * len(with_tumour) / len(rows) + 0.5)
-        chosen = with_tumour.index[:n_tumour], ranked[ranked["tumor"] == 0].index[: self.max_per_site - n_tumour]
-        return rows.loc[[*chosen[0], *chosen[1]]]
-
-
-def _hash(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=8).digest()
-
-
-def _first_wrong_value(path: Path, columns: Sequence[str]) -> str:
-    """Return the line and column of the first value that is no whole number; "" if the file is no table at all."""
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
-    except (OSError, ValueError):
-        return ""
-    for row, values in enumerate(table.reindex(columns=columns).fillna("").itertuples(index=False)):
-        wrong = [name for name, value in zip(columns, values) if not re.fullmatch(r"\s*-?\d{1,18}\s*", value)]
-        if wrong and any(values):
-            found = ",".join(values)
-            return f"line {row + 2}: the column '{wrong[0]}' has no whole number; found {found[:80]}"
-    return ""
+        return rows.loc[[*with_tumour[:n_tumour], *normal[: self.max_per_site - n_tumour]]]
 
 
 def _refuse(path: Path, table: DataFrame, is_wrong: Series, problem: str) -> None:
-    """Raise UserError with the first wrong row, if there is one."""
+    """Raise a Problem with the first wrong row, if there is one."""
     if is_wrong.any():
-        row = int(is_wrong.to_numpy().argmax())
-        found = ", ".join(f"{name} {value}" for name, value in table.iloc[row].items())
-        raise UserError(
-            f"{path}: line {row + 2}: {problem} ({found}); {int(is_wrong.sum()):,} such rows; correct them, or {_HELP}"
-        )
+        row = is_wrong.idxmax()
+        values = ", ".join(f"{name} {value}" for name, value in table.loc[row].items())
+        found = f"line {row + 2}: {problem} ({values}); {is_wrong.sum():,} such rows"
+        raise Problem("wrong row", path, found, "correct them, or copy the file again from its source")
