@@ -153,8 +153,8 @@ class Camelyon17(Dataset):
         _refuse(path, table, table.duplicated(["patient", "node", "x_coord", "y_coord"]), "this patch is listed twice")
         centres = table.groupby("patient")["center"].transform("first")
         _refuse(path, table, table["center"] != centres, "the patient of this patch is at another center, too")
-        patient = table["patient"].map("{:03d}".format)
-        node, x, y = (table[name].astype(str) for name in ("node", "x_coord", "y_coord"))
+        patient, node, x, y = (table[name].astype(str) for name in ("patient", "node", "x_coord", "y_coord"))
+        patient = patient.str.zfill(3)
         slide = "patient_" + patient + "_node_" + node
         return table.assign(
             slide=slide,
