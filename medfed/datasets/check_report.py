@@ -77,21 +77,24 @@ def to_json(report: DatasetReport) -> str:
 
 def to_text(report: DatasetReport) -> str:
     """Return a table of the sites, and the problems and warnings by their kind."""
-    rows = [_columns(site, report) for site in report.sites]
-    titles = [title for title in rows[0] if any(row[title] != "-" for row in rows)]
-    lines = _table([titles, *([row[title] for title in titles] for row in rows)])
+    import pandas as pd
+
+    table = pd.DataFrame({site.name: _columns(site, report) for site in report.sites}).T.rename_axis(columns="site")
+    lines = table.loc[:, (table != "-").any()].to_string(line_width=WIDTH).splitlines()
     if report.classes:
         lines.append("The column of a class has its number of images.")
     if report.structures:
         lines.append("The column of a structure has the percentage of an image that it covers: median (range).")
     if report.is_phantom:
         lines += ["", "These images are synthetic; there is no patient in them."]
-    for title, problems in (("problems", report.problems), ("warnings", report.warnings)):
+    titled = {"problem": report.problems, "warning": report.warnings}
+    for title, problems in titled.items():
         if problems:
-            lines += ["", f"{title}:", *format_problems(problems, report.root)]
+            lines += ["", f"{title}s:", *format_problems(problems, report.root)]
     if any("data." in problem.cure for problem in (*report.problems, *report.warnings)):
         lines += ["", 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.']
-    return "\n".join([*lines, "", f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}."])
+    counts = [f"{len(found)} {word}{'s' * (len(found) != 1)}" for word, found in titled.items()]
+    return "\n".join([*lines, "", f"{', '.join(counts)}."])
 
 
 def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
@@ -99,7 +102,6 @@ def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
     facts = [case.facts for case in site.cases]
     spacings = [one.spacing_mm for one in facts if one.spacing_mm is not None]
     cells = {
-        "site": site.name,
         "cases": f"{site.n_cases}",
         "patients": f"{len({case.patient for case in site.cases})}",
         "size": _ranges([one.shape if spacings else one.shape[:2] for one in facts]),
@@ -115,21 +117,6 @@ def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
     return cells
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table. If it is wider than 100 characters, further columns follow below."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    blocks: list[list[int]] = [[0]]
-    for column in range(1, len(widths)):
-        if len(blocks[-1]) > 1 and sum(widths[c] + 2 for c in blocks[-1]) + widths[column] > WIDTH:
-            blocks.append([0])
-        blocks[-1].append(column)
-    lines: list[str] = []
-    for block in blocks:
-        lines += [""] if lines else []
-        lines += ["  ".join(row[column].ljust(widths[column]) for column in block).rstrip() for row in rows]
-    return lines
-
-
 def _percentages(covers: Sequence[float]) -> str:
     """Return how much of the images a structure covers, such as "6.1 (1.2-22), in 7 of 8", from shares in [0, 1]."""
     shown = [100 * cover for cover in covers if cover]
@@ -141,8 +128,3 @@ def _ranges(sizes: Sequence[tuple[float, ...]]) -> str:
     """Return sizes as text such as `384x384x15-24`: per axis the common value, or the smallest and the largest."""
     axes = [[f"{end:.3g}" if end < 100 else f"{end:.0f}" for end in (min(axis), max(axis))] for axis in zip(*sizes)]
     return "x".join(low if low == high else f"{low}-{high}" for low, high in axes) or "-"
-
-
-def _count(items: Sequence[Problem], noun: str) -> str:
-    """Such as "1 image" or "3 images"."""
-    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

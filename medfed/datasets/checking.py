@@ -11,7 +11,7 @@ from monai.data import MetaTensor
 
 from medfed.core.determinism import cpu_threads
 from medfed.core.errors import Problem, UserError
-from medfed.datasets import check_masks, check_names
+from medfed.datasets import check_masks, check_patients
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.case_facts import measure_case
@@ -68,7 +68,7 @@ def check_dataset(
     warnings += check_masks.warnings(dataset.root, dataset.structures, sites)
     if getattr(dataset, "patient_pattern", "no such setting") is None:
         warnings += [
-            warning for site, of_site in cases_at.items() for warning in check_names.patient_warning(site, of_site)
+            warning for site, of_site in cases_at.items() for warning in check_patients.patient_warning(site, of_site)
         ]
     warnings += _split_warnings(dataset, cases_at, others_take_part)
     repeated = find_duplicates(cases, known_sha256)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from medfed.core.errors import UserError
-from medfed.datasets import check_names
+from medfed.datasets import check_patients
 from medfed.datasets.pairing import Layout, Pairs, pair
 from medfed.datasets.part_names import are_patients, are_years, is_part
 from medfed.datasets.patterns import compile_pattern
@@ -23,25 +23,12 @@ from medfed.images import two_dimensional
 from medfed.images.file_names import folded, stem_of
 from medfed.images.reading import is_2d_image_file
 
-IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr", "original", "originals", "dicom")
-MASK_FOLDERS = (
-    *("masks", "mask", "labels", "label", "labelstr", "seg", "segs", "segmentation", "segmentations"),
-    *("gt", "groundtruth", "annotation", "annotations"),
+IMAGE_FOLDERS = tuple("images imgs img image imagestr original originals dicom".split())
+MASK_FOLDERS = tuple(
+    "masks mask labels label labelstr seg segs segmentation segmentations gt groundtruth annotation annotations".split()
 )
-IMAGE_WORDS = ("image", "img", "scan", "photo", "t1", "t2", "t2w", "t1w", "flair", "ct", "us", "xray", "volume")
-MASK_WORDS = (
-    "mask",
-    "masks",
-    "segmentation",
-    "seg",
-    "label",
-    "labels",
-    "gt",
-    "groundtruth",
-    "annotation",
-    "annotations",
-    "anno",
-)
+IMAGE_WORDS = tuple("image img scan photo t1 t2 t2w t1w flair ct us xray volume".split())
+MASK_WORDS = tuple("mask masks segmentation seg label labels gt groundtruth annotation annotations anno".split())
 FOLDERS = (  # of images and of masks; <images> and <masks> are folders with usual names
     ("{site}/<images>/", "{site}/<masks>/"),
     ("{site}/", "{site}/"),
@@ -230,7 +217,7 @@ def _doubt_about_folders(tried: Tried) -> str:
     is_known = any(is_part(name) or folded(name) in {*SIDES, *GROUPS} for name in folders)
     if len(folders) < 2 or is_known:
         return ""
-    if suggestion := check_names.suggest_pattern(folders):
+    if suggestion := check_patients.suggest_pattern(folders):
         both = " and ".join(suggestion[1][:2])
         return f"the folders inside the sites, such as {both}, may be of one patient; write the patient as a field"
     cases = Counter(folded(one.fields["case"]) for one in pairs)

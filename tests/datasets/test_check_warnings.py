@@ -9,7 +9,7 @@ import pytest
 from folder_layouts import save_pixels
 from PIL import Image
 
-from medfed.datasets.check_names import suggest_pattern
+from medfed.datasets.check_patients import suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.collections.folder import Folder
 

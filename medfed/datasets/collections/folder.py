@@ -18,7 +18,7 @@ from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
 from medfed.core.regular_expressions import check_regular_expression
-from medfed.datasets import check_names, dicom_names, dicom_patients, nesting, table
+from medfed.datasets import check_patients, dicom_names, nesting, table
 from medfed.datasets.base import Contents, Dataset, describe_unread
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile
@@ -237,11 +237,11 @@ class Folder(Dataset):
             raise Problem("a single class", self.root, found, "add images of another class, or masks")
         series = {site: [case for case in cases if case.image.is_dir()] for site, cases in contents.cases.items()}
         if not self.sites and any(series.values()) and self.table is None:
-            dicom_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
+            check_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
         for site, cases in contents.cases.items():
-            contents.problems[site].extend(check_names.year_problems(root / site, cases))
+            contents.problems[site].extend(check_patients.year_problems(root / site, cases))
             if self._at(site).patient_pattern is None:
-                contents.warnings[site] += dicom_patients.shared_patient_warnings(site, series[site])
+                contents.warnings[site] += check_patients.shared_patient_warnings(site, series[site])
             contents.cases[site] = self._hide_names(root, cases, series[site])
         contents.warnings[""] += self._root_warnings(contents)
         return contents
