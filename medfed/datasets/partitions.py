@@ -16,8 +16,8 @@ from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 
 MAX_DRAWS = 100_000  # samples before giving up; three sites of PACS, 30 clients, 70 images each need some hundreds
-DRAWS_PER_BATCH = 500
 Shares = dict[str, np.ndarray]  # by site: (K,), the fraction of the site's images that each client gets; they sum to 1
+Patients = Mapping[str, Sequence[Sequence[Case]]]  # by site: the cases of each patient
 
 
 def partition(
@@ -42,31 +42,29 @@ def partition(
 
     ValueError if a client would have no training image or, with "dirichlet", fewer than `min_images`.
     """
-    training = {site: splits[site].train for site in sorted(splits)}
-    n_patients = sum(len({case.patient for case in cases}) for cases in training.values())
-    if n_patients < n_clients:
+    training = {site: rank_patients(splits[site].train, seed) for site in sorted(splits)}
+    validation = {site: rank_patients(splits[site].validation, seed) for site in training}
+    n_patients = {site: len(patients) for site, patients in training.items()}
+    if sum(n_patients.values()) < n_clients:
         raise ValueError(
-            f"{n_clients} clients share {n_patients} training patients; expected at most {n_patients} clients; set a "
-            "smaller federation.clients"
+            f"{n_clients} clients share {sum(n_patients.values())} training patients; expected at most as many clients "
+            "as patients; set a smaller federation.clients"
         )
     if rule == "dirichlet":
         shares = dirichlet_shares(training, n_clients, concentration, min_images, seed)
     else:
-        sizes = {site: len(cases) for site, cases in training.items()}
+        sizes = {site: len(splits[site].train) for site in training}
         if rule == "domains" and len(sizes) <= n_clients:
             sizes = dict.fromkeys(sizes, 1)
-        patients = {site: len({case.patient for case in cases}) for site, cases in training.items()}
-        shares = heterogeneous_shares(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, patients)
-    train = assign_to_clients(training, shares, seed)
-    validation = assign_to_clients({site: splits[site].validation for site in training}, shares, seed)
+        shares = heterogeneous_shares(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, n_patients)
+    parts = assign_to_clients(training, shares), assign_to_clients(validation, shares)
     names = client_names(n_clients)
-    if empty := [name for name, cases in zip(names, train, strict=True) if not cases]:
+    if empty := [name for name, cases in zip(names, parts[0], strict=True) if not cases]:
         raise ValueError(
             f"{len(empty)} of {n_clients} clients would have no training image, the first is {empty[0]}; expected at "
             "least one patient per client; use fewer clients or another federation.partition"
         )
-    parts = zip(names, train, validation, strict=True)
-    return {name: Split(train_cases, validation_cases, []) for name, train_cases, validation_cases in parts}
+    return {name: Split(train, validation, []) for name, train, validation in zip(names, *parts, strict=True)}
 
 
 def client_names(n: int) -> list[str]:
@@ -95,9 +93,7 @@ def heterogeneous_shares(
     return shares
 
 
-def dirichlet_shares(
-    training: Mapping[str, Sequence[Case]], n_clients: int, concentration: float, min_images: int, seed: int
-) -> Shares:
+def dirichlet_shares(training: Patients, n_clients: int, concentration: float, min_images: int, seed: int) -> Shares:
     """Sample the fraction of each site's images that each of the K clients gets, from a Dirichlet distribution.
 
     The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. All fractions are sampled again until
@@ -107,22 +103,15 @@ def dirichlet_shares(
 
     With a small `concentration`, a client gets images of few sites; with a large one, equal fractions of every site.
     """
-    n_images = np.array([len(training[site]) for site in sorted(training)])
-    patients_by_site = [_rank_patients(training[site], seed) for site in sorted(training)]
-    rng = np.random.default_rng(int.from_bytes(digest(seed, "dirichlet", *sorted(training)), "big"))
-    is_possible = n_images.sum() >= n_clients * min_images
-    for _ in range(MAX_DRAWS // DRAWS_PER_BATCH if is_possible else 0):
-        samples = rng.dirichlet(np.full(n_clients, concentration), (DRAWS_PER_BATCH, len(patients_by_site)))
-        # Expected images of the client with fewest; as patients stay whole, the true number differs a little.
-        fewest = np.einsum("bdk,d->bk", samples, n_images).min(axis=1)
-        tolerance = sum(max(map(len, patients), default=0) for patients in patients_by_site)
-        for shares in samples[fewest > min_images - tolerance]:
-            n_assigned = np.zeros(n_clients)
-            for index, (patients, share) in enumerate(zip(patients_by_site, shares, strict=True)):
-                clients = _client_of_each_patient(patients, share, index, len(patients_by_site))
-                n_assigned += np.bincount(clients, [len(cases) for cases in patients], n_clients)
-            if n_assigned.min() >= min_images:
-                return dict(zip(sorted(training), shares, strict=True))
+    n_images = np.array([sum(map(len, patients)) for patients in training.values()])
+    tolerance = sum(max(map(len, patients), default=0) for patients in training.values())  # patients stay whole
+    rng = np.random.default_rng(int.from_bytes(digest(seed, "dirichlet", *training), "big"))
+    for _ in range(MAX_DRAWS):
+        samples = rng.dirichlet(np.full(n_clients, concentration), len(training))
+        if (n_images @ samples).min() > min_images - tolerance:
+            shares = dict(zip(training, samples, strict=True))
+            if min(map(len, assign_to_clients(training, shares))) >= min_images:
+                return shares
     raise ValueError(
         f"no sample of Dirichlet({concentration:g}) gave each of {n_clients} clients at least {min_images} of the "
         f"{n_images.sum()} training images; use fewer clients, a smaller federation.min_images, or a larger "
@@ -130,20 +119,32 @@ def dirichlet_shares(
     )
 
 
-def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed: int) -> list[list[Case]]:
+def rank_patients(cases: Iterable[Case], seed: int) -> list[list[Case]]:
+    """Group the cases of one site by patient, and order the patients by the SHA-256 of (seed, site, patient)."""
+    by_patient: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by_patient.setdefault((case.site, case.patient), []).append(case)
+    return [by_patient[patient] for patient in sorted(by_patient, key=lambda patient: digest(seed, "client", *patient))]
+
+
+def assign_to_clients(patients: Patients, shares: Shares) -> list[list[Case]]:
     """Assign all patients of every site to simulated clients, so that each client gets about its share of the images.
 
-    The patients of a site, ordered by the SHA-256 of (seed, site, patient), lie on a line on which each image has
-    length 1. The clients' shares divide this line into intervals. A patient goes to the client in whose interval the
-    middle of the patient's images lies. The cases of a client are sorted by site and name.
+    The patients of a site lie on a line on which each image has length 1. The clients' shares divide this line into
+    intervals. A patient goes to the client in whose interval the middle of the patient's images lies. The cases of a
+    client are sorted by site and name.
     """
-    by_client: list[list[Case]] = [[] for _ in range(len(next(iter(shares.values()))))]
-    for index, site in enumerate(sorted(cases)):
-        patients = _rank_patients(cases[site], seed)
-        clients = _client_of_each_patient(patients, shares[site], index, len(cases))
-        for patient_cases, client in zip(patients, clients, strict=True):
-            by_client[client] += patient_cases
-    return [sorted(client_cases, key=lambda case: (case.site, case.name)) for client_cases in by_client]
+    n_clients = len(next(iter(shares.values())))
+    by_client: list[list[Case]] = [[] for _ in range(n_clients)]
+    for index, (site, of_site) in enumerate(sorted(patients.items())):
+        # Each site starts with another client, so that sites with few patients do not all leave out the same clients.
+        order = np.roll(np.arange(n_clients), -(index * n_clients // len(patients)))
+        sizes = np.array([len(cases) for cases in of_site], dtype=np.float64)
+        borders = (np.cumsum(shares[site][order]) * sizes.sum()).round(9)
+        clients = order[np.searchsorted(borders[:-1], np.cumsum(sizes) - sizes / 2, side="right")]
+        for cases, client in zip(of_site, clients, strict=True):
+            by_client[client] += cases
+    return [sorted(cases, key=lambda case: (case.site, case.name)) for cases in by_client]
 
 
 def _main_clients(sizes: Mapping[str, int], n_clients: int, n_patients: Mapping[str, int]) -> dict[str, list[int]]:
@@ -160,25 +161,3 @@ def _main_clients(sizes: Mapping[str, int], n_clients: int, n_patients: Mapping[
         main[site] = [n_images.index(min(n_images))]
         n_images[main[site][0]] += sizes[site]
     return main
-
-
-def _rank_patients(cases: Iterable[Case], seed: int) -> list[list[Case]]:
-    """Group the cases of one site by patient, and order the patients by hash."""
-    by_patient: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        by_patient.setdefault((case.site, case.patient), []).append(case)
-    return [by_patient[patient] for patient in sorted(by_patient, key=lambda patient: digest(seed, "client", *patient))]
-
-
-def _client_of_each_patient(
-    patients: Sequence[Sequence[Case]], share: np.ndarray, site_index: int, n_sites: int
-) -> np.ndarray:
-    """Return (P,), the client of each of the P patients of one site.
-
-    Each site starts with another client, so that sites with few patients do not all leave out the same clients.
-    """
-    n_clients = len(share)
-    order = np.roll(np.arange(n_clients), -(site_index * n_clients // n_sites))
-    sizes = np.array([len(cases) for cases in patients], dtype=np.float64)
-    borders = (np.cumsum(share[order]) * sizes.sum()).round(9)
-    return order[np.searchsorted(borders[:-1], np.cumsum(sizes) - sizes / 2, side="right")]
