@@ -195,10 +195,11 @@ class Dataset:
         for path in dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path)):
             found = "the file name is not valid UTF-8, so tables cannot contain it"
             problems.append(Problem("name that is not UTF-8", printable_path(path), found, "rename the file"))
-        for name, n in Counter(case.name for case in cases).items():
-            if n > 1:
-                found = f"{n} cases have the name '{name}'; expected every name once"
-                problems.append(Problem("repeated name", site, found, "rename the files"))
+        problems.extend(
+            Problem("repeated name", site, f"{n} cases have the name '{name}'; expected one", "rename the files")
+            for name, n in Counter(case.name for case in cases).items()
+            if n > 1
+        )
         if not cases and not problems:
             found = f"the site {site} has no images; expected {self.card.layout}"
             problems.append(Problem("site without images", self.root, found, self._help()))
@@ -215,15 +216,7 @@ class Dataset:
         """Find all cases by the names of the files, without opening them. A subclass may find them in another way."""
         files = walk(Path(self.root), follow_symlinks=self.follow_symlinks)
         masks = tuple(("", pattern) for pattern in compile_patterns(self.mask_patterns))
-        contents = self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
-        folder_of: dict[str, str] = {}
-        for folder in dict.fromkeys(path.split("/")[0] for path in files.images) if self.site_folders else ():
-            site = self.site_name(folder)
-            if site in contents.cases and (other := folder_of.setdefault(site, folder)) != folder:
-                found = f"this folder and {files.root / other} are both the site {site}; expected one folder"
-                problem = Problem("two folders of a site", files.root / folder, found, "move one of them elsewhere")
-                contents.problems[site].append(problem)
-        return contents
+        return self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
 
     def scan_layouts(self, files: Files, layouts: Sequence[Layout]) -> Contents:
         """Match files with the general layout, and with those of single sites, which replace it for these sites."""
@@ -251,10 +244,15 @@ class Dataset:
             label = numbers.get(folded(one.fields.get("class", "")))
             if contents.classes and label is None:  # a class that `class_names` leaves out
                 continue
+            image = files.root / one.image
+            masks = tuple(MaskFile(files.root / path, structure) for structure, path in one.masks)
             try:
-                contents.cases.setdefault(site, []).append(self.make_case(files.root, site, one, label))
+                name, patient = self.case_name(site, one.fields), self.patient_name(site, one)
             except UserError as error:
-                contents.problems[site].append(as_problem(error, files.root / one.image))
+                contents.problems[site].append(as_problem(error, image))
+                continue
+            case = Case(site, name, image, masks, patient, label, self.part_name(one.fields))
+            contents.cases.setdefault(site, []).append(case)
         for site in contents.problems:
             if site:
                 contents.cases.setdefault(site, [])
@@ -281,12 +279,6 @@ class Dataset:
                 spelling.setdefault(folded(name), name)
         return tuple(sorted(spelling.values()))
 
-    def make_case(self, root: Path, site: str, one: Pair, label: int | None) -> Case:
-        """Return the case of an image that patterns matched, with the names of the case and its patient."""
-        masks = tuple(MaskFile(root / path, structure) for structure, path in one.masks)
-        names = self.case_name(site, one.fields), self.patient_name(site, one)
-        return Case(site, names[0], root / one.image, masks, names[1], label, self.part_name(one.fields))
-
     def case_name(self, site: str, values: Mapping[str, str]) -> str:
         """Return the name of a case: the values of the fields of its pattern, except the site, joined by `/`."""
         return "/".join(value for name, value in values.items() if name != "site" and value) or site
@@ -300,7 +292,7 @@ class Dataset:
         return ""
 
     def check_sizes(self, case: Case) -> None:
-        """Raise UserError if image and mask differ in size by their headers, before their pixels are read.
+        """Raise UserError if image and mask differ in size by their headers; no pixel is read.
 
         A subclass that accepts a mask of another size must override this method.
         """
@@ -396,15 +388,10 @@ class Dataset:
         """Read image and mask of a case; UserError if a file is damaged, or if their voxel grids differ."""
         notices: list[str] = []
         _ = case.mask_path  # TypeError if the case has a class instead
-        self.check_sizes(case)
         image = self.read_image(case, notices)
         mask = self.fit_mask(case, image, self.read_mask(case, notices), notices)
-        notices += [f"no {name} in the mask" for name in self.missing_structures(mask)]
+        notices += [f"no {name} in the mask" for name, shown in zip(self.structures, mask) if not shown.any()]
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
-
-    def missing_structures(self, mask: MetaTensor) -> list[str]:
-        """Return the names of the structures that a mask (S, H, W, D) does not show."""
-        return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _help(self) -> str:
         """Return where to read how to get the dataset."""

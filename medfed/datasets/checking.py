@@ -93,11 +93,6 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     problems: list[Problem] = []
     image: MetaTensor | None = None
     mask: MetaTensor | None = None
-    if case.masks:
-        with _collect(problems, case.mask_path):
-            dataset.check_sizes(case)
-        if problems:
-            return None, problems
     with _collect(problems, case.image):
         image = dataset.read_image(case, notices)
     if case.masks:
@@ -109,7 +104,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     labels: tuple[int, ...] = () if case.label is None else (case.label,)
     if mask is not None:
         labels = tuple(mask.meta["label_values"])
-        notices += [f"no {name} in the mask" for name in dataset.missing_structures(mask)]
+        notices += [f"no {name} in the mask" for name, shown in zip(dataset.structures, mask) if not shown.any()]
     facts = measure_case(case, image, mask)
     sha256 = file_sha256(case.image)
     return CheckedCase(case.name, case.patient, facts, labels, tuple(notices), sha256), []

@@ -20,13 +20,8 @@ def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structure
     descriptions = []
     for i, inner in enumerate(structures):
         for o, outer in enumerate(structures):
-            if values[inner] < values[outer] and _covers_a_piece(mask[i].numpy() > 0, mask[o].numpy() > 0):
-                descriptions.append(f"{inner} with no {outer} around it")
+            if values[inner] < values[outer]:
+                pieces, n = ndimage.label(mask[o])
+                if len(np.unique(pieces[(mask[o] > mask[i]).numpy()])) < n:  # the inner structure covers one completely
+                    descriptions.append(f"{inner} with no {outer} around it")
     return descriptions
-
-
-def _covers_a_piece(inner: np.ndarray, outer: np.ndarray) -> bool:
-    """Return whether `inner` covers a connected piece of `outer` completely."""
-    pieces, n = ndimage.label(outer)
-    outer_sizes, inner_sizes = (np.bincount(pieces[mask], minlength=n + 1)[1:] for mask in (outer, inner))
-    return bool((outer_sizes == inner_sizes).any())

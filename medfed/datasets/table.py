@@ -101,11 +101,10 @@ def find_table_cases(
     root = path.parent
     listed = dict.fromkeys(name for name in (*rows["image"], *(() if class_names else rows["mask"])) if name)
     existing = {name: _existing(root, name) for name in listed}
-    inside: dict[Path, bool] = {}
     outside = set()
     for name, file in existing.items():
         slices = dicom_files.all_files(file) if file and guarded and file.is_dir() else ()
-        if file and guarded and any(leads_out(guarded, one, inside) for one in (file, *slices)):
+        if file and guarded and any(leads_out(guarded, one) for one in (file, *slices)):
             outside.add(name)
     numbers = {folded(name): number for number, name in enumerate(class_names)}
     for site, of_site in rows.groupby("site", sort=True):

@@ -7,19 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from medfed.core.errors import Problem
 from medfed.images.dicom_files import kind_of
-from medfed.images.file_names import (
-    DOCUMENT_SUFFIXES,
-    HEADER_SUFFIXES,
-    VOXEL_SUFFIXES,
-    is_ignored,
-    leads_back,
-    leads_out,
-)
+from medfed.images.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back, lies_inside
 from medfed.images.reading import suffix
-
-MAX_DEPTH = 100  # folders inside each other
 
 
 @dataclass(frozen=True)
@@ -64,34 +54,28 @@ class Files:
 
 
 def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = False) -> Files:
-    """List all files below a folder; no image is opened, except to read the first bytes of files without a suffix.
-
-    Raises a Problem if folders lie more than 100 levels inside each other.
-    """
+    """List all files below a folder; only of files without a known suffix, the first bytes are read."""
     images: list[str] = []
     slices: dict[str, int] = {}
     outside: list[str] = []
     pending = [""]
     while pending:
         inner = pending.pop()
-        if inner.count("/") > MAX_DEPTH:
-            found = f"{MAX_DEPTH} or more folders lie inside each other; expected a folder for each site"
-            raise Problem("too deep", root / inner.split("/")[0], found, "remove or move the inner folders")
         with os.scandir(root / inner) as entries:
             for entry in entries:
                 if is_ignored(entry.name, ignored_names) or entry.name.lower().endswith(DOCUMENT_SUFFIXES):
                     continue
                 place = inner + entry.name
-                may_lead_out = entry.is_symlink() or entry.name.lower().endswith(HEADER_SUFFIXES)
-                if may_lead_out and not follow_symlinks and leads_out(root, Path(entry.path), {}):
+                path = Path(entry.path)
+                if entry.is_symlink() and not follow_symlinks and not lies_inside(root, path):
                     outside.append(place)
-                elif Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir():  # a loop is no folder
-                    pending += [] if entry.is_symlink() and leads_back(Path(entry.path)) else [f"{place}/"]
+                elif path.is_dir() if entry.is_symlink() else entry.is_dir():  # a link to itself is no folder
+                    pending += [] if leads_back(path) else [f"{place}/"]
                 elif suffix(entry.name):
                     images.append(place)
                 elif entry.name.lower().endswith(VOXEL_SUFFIXES):  # the header beside it is the image
                     continue
-                elif (kind := kind_of(Path(entry.path))) == "image":
+                elif (kind := kind_of(path)) == "image":
                     slices[inner[:-1]] = slices.get(inner[:-1], 0) + 1
                 elif kind != "other":
                     images.append(place)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from medfed.core.errors import Problem, UserError
-from medfed.images import mha_nrrd
+from medfed.core.errors import Problem
 from medfed.images.reading import suffix
 
 DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini")  # hold no image
 VOXEL_SUFFIXES = (".raw", ".zraw")  # files with the voxels of a header beside them
-HEADER_SUFFIXES = (".mhd", ".mha", ".nrrd")  # image files that may name another file with the voxels
 # Written by operating systems, or a table of contents of DICOM files; lower case.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")
 
@@ -44,42 +42,19 @@ def leads_back(path: Path) -> bool:
 
 
 def lies_inside(folder: Path, file: Path) -> bool:
-    """Return whether a file lies in a folder after all links were followed; a link to itself does, as reading reports
-    it."""
-    try:
-        return file.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):
-        return True
+    """Return whether a file lies in a folder after all links were followed."""
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
 
 
-def leads_out(folder: Path, file: Path, inside: dict[Path, bool]) -> bool:
-    """Return whether a file in a folder, by its path, is behind a symbolic link that leads out of the folder.
-
-    `inside` keeps the answer for the folders of the files, each of which is then looked up once.
-    """
-    folder, file = folder.absolute(), file.absolute()
-    if not file.is_relative_to(folder) or ".." in file.relative_to(folder).parts:
-        return False
-    if file.parent not in inside:
-        inside[file.parent] = lies_inside(folder, file.parent)
-    is_inside = inside[file.parent] and not (file.is_symlink() and not lies_inside(folder, file))
-    return not (is_inside and voxels_lie_inside(folder, file))
+def leads_out(folder: Path, file: Path) -> bool:
+    """Return whether a file in a folder, by its path, is behind a symbolic link that leads out of the folder."""
+    return Path(os.path.abspath(file)).is_relative_to(os.path.abspath(folder)) and not lies_inside(folder, file)
 
 
 def check_table_inside(root: Path, table: Path) -> None:
     """Raise a Problem if a table is a symbolic link out of the folder of a dataset."""
-    if leads_out(root, table, {}):
+    if leads_out(root, table):
         raise outside_problem(table, root)
-
-
-def voxels_lie_inside(folder: Path, file: Path) -> bool:
-    """Return whether the file with the voxels, which the header of an image may name, lies in a folder after all links
-    were followed; that of a damaged header does, as reading reports it."""
-    if not file.name.lower().endswith(HEADER_SUFFIXES):
-        return True
-    with suppress(UserError, OSError):
-        return not file.is_file() or lies_inside(folder, mha_nrrd.data_file(file))
-    return True
 
 
 def outside_problem(path: Path, folder: Path) -> Problem:
@@ -87,7 +62,7 @@ def outside_problem(path: Path, folder: Path) -> Problem:
     return Problem(
         "file outside the folder of the dataset",
         path,
-        f"this file or folder, or the file with its voxels, lies outside {folder}, behind a symbolic link",
+        f"this file or folder lies outside {folder}, behind a symbolic link",
         "move it into that folder, or set data.follow_symlinks: true",
     )
 

@@ -50,13 +50,10 @@ def test_older_folder_names_mean_the_same_sites(tmp_path):
     assert data.cases("BMC")[0].site == "BMC"
 
 
-def test_equal_names_of_files_and_two_folders_of_a_site_are_named(root):
+def test_equal_names_of_files_are_named(root):
     nib.save(nib.load(root / "BMC" / "Case00.nii.gz"), root / "BMC" / "case00.nii")
-    write_case(root / "ISBI", "Case07")
     with pytest.raises(UserError, match="case00.nii: another image of the same case: BMC/Case00.nii.gz"):
         Prostate(root=str(root)).cases("BMC")
-    with pytest.raises(UserError, match="RUNMC: this folder and .*ISBI are both the site RUNMC"):
-        Prostate(root=str(root)).cases("RUNMC")
 
 
 def test_only_the_sites_in_the_config_are_used_and_unknown_or_missing_ones_are_named(root, tmp_path_factory):

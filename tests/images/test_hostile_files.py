@@ -78,23 +78,15 @@ class TestDetachedHeaders:
         (tmp_path / "a.raw").unlink()
         assert "names a.raw as the file with the voxels, which does not exist" in refusal(grey, path)
 
-    def test_a_link_out_of_the_data_is_a_problem_also_of_voxels_whatever_their_name(self, site):
+    def test_voxels_behind_a_link_out_of_the_data_are_a_problem(self, site):
         root = site.parent
-        sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(root.parent / "b.mhd"))
-        (root.parent / "b.mhd").rename(site / "images" / "b.mhd")
-        nrrd(site / "images" / "c.nrrd", "encoding: raw", "data file: c.txt")
-        for voxels in ("b.raw", "c.txt"):
-            (root.parent / voxels).write_bytes(VOXELS.tobytes("F"))
-            (site / "images" / voxels).symlink_to(root.parent / voxels)
-        for name in "bc":
-            nifti(site / "masks" / f"{name}.nii", (VOXELS > 50).astype(np.uint8))
-        rows = ["site,image,mask", "A,A/images/b.mhd,A/masks/b.nii", "A,A/images/c.nrrd,A/masks/c.nii"]
-        (root / "list.csv").write_text("\n".join(rows))
-        for settings in ({}, {"table": "list.csv"}):
-            problems = Folder(str(root), **settings).cases_and_problems("A")[1]
-            outside = " ".join(str(problem) for problem in problems if "data.follow_symlinks" in problem.cure)
-            assert "A/images/b.mhd" in outside and "A/images/c.nrrd" in outside
-            assert Folder(str(root), **settings, follow_symlinks=True).cases_and_problems("A")[1] == []
+        sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(site / "images" / "b.mhd"))
+        (site / "images" / "b.raw").rename(root.parent / "b.raw")
+        (site / "images" / "b.raw").symlink_to(root.parent / "b.raw")
+        nifti(site / "masks" / "b.nii", (VOXELS > 50).astype(np.uint8))
+        (problem,) = Folder(str(root)).cases_and_problems("A")[1]
+        assert "A/images/b.raw" in str(problem) and "data.follow_symlinks" in problem.cure
+        assert Folder(str(root), follow_symlinks=True).cases_and_problems("A")[1] == []
 
 
 class TestSizes:
@@ -209,15 +201,6 @@ class TestThingsThatAreNoFiles:
         assert main(["check", str(site.parent), "--quiet"]) == 0
         assert "0 problems, " in capsys.readouterr().out
         assert [len(cases) for cases in Folder(str(site.parent)).contents.cases.values()] == [1]
-
-    def test_folders_inside_each_other_have_a_limit(self, site, capsys):
-        folder = site
-        for _ in range(120):
-            folder /= "d"
-        folder.mkdir(parents=True)
-        (folder / "a.png").touch()
-        assert main(["check", str(site.parent), "--quiet"]) == 2
-        assert "100 or more folders lie inside each other" in capsys.readouterr().err
 
 
 def test_a_hostile_table_is_one_sentence(site, capsys):
