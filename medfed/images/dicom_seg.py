@@ -13,7 +13,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import Problem
 from medfed.images.dicom import LPS_TO_RAS, POSITION_TOLERANCE, without_identifiers
-from medfed.images.grids import voxel_mapping
+from medfed.images.grids import reorder_axes
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,17 @@ def read_segmentation(
         number: str(segmentation.get_segment_description(number).SegmentLabel) for number in _numbers(segmentation)
     }
     assigned = _assign(path, labels, structures, values, notices)
-    elsewhere = Problem(
-        "DICOM SEG with another geometry",
-        path,
-        f"a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same geometry",
-        "choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI",
-    )
-    mapping = volume and voxel_mapping(volume.spatial_shape, LPS_TO_RAS @ volume.affine, grid.affine)
-    if mapping is None:
+    found = f"a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same geometry"
+    cure = "choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI"
+    elsewhere = Problem("DICOM SEG with another geometry", path, found, cure)
+    reordered = volume and reorder_axes(volume.array, LPS_TO_RAS @ volume.affine, grid.affine)
+    if reordered is None:
         raise elsewhere
-    matrix, offset = mapping
+    segments, start = reordered
     channels = np.zeros((len(structures), *grid.shape), dtype=np.uint8)
     for channel, structure in zip(channels, structures):
-        is_marked = volume.array[..., [number in assigned[structure] for number in labels]].any(axis=-1)
-        voxels = np.argwhere(is_marked) @ matrix.T + offset
+        is_marked = segments[..., [number in assigned[structure] for number in labels]].any(axis=-1)
+        voxels = np.argwhere(is_marked) + start
         if ((voxels < 0) | (voxels >= grid.shape)).any():
             raise elsewhere
         channel[tuple(voxels.T)] = 1
@@ -122,30 +119,21 @@ def _assign(
     structures: Sequence[str],
     values: Mapping[str, Sequence[int]],
     notices: list[str],
-) -> dict[str, list[int]]:
+) -> Mapping[str, Sequence[int]]:
     """Return the numbers of the segments of each structure; `labels` has the label of each segment."""
-    listed = ", ".join(f"{number} '{label}'" for number, label in sorted(labels.items()))
-    if values:
-        known = {number for group in values.values() for number in group}
-        if not set(labels) <= known:
-            found = f"the DICOM SEG has the segments {listed}; expected only the numbers in data.mask_values"
-            raise Problem("unknown segment", path, found, "add the others there")
-        return {name: list(values[name]) for name in structures}
     by_name = {
         name: [number for number, label in labels.items() if label.casefold() == name.casefold()] for name in structures
     }
-    if any(by_name.values()):
+    if any(by_name.values()) and not values:
         if len(labels) > sum(map(len, by_name.values())):
             notices.append("segments of the DICOM SEG without a structure of their name are not read")
         return by_name
-    if len(structures) == len(labels) == 1:
+    if len(structures) == len(labels) == 1 and not values:
         return {structures[0]: list(labels)}
-    if len(structures) > 1 and set(labels) <= set(range(1, len(structures) + 1)):
-        return {name: [number] for number, name in enumerate(structures, 1)}
-    raise Problem(
-        "unknown segment",
-        path,
-        f"the DICOM SEG has the segments {listed}; expected segments that are named or numbered as the structures "
-        f"{', '.join(structures)}",
-        "assign the numbers with data.mask_values, or the labels as names with data.structure_names",
-    )
+    assigned = values or {name: [number] for number, name in enumerate(structures, 1)}
+    if set(labels) <= {number for numbers in assigned.values() for number in numbers}:
+        return assigned
+    listed = ", ".join(f"{number} '{label}'" for number, label in labels.items())
+    expected = f"the names or numbers of {', '.join(structures)}, or only the numbers in data.mask_values"
+    found = f"the DICOM SEG has the segments {listed}; expected {expected}"
+    raise Problem("unknown segment", path, found, "correct data.mask_values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ import nibabel as nib
 import numpy as np
 from monai.data.utils import correct_nifti_header_if_necessary
 from nibabel import imageglobals
-from nibabel.arrayproxy import ArrayProxy
 
 from medfed.core.errors import Problem
 from medfed.images import grids
@@ -31,13 +31,11 @@ def read(path: Path) -> tuple[np.ndarray, int, np.ndarray]:
     """
     with library_errors(path), _quiet_nibabel():
         image = _open(path)
-        _check_header(path, image)
-        n_bytes = path.stat().st_size
-        if path.name.lower().endswith(".gz"):
-            with gzip.open(path) as file:
-                content = file.read()
-            image, n_bytes = type(image).from_bytes(content), len(content)
-        _check_length(path, image, n_bytes)
+        grids.check_size(path, math.prod(image.shape))
+        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+            content = file.read()
+        image = type(image).from_bytes(content)
+        _check_header(path, image, content)
         image = correct_nifti_header_if_necessary(image)
         return np.asanyarray(image.dataobj), min(len(image.shape), 3), image.affine
 
@@ -57,11 +55,10 @@ def _open(path: Path) -> nib.Nifti1Image:
     return image
 
 
-def _check_header(path: Path, image: nib.Nifti1Image) -> None:
-    """Raise a Problem if the size, the type or the unit of the voxels is impossible or not supported."""
-    grids.check_size(path, math.prod(image.shape))
-    with nib.openers.ImageOpener(str(path)) as stream:
-        header = type(image.header).from_fileobj(stream, check=False)  # nibabel itself silently replaces 0 mm by 1 mm
+def _check_header(path: Path, image: nib.Nifti1Image, content: bytes) -> None:
+    """Raise a Problem if the type or the unit of the voxels is impossible, or if the file has another length."""
+    # nibabel itself silently replaces 0 mm by 1 mm
+    header = type(image.header).from_fileobj(io.BytesIO(content), check=False)
     grids.check_spacing(path, header["pixdim"][1 : 1 + min(len(image.shape), 3)])
     grids.check_affine(path, image.affine)
     if unit := _OTHER_UNITS.get(int(header["xyzt_units"]) & 7):
@@ -70,14 +67,9 @@ def _check_header(path: Path, image: nib.Nifti1Image) -> None:
     if n_bits != 8 * dtype.itemsize:
         found = f"the header gives voxels of {n_bits} bits (bitpix) and of the type {dtype}; expected the same length"
         raise Problem("damaged header", path, found, "copy the file again from its source")
-
-
-def _check_length(path: Path, image: nib.Nifti1Image, n_bytes: int) -> None:
-    """Raise a Problem if a file has fewer or many more bytes than its header says; then it may have another type."""
-    assert isinstance(image.dataobj, ArrayProxy), "nibabel has not read the voxels yet"
-    expected = image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize
-    if not expected <= n_bytes <= expected + MAX_BYTES_BEHIND:
-        found = f"the file has {n_bytes:,} bytes; expected {expected:,} bytes by the size and type in its header"
+    expected = int(header["vox_offset"]) + math.prod(image.shape) * dtype.itemsize
+    if not expected <= len(content) <= expected + MAX_BYTES_BEHIND:
+        found = f"the file has {len(content):,} bytes; expected {expected:,} bytes by the size and type in its header"
         raise Problem("file of another length", path, found, "copy it again from its source")
 
 

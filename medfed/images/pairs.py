@@ -86,20 +86,20 @@ def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> Met
 
     Programs write the rows of a volume in different orders; dcm2niix reverses those of DICOM. Nothing is interpolated.
     """
-    grid = image.affine.numpy()
-    if np.allclose(mask.affine.numpy(), grid, atol=SPACING_TOLERANCE_MM):
+    if np.allclose(mask.affine, image.affine, atol=SPACING_TOLERANCE_MM):
         return mask
-    reordered = grids.reorder_axes(mask.as_tensor().numpy(), mask.affine.numpy(), tuple(image.shape[1:]), grid)
-    if reordered is None:
+    channels_last = np.moveaxis(mask.as_tensor().numpy(), 0, -1)
+    reordered = grids.reorder_axes(channels_last, mask.affine.numpy(), image.affine.numpy())
+    if reordered is None or reordered[0].shape[:3] != image.shape[1:] or reordered[1].any():
         return mask
     notices.append("axes of the mask reordered as in its image")
-    return _on_grid(image, torch.from_numpy(reordered.copy()), mask)
+    return _on_grid(image, torch.from_numpy(np.moveaxis(reordered[0], -1, 0).copy()), mask)
 
 
 def have_one_grid(masks: Sequence[MetaTensor]) -> bool:
     """Return whether masks (S, H, W, D) have the same shape, voxel size, orientation and position."""
     return all(
-        mask.shape == masks[0].shape and np.allclose(mask.affine.numpy(), masks[0].affine.numpy(), atol=1e-3)
+        mask.shape == masks[0].shape and np.allclose(mask.affine, masks[0].affine, atol=SPACING_TOLERANCE_MM)
         for mask in masks[1:]
     )
 

@@ -131,14 +131,14 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
 def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:
     """Return a mask as (slices, rows, columns) uint8 in the order of the series."""
     mask = read_labels(file, [])
-    voxels = reorder_axes(mask.numpy(), np.asarray(mask.affine), shape, affine)
-    if voxels is None:
+    reordered = reorder_axes(mask.numpy()[0], mask.affine.numpy(), affine)
+    if reordered is None or reordered[0].shape != shape or reordered[1].any():
         found = f"has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected the same"
         raise Problem("mask of another grid", file, found, "run the bundle again")
-    if not np.isin(voxels, (0, 1)).all():
+    if not np.isin(reordered[0], (0, 1)).all():
         found = "has other values than 0 and 1; expected the mask of one structure"
         raise Problem("mask with other values", file, found, "run the bundle again")
-    return np.ascontiguousarray(voxels[0].transpose(2, 1, 0)).astype(np.uint8)
+    return np.ascontiguousarray(reordered[0].T).astype(np.uint8)
 
 
 def _segments(structures: Sequence[str]) -> list[Any]:
