@@ -8,12 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medfed.core.errors import Problem, UserError
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
-from medfed.images.dicom import Header, header
+from medfed.images.dicom import header, text
 from medfed.images.dicom_files import all_files, kind_of
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
 
 _SIDES = "left|right|links|rechts|od|os|re|le|l|r"
 _SIDE = re.compile(rf"(?<![a-z])(?:{_SIDES})(?![a-z])", re.IGNORECASE)
@@ -111,8 +115,8 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
     for of_site in cases.values():
         patients, studies = set(), set()
         for entry in (entry for case in of_site for entry in _headers(case.image)):
-            patients.add(entry.patient)
-            studies.add(entry.study)
+            patients.add(text(entry, "PatientID"))
+            studies.add(text(entry, "StudyInstanceUID"))
             if len(patients) > 1:
                 return
         if patients:
@@ -148,7 +152,7 @@ def shared_patient_warnings(site: str, cases: Iterable[Case]) -> list[Problem]:
     ]
 
 
-def _headers(folder: Path) -> Iterator[Header]:
+def _headers(folder: Path) -> Iterator[Dataset]:
     """Yield the headers of the first and the last DICOM image of every folder; damaged files are left out."""
     for _, group in groupby(all_files(folder), key=lambda path: path.parent):
         files = list(group)

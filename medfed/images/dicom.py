@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,32 +32,34 @@ POSITION_TOLERANCE = 0.1  # slices may lie this fraction of a slice distance awa
 DIRECTION_TOLERANCE = 1e-3  # of each direction cosine, and of the pixel spacing in mm
 MAX_SHEAR = 0.5  # shift of the last slice along its plane in pixels; more is a scanner with a tilted gantry
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-_CONVERT = "export the series again, or convert it to NIfTI (with dcm2niix)"
-_REMOVE = "remove slices that do not belong to the volume, or leave them out with data.ignored_names"
+_REMOVE = "leave out files that are no slices of the volume with data.ignored_names"
+_CONVERT = f"{_REMOVE}, or convert the series to NIfTI (with dcm2niix)"
 _ATTRIBUTES = (
     "ImageType SOPClassUID SeriesDescription PatientID SliceThickness SpacingBetweenSlices "
     "StudyInstanceUID SeriesInstanceUID ImagePositionPatient ImageOrientationPatient FrameOfReferenceUID "
     "SamplesPerPixel PhotometricInterpretation NumberOfFrames Rows Columns PixelSpacing BitsAllocated RescaleIntercept "
     "RescaleSlope ModalityLUTSequence PixelData"
 ).split()
-
-
-@dataclass(frozen=True)
-class Header:
-    """What places the slice of a DICOM file in a series. A text is "", and numbers are (), if the file lacks them."""
-
-    path: Path
-    patient: str  # PatientID
-    study: str
-    series: str
-    frame_of_reference: str
-    description: str  # of the series
-    size: tuple[int, int]  # (Columns, Rows)
-    position: tuple[float, ...]  # ImagePositionPatient in mm
-    orientation: tuple[float, ...]  # ImageOrientationPatient: the direction of a row and that of a column
-    spacing_mm: tuple[float, ...]  # PixelSpacing: the distance of rows and that of columns
-    thickness_mm: float  # SpacingBetweenSlices or SliceThickness; 1 if the file lacks both
-    problem: Problem | None  # why the file is no slice of grey values
+# What a file must have, if it has the attribute at all, to be a slice of grey values that SimpleITK reads as it means.
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "NumberOfFrames": (lambda number: number == 1, "one file per slice, not a multi-frame file"),
+    "SOPClassUID": (lambda uid: "Enhanced" not in uid.name, "one file per slice, not a multi-frame (Enhanced) file"),
+    "ImageType": (lambda words: "LOCALIZER" not in str(words).upper(), "no localiser (scout)"),
+    "PhotometricInterpretation": (lambda kind: kind == "MONOCHROME2", "MONOCHROME2"),
+    "SamplesPerPixel": (lambda number: number == 1, "1"),
+    "ModalityLUTSequence": (lambda table: False, "RescaleSlope and RescaleIntercept instead of a table of intensities"),
+    "RescaleSlope": (lambda slope: 0 < abs(slope) < np.inf, "a finite number other than 0"),
+    "RescaleIntercept": (np.isfinite, "a finite number"),
+    "ImagePositionPatient": (lambda numbers: len(numbers) == 3 and np.isfinite(numbers).all(), "3 finite numbers"),
+    "ImageOrientationPatient": (lambda numbers: len(numbers) == 6 and np.isfinite(numbers).all(), "6 finite numbers"),
+    "PixelSpacing": (lambda numbers: len(numbers) == 2 and np.isfinite(numbers).all(), "2 finite numbers"),
+}
+_EQUAL = {  # largest differences between the slices of a series
+    "Columns": 0,
+    "Rows": 0,
+    "ImageOrientationPatient": DIRECTION_TOLERANCE,
+    "PixelSpacing": DIRECTION_TOLERANCE,
+}
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,13 @@ class Stack:
         affine: (4, 4), maps the indices (column, row, slice) to millimetres, in RAS coordinates as in NIfTI.
     """
 
-    slices: tuple[Header, ...]
+    slices: tuple[Dataset, ...]
     affine: np.ndarray
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Numbers of columns, rows and slices."""
-        return (*self.slices[0].size, len(self.slices))
+        return int(self.slices[0].Columns), int(self.slices[0].Rows), len(self.slices)
 
 
 def read_series(folder: Path, series: str | None = None, ignored_names: Sequence[str] = ()) -> MetaTensor:
@@ -89,7 +91,7 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
     stack = find_stack(folder, series, ignored_names)
     reader = sitk.ImageSeriesReader()
     reader.SetImageIO("GDCMImageIO")
-    reader.SetFileNames([str(entry.path) for entry in stack.slices])
+    reader.SetFileNames([str(path_of(entry)) for entry in stack.slices])
     reader.SetOutputPixelType(sitk.sitkFloat32)  # else the type of the first file, which cuts off other rescale slopes
     try:
         with without_identifiers():
@@ -112,16 +114,18 @@ def find_stack(folder: Path, series: str | None = None, ignored_names: Sequence[
     """
     slices = _choose_series(folder, [header(path) for path in files_of_kind(folder, "image", ignored_names)], series)
     for entry in slices:
-        if entry.problem:
-            raise entry.problem
-    _check_alike(slices)
-    return _sort(folder, slices)
+        with _readable(path_of(entry)):
+            _check_slice(entry)
+            if len(slices) > 1:
+                _check_alike(entry, slices[0])
+    with _readable(folder):
+        return _sort(folder, slices)
 
 
 def patient_id(folder: Path, ignored_names: Sequence[str] = ()) -> str:
     """Return PatientID of the first image in a folder of DICOM files; "" if it is empty or the file is damaged."""
     with suppress(UserError):  # `read_series` reports a damaged file
-        return header(files_of_kind(folder, "image", ignored_names)[0]).patient
+        return text(header(files_of_kind(folder, "image", ignored_names)[0]), "PatientID")
     return ""
 
 
@@ -136,175 +140,150 @@ def folder_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in files_of_kind(folder, "image"))
 
 
-def header(path: Path) -> Header:
-    """Read the header of a DICOM file."""
+def header(path: Path) -> Dataset:
+    """Read the attributes of a DICOM file that place its slice in a series."""
     import pydicom  # slow to import, and rarely needed
 
+    with _readable(path):
+        dataset = pydicom.dcmread(path, defer_size=1024, force=True, specific_tags=list(_ATTRIBUTES))
+        _ = dataset.Columns * dataset.Rows  # other objects have none
+    return dataset
+
+
+def path_of(header: Dataset) -> Path:
+    """Return the path of the file with a header."""
+    return Path(str(header.filename))
+
+
+def text(header: Dataset, keyword: str) -> str:
+    """Return a text as it is stored, or "": names of patients must not depend on the character set of a file."""
+    element = header.get_item(keyword)
+    return ((element and element.value) or b"").decode("utf-8", "surrogateescape").strip("\0 ")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise a Problem without values of the file if pydicom cannot read it, or finds values of another kind."""
     try:
         with without_identifiers():
-            dataset = pydicom.dcmread(path, defer_size=1024, force=True, specific_tags=list(_ATTRIBUTES))
-            size, problem = (int(dataset.Columns), int(dataset.Rows)), _problem(path, dataset)
+            yield
+    except UserError:
+        raise
     except Exception as error:  # pydicom raises many types of errors for damaged files; the texts may hold values
         found = f"this DICOM file is damaged or holds no image ({type(error).__name__})"
         cure = "copy it again from its source, or leave it out with data.ignored_names"
         raise Problem("damaged DICOM file", path, found, cure) from None
-    thickness = _numbers(dataset, "SpacingBetweenSlices", 1) or _numbers(dataset, "SliceThickness", 1) or (1.0,)
-    return Header(
-        path=path,
-        patient=_text(dataset, "PatientID"),
-        study=_text(dataset, "StudyInstanceUID"),
-        series=_text(dataset, "SeriesInstanceUID"),
-        frame_of_reference=_text(dataset, "FrameOfReferenceUID"),
-        description=_text(dataset, "SeriesDescription"),
-        size=size,
-        position=_numbers(dataset, "ImagePositionPatient", 3),
-        orientation=_numbers(dataset, "ImageOrientationPatient", 6),
-        spacing_mm=_numbers(dataset, "PixelSpacing", 2),
-        thickness_mm=abs(thickness[0]) or 1.0,
-        problem=problem,
-    )
 
 
-def _text(dataset: Dataset, keyword: str) -> str:
-    """Return an attribute as it is stored: names of patients must not depend on the character set of a file."""
-    element = dataset.get_item(keyword)
-    return ((element and element.value) or b"").decode("utf-8", "surrogateescape").strip("\0 ")
-
-
-def _numbers(dataset: Dataset, keyword: str, n: int) -> tuple[float, ...]:
-    """Return the `n` numbers of an attribute; () if the file has another count or no finite numbers."""
-    try:
-        values = tuple(map(float, _text(dataset, keyword).split("\\")))
-    except ValueError:
-        return ()
-    return values if len(values) == n and np.isfinite(values).all() else ()
-
-
-def _problem(path: Path, dataset: Dataset) -> Problem | None:
-    """Return why a file is no slice of grey values, or why SimpleITK would read other values than the file means."""
-    from pydicom.uid import UID, ExplicitVRLittleEndian
-
-    n_frames = int(_text(dataset, "NumberOfFrames") or 1)
-    if n_frames > 1 or "Enhanced" in UID(_text(dataset, "SOPClassUID")).name:
-        found = f"this is a multi-frame DICOM file ({n_frames} frames); expected one file per slice"
-        return Problem("multi-frame DICOM file", path, found, _CONVERT)
-    if "LOCALIZER" in _text(dataset, "ImageType").upper().split("\\"):
-        found = "this is a localiser (scout) by its ImageType; expected slices of the volume"
-        return Problem("localiser", path, found, _REMOVE)
-    photometric, n_samples = _text(dataset, "PhotometricInterpretation"), dataset.get("SamplesPerPixel", 1)
-    if photometric not in ("", "MONOCHROME2") or n_samples != 1:
-        found = (
-            f"PhotometricInterpretation is {photometric} and SamplesPerPixel is {n_samples}; expected MONOCHROME2 and 1"
-        )
-        return Problem("no grey values", path, found, _CONVERT)
-    if "ModalityLUTSequence" in dataset:
-        found = "a table (ModalityLUTSequence) gives the intensities; expected RescaleSlope and RescaleIntercept"
-        return Problem("table of intensities", path, found, _CONVERT)
-    for name in ("RescaleSlope", "RescaleIntercept"):
-        text, number = _text(dataset, name), _numbers(dataset, name, 1)
-        if text and (not number or name == "RescaleSlope" and number == (0,)):
-            found = f"{name} is '{text}'; expected a finite number, and a slope other than 0"
-            return Problem("unusable rescale slope", path, found, _CONVERT)
-    n_bytes = getattr(dataset.get_item("PixelData", keep_deferred=True), "length", 0)
-    n_expected = -(-dataset.Rows * dataset.Columns * dataset.get("BitsAllocated", 0) // 8)
-    is_compressed = dataset.file_meta.get("TransferSyntaxUID", ExplicitVRLittleEndian).is_compressed
-    if not is_compressed and n_bytes not in (n_expected, n_expected + n_expected % 2):
+def _check_slice(entry: Dataset) -> None:
+    """Raise a Problem if a file is no slice of grey values, or if its pixel data have another length."""
+    for keyword, (fits, expected) in _EXPECTED.items():
+        value = entry.get(keyword)
+        if value not in (None, "") and not fits(value):
+            shown = "a table" if keyword == "ModalityLUTSequence" else value
+            found = f"{keyword} is {shown}; expected {expected}"
+            raise Problem(f"unusable {keyword}", path_of(entry), found, _CONVERT)
+    n_bytes = getattr(entry.get_item("PixelData", keep_deferred=True), "length", 0)
+    n_expected = -(-entry.Rows * entry.Columns * entry.get("BitsAllocated", 0) // 8)
+    syntax = entry.file_meta.get("TransferSyntaxUID")
+    if not (syntax and syntax.is_compressed) and n_bytes not in (n_expected, n_expected + n_expected % 2):
         found = f"the pixel data have {n_bytes:,} bytes; expected {n_expected:,} by Rows, Columns and BitsAllocated"
-        return Problem("pixel data of another length", path, found, "copy the file again from its source")
-    return None
+        cure = "copy the file again from its source"
+        raise Problem("pixel data of another length", path_of(entry), found, cure)
 
 
-def _choose_series(folder: Path, headers: Sequence[Header], series: str | None) -> list[Header]:
+def _check_alike(entry: Dataset, first: Dataset) -> None:
+    """Raise a Problem if two slices of a series differ in size, orientation or pixel spacing, or have no position."""
+    for keyword in ("ImagePositionPatient", *_EQUAL):
+        if entry.get(keyword) in (None, ""):
+            found = f"{keyword} is missing; expected it in each of several slices"
+            raise Problem("slice without a position", path_of(entry), found, _REMOVE)
+    for keyword, tolerance in _EQUAL.items():
+        value, usual = entry[keyword].value, first[keyword].value
+        if not np.allclose(np.array(value, dtype=float), np.array(usual, dtype=float), rtol=0, atol=tolerance):
+            found = f"{keyword} is {value}, but {usual} in {path_of(first).name}; expected equal values"
+            raise Problem("different slices in a series", path_of(entry), found, _REMOVE)
+
+
+def _choose_series(folder: Path, headers: Sequence[Dataset], series: str | None) -> list[Dataset]:
     """Return the slices of the only series, or of the only one that fits the setting."""
     if not headers:
         found = "no DICOM image in this folder; expected the slices of a series"
         raise Problem("no DICOM image", folder, found, "copy them again")
-    if len({entry.patient for entry in headers}) > 1:
+    if len({text(entry, "PatientID") for entry in headers}) > 1:
         found = "the DICOM files have different values of PatientID; expected the images of one patient"
         raise Problem("several patients", folder, found, "put those of the other patient into another folder")
-    by_uid: dict[str, list[Header]] = {}
+    groups: dict[str, list[Dataset]] = {}
     for entry in headers:
-        by_uid.setdefault(entry.series, []).append(entry)
-    groups = list(by_uid.values())
-    chosen = [
-        group for group in groups if series is None or fnmatch(group[0].description.casefold(), series.casefold())
-    ]
+        groups.setdefault(text(entry, "SeriesInstanceUID"), []).append(entry)
+    names = {uid: text(group[0], "SeriesDescription") for uid, group in groups.items()}
+    chosen = [uid for uid, name in names.items() if series is None or fnmatch(name.casefold(), series.casefold())]
     if len(chosen) == 1:
-        return chosen[0]
-    listed = ", ".join(
-        sorted(f"'{group[0].description}' ({len(group)} slice{'s' * (len(group) != 1)})" for group in groups)
-    )
-    if series is None:
-        found = f"found {len(groups)} DICOM series: {listed}; expected one"
-        cure = f"choose it by its description, such as data.dicom_series: '{max(groups, key=len)[0].description}'"
-    else:
-        found = f"{len(chosen)} series fit data.dicom_series '{series}'; expected exactly one; found {listed}"
-        cure = "correct the setting ('*' stands for any characters)"
+        return groups[chosen[0]]
+    listed = ", ".join(sorted(f"'{names[uid]}' (slices: {len(group)})" for uid, group in groups.items()))
+    fitting = "" if series is None else f" that fits data.dicom_series '{series}' ({len(chosen)} do)"
+    found = f"found {len(groups)} DICOM series: {listed}; expected one{fitting}"
+    cure = "choose one by its description with data.dicom_series ('*' stands for any characters)"
     raise Problem("several DICOM series", folder, found, f"{cure}, or leave the others out with data.ignored_names")
 
 
-def _check_alike(slices: Sequence[Header]) -> None:
-    """Refuse slices of different size, orientation or pixel spacing, and several slices without a position."""
-    first = slices[0]
-    for entry in slices[1:]:
-        for incomplete in (first, entry):
-            if not (incomplete.position and incomplete.orientation and incomplete.spacing_mm):
-                found = "ImagePositionPatient, ImageOrientationPatient or PixelSpacing is missing; expected all three"
-                raise Problem("slice without a position", incomplete.path, found, _REMOVE)
-        for name, value, usual, tolerance in (
-            ("Columns and Rows", entry.size, first.size, 0),
-            ("ImageOrientationPatient", entry.orientation, first.orientation, DIRECTION_TOLERANCE),
-            ("PixelSpacing", entry.spacing_mm, first.spacing_mm, DIRECTION_TOLERANCE),
-        ):
-            if not np.allclose(value, usual, rtol=0, atol=tolerance):
-                found = f"{name}: {value}, but {usual} in {first.path.name} of the same series; expected equal values"
-                raise Problem("different slices in a series", entry.path, found, _REMOVE)
+def _sort(folder: Path, slices: Sequence[Dataset]) -> Stack:
+    """Sort slices by their position along their normal, and refuse those that are no regular stack.
 
-
-def _sort(folder: Path, slices: Sequence[Header]) -> Stack:
-    """Sort slices by their position along their normal, and refuse those that are no regular stack."""
+    A single slice, such as a radiograph, may have no position; then its pixels have 1 mm.
+    """
     first = slices[0]
-    rows, columns = np.array(first.orientation or (1, 0, 0, 0, 1, 0), dtype=float).reshape(2, 3)
+    rows, columns = _numbers(first, "ImageOrientationPatient", (1, 0, 0, 0, 1, 0)).reshape(2, 3)
+    row_mm, column_mm = _numbers(first, "PixelSpacing", (1, 1))
     normal = np.cross(rows, columns)
     if (length := np.linalg.norm(normal)) < 0.5:
-        found = f"ImageOrientationPatient is {first.orientation}; expected two directions at a right angle"
-        raise Problem("directions without a right angle", first.path, found, "export the series again")
+        found = f"ImageOrientationPatient is {first.ImageOrientationPatient}; expected two directions at a right angle"
+        raise Problem("directions without a right angle", path_of(first), found, "export the series again")
     normal /= length
-    ordered = sorted(slices, key=lambda entry: float(np.dot(entry.position or (0, 0, 0), normal)))
-    row_mm, column_mm = first.spacing_mm or (1.0, 1.0)
-    positions = np.array([entry.position or (0.0, 0.0, 0.0) for entry in ordered])
-    step = normal * first.thickness_mm
+    ordered = sorted(
+        slices, key=lambda entry: float(np.dot(_numbers(entry, "ImagePositionPatient", (0, 0, 0)), normal))
+    )
+    positions = np.array([_numbers(entry, "ImagePositionPatient", (0, 0, 0)) for entry in ordered])
     if len(ordered) > 1:
         step = (positions[-1] - positions[0]) / (len(ordered) - 1)
-        _check_regular(folder, ordered, positions @ normal)
+        _check_regular(folder, [path_of(entry).name for entry in ordered], positions @ normal)
         shifts = (positions - positions[0]) - np.outer((positions - positions[0]) @ normal, normal)
         shift_mm = np.linalg.norm(shifts, axis=1).max()
         if shift_mm > MAX_SHEAR * min(row_mm, column_mm):
             found = f"the slices are shifted along their plane, by {shift_mm:.3g} mm in all (a tilted gantry)"
             raise Problem("tilted gantry", folder, f"{found}; expected a stack at a right angle", _CONVERT)
+    else:
+        thickness_mm = _numbers(first, "SpacingBetweenSlices", first.get("SliceThickness") or 1)
+        step = normal * (abs(float(thickness_mm)) or 1.0)
     affine = np.eye(4)
     affine[:3, :3] = np.stack([rows * column_mm, columns * row_mm, step], axis=1)
     affine[:3, 3] = positions[0]
     return Stack(tuple(ordered), LPS_TO_RAS @ affine)
 
 
-def _check_regular(folder: Path, slices: Sequence[Header], heights_mm: np.ndarray) -> None:
+def _numbers(entry: Dataset, keyword: str, default: object) -> np.ndarray:
+    """Return the numbers of an attribute; `default` if the file lacks it."""
+    value = entry.get(keyword)
+    return np.array(default if value in (None, "") else value, dtype=float)
+
+
+def _check_regular(folder: Path, names: Sequence[str], heights_mm: np.ndarray) -> None:
     """Refuse slices at the same position, and slices at unequal distances, as where one is missing."""
     gaps = np.diff(heights_mm)
     usual = float(np.median(gaps))
     index = int(gaps.argmin())
     if gaps[index] <= POSITION_TOLERANCE * usual or usual == 0:
-        found = f"the slice lies at the same position as {slices[index].path.name}; expected one slice per position"
+        found = f"{names[index]} and {names[index + 1]} lie at the same position; expected one slice per position"
         cure = "leave copies, or all but one echo, b-value or time, out with data.ignored_names"
-        raise Problem("repeated slice", slices[index + 1].path, found, cure)
+        raise Problem("repeated slice", folder, found, cure)
     regular = np.linspace(heights_mm[0], heights_mm[-1], len(heights_mm))
     if np.abs(heights_mm - regular).max() > POSITION_TOLERANCE * usual:
         index = int(np.abs(gaps - usual).argmax())
-        names = f"{slices[index].path.name} and {slices[index + 1].path.name}"
-        found = (
-            f"the distance of {names} is {gaps[index]:.4g} mm, but {usual:.4g} mm is usual; expected equal distances"
+        found = f"the distance of {names[index]} and {names[index + 1]} is {gaps[index]:.4g} mm"
+        expected = f"expected {usual:.4g} mm as usual"
+        raise Problem(
+            "unequal distances of slices", folder, f"{found}; {expected}", f"add missing slices, or {_REMOVE}"
         )
-        raise Problem("unequal distances of slices", folder, found, f"add missing slices, or {_REMOVE}")
 
 
 @contextmanager

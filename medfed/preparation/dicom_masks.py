@@ -10,8 +10,7 @@ import numpy as np
 
 from medfed import __version__
 from medfed.core.errors import Problem, UserError
-from medfed.images.dicom import find_stack, header, without_identifiers
-from medfed.images.dicom_files import files_of_kind
+from medfed.images.dicom import Stack, find_stack, path_of, text, without_identifiers
 from medfed.images.grids import reorder_axes
 from medfed.images.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
@@ -20,16 +19,9 @@ ENDING = ".nii.gz"
 MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
 # DICOM allows an object to have these attributes without a value; a de-identified series may lack them.
 MAY_BE_EMPTY = (
-    "PatientName",
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "AccessionNumber",
-    "StudyID",
-    "StudyDate",
-    "StudyTime",
-    "ReferringPhysicianName",
-)
+    "PatientName PatientID PatientBirthDate PatientSex AccessionNumber StudyID StudyDate StudyTime "
+    "ReferringPhysicianName"
+).split()
 SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers the study has
 
 
@@ -50,34 +42,30 @@ def write_segmentations(masks: Path, series: Path, out: Path) -> int:
 
 
 def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
-    """The masks of each series: by the series' folder, then by structure."""
+    """Return the masks by the name of the series' folder, then by structure."""
     for folder in (masks, series):
         if not folder.is_dir():
-            found = "is not a folder; expected the masks of a bundle and the folder of their series"
-            raise Problem("no folder", folder, found, "correct the path")
+            raise Problem("no folder", folder, "there is no such folder; expected masks and series", "correct the path")
     names = sorted((path.name for path in series.iterdir() if path.is_dir()), key=len, reverse=True)
     groups: dict[str, dict[str, Path]] = {}
     for file in sorted(masks.glob(f"*{ENDING}")):
         name = next((name for name in names if file.name.startswith(f"{name}_")), None)
         if name is None:
-            found = f"belongs to no folder of {series}; expected the series from which the mask was computed"
-            raise Problem("mask without a series", file, found, "copy it there again")
+            found = f"the mask belongs to no folder of {series}; expected the series from which it was computed"
+            raise Problem("mask without a series", file, found, "copy the series there again")
         structure = file.name[len(name) + 1 : -len(ENDING)]
         if not 0 < len(structure) <= MAX_LABEL_LENGTH or "\\" in structure or not structure.isprintable():
-            found = (
-                f"expected a structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_' in the name of the file"
-            )
-            cure = "rename it, without a backslash or a control character, which DICOM does not allow"
-            raise Problem("unusable name of a structure", ascii(str(file)), found, cure)
+            found = f"the structure is '{structure}'; expected 1 to {MAX_LABEL_LENGTH} characters without a backslash"
+            raise Problem("unusable name of a structure", file.parent, ascii(found)[1:-1], "rename the file")
         groups.setdefault(name, {})[structure] = file
     if not groups:
-        found = f"holds no mask (*{ENDING})"
+        found = f"the folder holds no mask; expected *{ENDING}"
         raise Problem("no mask", masks, found, "name the folder that the bundle wrote (--output_dir)")
     return dict(sorted(groups.items()))
 
 
 def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
-    """The DICOM SEG object of one series: a segment for each mask, in the order of `files`."""
+    """Return the DICOM SEG object of one series: a segment for each mask, in the order of `files`."""
     try:
         import highdicom
         import pydicom
@@ -85,20 +73,14 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         raise UserError(
             "DICOM SEG needs the package highdicom, which is not installed; run pip install 'medfed[dicom]'"
         ) from None
-    n_series = len({header(path).series for path in files_of_kind(series, "image")})
-    if n_series > 1:
-        found = f"holds {n_series} DICOM series; expected one folder for each series"
-        raise Problem("several DICOM series", series, found, "keep only that from which the masks were computed")
     stack = find_stack(series)
-    for name, values in (
-        ("StudyInstanceUID", {entry.study for entry in stack.slices}),
-        ("FrameOfReferenceUID", {entry.frame_of_reference for entry in stack.slices}),
-    ):
+    for keyword in ("StudyInstanceUID", "FrameOfReferenceUID"):
+        values = {text(entry, keyword) for entry in stack.slices}
         if len(values) > 1 or "" in values:
-            found = f"the slices have {len(values)} values of {name}, or an empty one; expected one for all"
+            found = f"the slices have {len(values)} values of {keyword}, or an empty one; expected one for all"
             raise Problem("no common identifier", series, found, "export the series again")
-    frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
-    sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
+    frames = [_frames(file, stack, series) for file in files.values()]
+    sources = [pydicom.dcmread(path_of(entry), stop_before_pixels=True) for entry in stack.slices]
     for source in sources:
         for keyword in MAY_BE_EMPTY:
             if keyword not in source:
@@ -128,21 +110,19 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         raise Problem("unusual series", series, found, "check the series, or keep the NIfTI masks") from error
 
 
-def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:
+def _frames(file: Path, stack: Stack, series: Path) -> np.ndarray:
     """Return a mask as (slices, rows, columns) uint8 in the order of the series."""
     mask = read_labels(file, [])
-    reordered = reorder_axes(mask.numpy()[0], mask.affine.numpy(), affine)
-    if reordered is None or reordered[0].shape != shape or reordered[1].any():
-        found = f"has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected the same"
-        raise Problem("mask of another grid", file, found, "run the bundle again")
-    if not np.isin(reordered[0], (0, 1)).all():
-        found = "has other values than 0 and 1; expected the mask of one structure"
-        raise Problem("mask with other values", file, found, "run the bundle again")
+    reordered = reorder_axes(mask.numpy()[0], mask.affine.numpy(), stack.affine)
+    is_same_grid = reordered is not None and reordered[0].shape == stack.shape and not reordered[1].any()
+    if reordered is None or not is_same_grid or not np.isin(reordered[0], (0, 1)).all():
+        found = f"expected 0 and 1 on the {' x '.join(map(str, stack.shape))} voxels of the series {series}"
+        raise Problem("mask of another series", file, f"the mask has other voxels; {found}", "run the bundle again")
     return np.ascontiguousarray(reordered[0].T).astype(np.uint8)
 
 
 def _segments(structures: Sequence[str]) -> list[Any]:
-    """Descriptions of the segments; a structure's code is its name, as no dictionary has all of them."""
+    """Return the descriptions of the segments; a structure's code is its name, as no dictionary has all of them."""
     import highdicom
     from pydicom.sr.codedict import codes
     from pydicom.sr.coding import Code

@@ -65,5 +65,5 @@ def test_pixel_data_of_another_length_are_refused(tmp_path, n_more):
 
 def test_samples_per_pixel_are_named(tmp_path):
     write_series(tmp_path, volume(), SamplesPerPixel=3, PlanarConfiguration=0)
-    with pytest.raises(UserError, match="SamplesPerPixel is 3; expected MONOCHROME2 and 1|damaged"):
+    with pytest.raises(UserError, match="SamplesPerPixel is 3; expected 1"):
         dicom.read_series(tmp_path)

@@ -460,7 +460,9 @@ class Folder(Dataset):
         """Return the voxel grid of the image of a case, on which a DICOM SEG mask is placed."""
         if case.image.is_dir():
             stack = dicom.find_stack(case.image, self.dicom_series, self.ignored_names)
-            return dicom_seg.Grid(case.image, stack.shape, stack.affine, stack.slices[0].frame_of_reference)
+            return dicom_seg.Grid(
+                case.image, stack.shape, stack.affine, dicom.text(stack.slices[0], "FrameOfReferenceUID")
+            )
         image = self.read_image(case, [])
         return dicom_seg.Grid(case.image, tuple(image.shape[1:]), image.affine.numpy())
 
