@@ -38,7 +38,6 @@ def main(argv: list[str] | None = None) -> int:
         metavar="KEY=VALUE",
         help="a setting: 'data.image={site}/{case}_T2.nii.gz'",
     )
-    checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
     checks.add_argument(
         "--patients",
@@ -88,7 +87,7 @@ def _check(args: argparse.Namespace) -> int:
         dataset = load_dataset(args.path, args.dataset, [Override.parse(text) for text in args.set])
     if args.patients:
         write_case_table(dataset, args.patients)
-    report = check_dataset(dataset, args.allow_duplicates, progress_bar("reading", args.quiet))
+    report = check_dataset(dataset, progress_bar("reading", args.quiet))
     print(format_data_block(dataset), to_text(report), sep="\n")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from medfed.core.errors import Problem, UserError
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
 from medfed.images.dicom import header, text
-from medfed.images.dicom_files import all_files, kind_of
+from medfed.images.dicom_files import files_of_kind
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -154,11 +154,8 @@ def shared_patient_warnings(site: str, cases: Iterable[Case]) -> list[Problem]:
 
 def _headers(folder: Path) -> Iterator[Dataset]:
     """Yield the headers of the first and the last DICOM image of every folder; damaged files are left out."""
-    for _, group in groupby(all_files(folder), key=lambda path: path.parent):
-        files = list(group)
-        for ordered in (files, files[::-1]):
-            image = next((path for path in ordered if kind_of(path) == "image"), None)
-            if image is None:
-                break
+    for _, group in groupby(files_of_kind(folder, "image"), key=lambda path: path.parent):
+        first, *others = group
+        for path in (first, *others[-1:]):
             with suppress(UserError):  # reading the images reports a damaged file
-                yield header(image)
+                yield header(path)

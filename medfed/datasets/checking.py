@@ -23,17 +23,14 @@ from medfed.images.mask_colours import LOST
 
 
 @cpu_threads(1)
-def check_dataset(
-    dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None, others_take_part: bool = False
-) -> DatasetReport:
+def check_dataset(dataset: Dataset, progress: Progress | None = None, others_take_part: bool = False) -> DatasetReport:
     """Read every case of a dataset and collect its facts, problems and warnings.
 
-    A file that cannot be read is a problem in the report and raises no exception.
+    A file that cannot be read is a problem in the report and raises no exception. With `allow_duplicates`, images that
+    exist more than once are warnings.
 
     Args:
         dataset: the dataset to check; its `root` must exist.
-        allow_duplicates: True reports images that exist more than once as warnings instead of problems. The field
-            `allow_duplicates` of the dataset does the same.
         progress: wraps the list of cases to show a progress bar, as tqdm does; None shows none.
         others_take_part: whether other hospitals, whose images are not in the dataset, take part. A single site, and a
             structure that no mask of the dataset shows, are then as expected.
@@ -72,7 +69,7 @@ def check_dataset(
         ]
     warnings += _split_warnings(dataset, cases_at, others_take_part)
     repeated = find_duplicates(cases, known_sha256)
-    if allow_duplicates or dataset.allow_duplicates:
+    if dataset.allow_duplicates:
         warnings = repeated + warnings
     else:
         problems = repeated + problems

@@ -192,10 +192,9 @@ def _doubt_about_sites(tried: Tried, listed: Sequence[str]) -> str:
         return "the folders inside the sites look like years; say whether they are patients, with {patient} or {year}"
     if set(counts) <= set(listed):
         return ""
-    if "{site:" in image.text and (len(counts) < 2 or min(counts.values()) < MIN_IMAGES):
-        return "the names of the files begin with different words, which may be sites"
-    if "{site:" in image.text and len({name.rstrip("0123456789") for name in map(folded, counts)}) == 1:
-        return "these words differ only in their numbers, so they may be patients"
+    words = {name.rstrip("0123456789") for name in map(folded, counts)}
+    if "{site:" in image.text and (len(words) < 2 or min(counts.values()) < MIN_IMAGES):
+        return "the words at the beginning of the names may be sites or patients"
     parts = {(one.fields["part"], one.fields["site"]) for one in pairs if image.text.startswith("{part}")}
     if parts and (len(parts) == len(counts) or len(parts) < len(counts) * len({part for part, _ in parts})):
         return "not all of them are in two or more parts, so they may be patients"
@@ -214,8 +213,7 @@ def _doubt_about_folders(tried: Tried) -> str:
     pairs = [one for one in tried.result.pairs if "folder" in one.fields and "case" in one.fields]
     folders = sorted({one.fields["folder"] for one in pairs})
     n_folders = len({(one.fields["site"], one.fields["folder"], one.fields.get("part")) for one in pairs})
-    is_known = any(is_part(name) or folded(name) in {*SIDES, *GROUPS} for name in folders)
-    if len(folders) < 2 or is_known:
+    if len(folders) < 2 or any(is_part(name) or folded(name) in {*SIDES, *GROUPS} for name in folders):
         return ""
     if suggestion := check_patients.suggest_pattern(folders):
         both = " and ".join(suggestion[1][:2])
@@ -223,9 +221,10 @@ def _doubt_about_folders(tried: Tried) -> str:
     cases = Counter(folded(one.fields["case"]) for one in pairs)
     are_words = not all(re.search("[0-9]", name) for name in folders)
     if len(pairs) > n_folders and are_words and 2 * sum(n > 1 for n in cases.values()) >= len(cases):
-        advice = "say which is the patient, as {patient}/{case} or {kind}/{patient}"
-        both = f"{folders[0]} and {folders[1]}"
-        return f"the folders inside the sites, such as {both}, hold files of the same names; {advice}"
+        return (
+            f"the folders inside the sites, such as {folders[0]} and {folders[1]}, hold files of the same names; say "
+            "which is the patient, as {patient}/{case} or {kind}/{patient}"
+        )
     return ""
 
 

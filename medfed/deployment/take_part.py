@@ -48,7 +48,7 @@ def run_site(args: argparse.Namespace) -> int:
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """Print the report of `medfed.data check`; raise UserError if it has a problem."""
     progress = None if quiet else progress_bar("checking the data")
-    report = check_dataset(dataset, dataset.allow_duplicates, progress, others_take_part=True)
+    report = check_dataset(dataset, progress, others_take_part=True)
     print(to_text(report))
     if report.problems:
         raise UserError(

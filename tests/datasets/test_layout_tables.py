@@ -193,8 +193,8 @@ a single site: /{images,masks}/{a,b}.png
 one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json
 one site with its files: /{a,b}.png /{a,b}_mask.png
 a single site by its files: /Input/{a,b}.png /Truth/{a,b}_mask.png
-patients in the names: /{p1,p2}_{1,2,3,4,5}{,_mask}.png -> may be patients
-one image of each site in the names: /{anna,bert}_1{,_mask}.png -> may be sites
+patients in the names: /{p1,p2}_{1,2,3,4,5}{,_mask}.png -> may be sites or patients
+one image of each site in the names: /{anna,bert}_1{,_mask}.png -> may be sites or patients
 a folder too high: /all/{n,s}/{images,masks}/{a,b}.png -> give the folder that contains the sites
 sites far below: /data/train/{n,s}/{1,2}{,_mask}.png
 sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii

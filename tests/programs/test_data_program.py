@@ -74,7 +74,7 @@ def test_a_config_is_checked_by_its_data_block_and_duplicates_can_be_allowed(roo
     assert "set data.image_channels: 3" in capsys.readouterr().out
     (root / "south" / "images" / "a.png").write_bytes((root / "north" / "images" / "a.png").read_bytes())
     assert main(["check", str(root), "--quiet"]) == 2
-    assert main(["check", str(root), "--quiet", "--allow-duplicates"]) == 0
+    assert main(["check", str(root), "--quiet", "--set=data.allow_duplicates=true"]) == 0
 
 
 def test_a_setting_is_tried_without_a_config(root, capsys):
