@@ -222,7 +222,7 @@ def _existing(root: Path, listed: str) -> Path | None:
     name = os.path.normpath(listed.replace("\\", "/"))
     for path in (root / name, root / normalize("NFC", name), root / normalize("NFD", name)):
         with suppress(OSError):  # such as a name of more than 255 bytes
-            if path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path)):
+            if path.is_file() or (path.is_dir() and dicom_files.files_of_kind(path, "image")):
                 return path
     return None
 

@@ -48,11 +48,6 @@ def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -
     return [path for path in all_files(folder, ignored_names) if kind_of(path) == kind]
 
 
-def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
-    """Return whether a folder, or a folder inside it, holds a DICOM image."""
-    return any(kind_of(path) == "image" for path in all_files(folder, ignored_names))
-
-
 def all_files(folder: Path, ignored_names: Sequence[str] = (), depth: int = MAX_DICOM_DEPTH) -> Iterator[Path]:
     """Yield the files in a folder, in the order of their names, and then those of each folder inside it."""
     paths = [path for path in sorted(folder.iterdir()) if not is_ignored(path.name, ignored_names)]

@@ -57,12 +57,7 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -
     It is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. With `two_colours`, a
     mask of two colours, one of them black, has the values 0 and 255; other colours are refused.
     """
-    image = _open(path, notices, is_mask=True)
-    pixels = np.asarray(image)
-    if image.mode in ("LA", "PA", "RGBA"):
-        _check_alpha(path, image)
-        notices.append("alpha channel of a mask dropped")
-        pixels = pixels[..., :-1]
+    pixels = np.asarray(_open_mask(path, notices))
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., 0]
     if pixels.ndim == 3:
@@ -84,24 +79,25 @@ def read_colours(path: Path, notices: list[str]) -> np.ndarray:
 
     A palette is converted to the colours that it shows. A Problem if the mask has its shape in the alpha channel.
     """
-    image = _open(path, notices, is_mask=True)
+    image = _open_mask(path, notices)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
-    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-        if image.mode in ("LA", "PA", "RGBA"):
-            _check_alpha(path, image)
-        notices.append("alpha channel of a mask dropped")
-        image.info.pop("transparency", None)
-    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+    return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
 
 
-def _check_alpha(path: Path, image: Image.Image) -> None:
-    """Raise a Problem if a mask has a single colour, and its shape in the alpha channel."""
+def _open_mask(path: Path, notices: list[str]) -> Image.Image:
+    """Decode a mask and drop its alpha channel; a Problem if only that channel shows anything."""
+    image = _open(path, notices, is_mask=True)
+    image.info.pop("transparency", None)
+    if image.mode not in ("LA", "PA", "RGBA"):
+        return image
     *are_constant, is_alpha_constant = (len(set(channel.getextrema())) == 1 for channel in image.split())
     if all(are_constant) and not is_alpha_constant:
         found = "the shape of the mask is in the alpha channel, which is not read; expected it as grey values"
         cure = "save that channel as a grey PNG, with Pillow: Image.open(FILE).getchannel('A').save(FILE)"
         raise Problem("mask in the alpha channel", path, found, cure)
+    notices.append("alpha channel of a mask dropped")
+    return image.convert(image.mode[:-1])
 
 
 def stored_size(path: Path) -> tuple[int, int]:
