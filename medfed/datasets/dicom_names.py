@@ -12,7 +12,9 @@ import hmac
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from medfed.core.errors import Problem
@@ -32,17 +34,12 @@ def hide_names(case: Case, salt: bytes) -> Case:
     Before, the case is named by its folder, and `patient` is PatientID, or the folder if PatientID is empty.
     """
     patient = patient_key(salt, case.patient)
-    return replace(case, name=case_key(salt, patient, case.name), patient=patient)
+    return replace(case, name=f"{patient}_{_digits(salt, 'case', case.name)[:N_CASE_DIGITS]}", patient=patient)
 
 
 def patient_key(salt: bytes, patient: str) -> str:
     """Return the name of a patient: `p` and 12 hexadecimal digits of a keyed hash of PatientID."""
     return f"p{_digits(salt, 'patient', patient)[:N_PATIENT_DIGITS]}"
-
-
-def case_key(salt: bytes, patient: str, folder: str) -> str:
-    """Return the name of a case: the patient's key and 6 digits of the keyed hash of the case's folder in the site."""
-    return f"{patient}_{_digits(salt, 'case', folder)[:N_CASE_DIGITS]}"
 
 
 def read_salt(path: Path) -> bytes:
@@ -51,13 +48,13 @@ def read_salt(path: Path) -> bytes:
     Several processes may do this at the same time; all return the same secret.
     """
     try:
-        _create_if_missing(path)
-        salt = read_bounded(path, MAX_SALT_BYTES)
+        if not path.exists():
+            with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(secrets.token_bytes(N_SALT_BYTES))
         for _ in range(20):
-            if len(salt) >= N_SALT_BYTES:
+            if len(salt := read_bounded(path, MAX_SALT_BYTES)) >= N_SALT_BYTES:
                 break
             time.sleep(0.05)  # another process has created the file and is about to write it
-            salt = read_bounded(path, MAX_SALT_BYTES)
     except OSError as error:
         found = f"cannot create or read the file with the secret that hides patients' identifiers ({error.strerror})"
         cure = "make the folder writable, or set data.dicom_salt to a path where the file may lie"
@@ -67,18 +64,6 @@ def read_salt(path: Path) -> bytes:
         cure = "restore the file, or delete it to give all patients new names"
         raise Problem("short secret for DICOM names", path, found, cure)
     return salt
-
-
-def _create_if_missing(path: Path) -> None:
-    """Write a random secret to a new file that only its owner can read; keep a file that exists."""
-    if path.exists():
-        return
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another process was faster
-        return
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secrets.token_bytes(N_SALT_BYTES))
 
 
 def _digits(salt: bytes, purpose: str, text: str) -> str:

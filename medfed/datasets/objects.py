@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from medfed.core.bounds import ImageSize
 from medfed.datasets.base import Dataset, Standardise
@@ -22,7 +21,7 @@ class _Objects(Dataset):
     image_size: ImageSize = 224
     standardise: Standardise = "imagenet"
 
-    image_patterns: ClassVar[tuple[str, ...]] = ("{site}/{class}/{case}.*",)
+    image_patterns = ("{site}/{class}/{case}.*",)
     channels = 3
     intensity_range = (0.0, 255.0)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from monai.data import MetaTensor
 
@@ -54,7 +53,7 @@ class Camelyon17(Dataset):
     splits: Literal["patient", "slide", "published"] = "patient"
     max_per_site: NonNegativeInt = 0
 
-    card: ClassVar[Card] = Card(
+    card = Card(
         title="Camelyon17-WILDS, five hospitals",
         description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "
         "patients; 50 slides of five Dutch hospitals, ten each. The class says whether the central 32 x 32 pixels "
@@ -69,7 +68,7 @@ class Camelyon17(Dataset):
         layout="ROOT/camelyon17_v1.0/metadata.csv with ROOT/camelyon17_v1.0/patches/patient_PPP_node_N/"
         "patch_patient_PPP_node_N_x_X_y_Y.png (or ROOT is camelyon17_v1.0 itself)",
     )
-    published_counts: ClassVar[Mapping[str, int]] = {
+    published_counts = {
         "hospital_1": 59436,
         "hospital_2": 34904,
         "hospital_3": 85054,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from medfed.datasets.card import Card
 from medfed.datasets.objects import _Objects
@@ -18,10 +17,10 @@ class DigitsDG(_Objects):
     site is tested on both parts. `python -m medfed.keys digits_dg` explains the fields.
     """
 
-    published_counts: ClassVar[Mapping[str, int]] = {"mnist": 6000, "mnist_m": 6000, "svhn": 6000, "syn": 6000}
-    published_n_classes: ClassVar[int] = 10
-    image_patterns: ClassVar[tuple[str, ...]] = ("{site}/{part:train|val}/{class}/{case}.*",)
-    card: ClassVar[Card] = Card(
+    published_counts = {"mnist": 6000, "mnist_m": 6000, "svhn": 6000, "syn": 6000}
+    published_n_classes = 10
+    image_patterns = ("{site}/{part:train|val}/{class}/{case}.*",)
+    card = Card(
         title="Digits-DG, four collections of digits",
         description="24,000 images (32 x 32 pixels) of the digits 0 to 9, 600 of each digit from each of MNIST "
         "(written by hand), MNIST-M (the digits of MNIST blended with photographs), SVHN (house numbers) and SYN "

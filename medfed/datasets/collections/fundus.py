@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from monai.data import MetaTensor
@@ -43,7 +43,7 @@ class Fundus(Dataset):
 
     published_split: bool = False
 
-    card: ClassVar[Card] = Card(
+    card = Card(
         title="Optic disc and cup, four cameras",
         description="Colour fundus photographs cut to 800 x 800 pixels around the optic disc, with masks of disc and "
         "cup: DRISHTI-GS 101, RIM-ONE r3 159, REFUGE training (Zeiss Visucam 500) 400, REFUGE validation (Canon CR-2) "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from medfed.datasets.card import Card
 from medfed.datasets.objects import _Objects
@@ -17,14 +15,9 @@ class OfficeHome(_Objects):
     `python -m medfed.keys officehome` explains the fields.
     """
 
-    published_counts: ClassVar[Mapping[str, int]] = {
-        "Art": 2427,
-        "Clipart": 4365,
-        "Product": 4439,
-        "Real World": 4357,
-    }
-    published_n_classes: ClassVar[int] = 65
-    card: ClassVar[Card] = Card(
+    published_counts = {"Art": 2427, "Clipart": 4365, "Product": 4439, "Real World": 4357}
+    published_n_classes = 65
+    card = Card(
         title="Office-Home, four domains",
         description="15,588 images of 65 classes of objects in offices and homes, in four domains: art, clip art, "
         "product images without background, and photographs.",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import read_text
@@ -32,14 +30,9 @@ class PACS(_Objects):
 
     lists: str | None = None
 
-    published_counts: ClassVar[Mapping[str, int]] = {
-        "art_painting": 2048,
-        "cartoon": 2344,
-        "photo": 1670,
-        "sketch": 3929,
-    }
-    published_n_classes: ClassVar[int] = 7
-    card: ClassVar[Card] = Card(
+    published_counts = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
+    published_n_classes = 7
+    card = Card(
         title="PACS, four domains",
         description="9,991 images (227 x 227 pixels) of seven classes (dog, elephant, giraffe, guitar, horse, house, "
         "person) in four domains: photographs, art paintings, cartoons and sketches.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from monai.data import MetaTensor
 
@@ -28,7 +27,7 @@ LABELS = {0: (), 1: ("prostate",), 2: ("prostate",)}  # RUNMC and BMC mark two z
 class Prostate(Dataset):
     """T2-weighted prostate MRI with masks of the whole gland; the fields are explained at `Dataset`."""
 
-    card: ClassVar[Card] = Card(
+    card = Card(
         title="Prostate MRI, six hospitals",
         description="T2-weighted axial MRI of 116 patients from six hospitals, resized to 384 x 384 pixels in the "
         "slice plane, with masks of the whole gland: RUNMC 30, BMC 30, I2CVB 19, UCL 13, BIDMC 12, HK 12.",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from medfed.datasets.card import Card
 from medfed.datasets.objects import _Objects
@@ -17,14 +15,9 @@ class VLCS(_Objects):
     `python -m medfed.keys vlcs` explains the fields.
     """
 
-    published_counts: ClassVar[Mapping[str, int]] = {
-        "Caltech101": 1415,
-        "LabelMe": 2656,
-        "SUN09": 3282,
-        "VOC2007": 3376,
-    }
-    published_n_classes: ClassVar[int] = 5
-    card: ClassVar[Card] = Card(
+    published_counts = {"Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376}
+    published_n_classes = 5
+    card = Card(
         title="VLCS, four collections of photographs",
         description="10,729 images of five classes (bird, car, chair, dog, person) from Caltech101, LabelMe, SUN09 and "
         "PASCAL VOC 2007.",
