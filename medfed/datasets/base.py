@@ -261,7 +261,7 @@ class Dataset:
             contents.problems[place].append(outside_problem(files.root / path, files.root))
         left = [path for path in files.images if path not in seen]
         left += [path for path in files.slices if not seen.intersection(parents(path))]
-        contents.unread = describe_unread(files.root, left, "no pattern matches them")
+        contents.unread = describe_unread(files.root, left)
         return contents
 
     def site_name(self, folder: str) -> str | None:
@@ -403,7 +403,7 @@ class Dataset:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def describe_unread(root: Path, paths: Iterable[str], reason: str) -> list[Problem]:
+def describe_unread(root: Path, paths: Iterable[str]) -> list[Problem]:
     """Return a problem for each folder directly in `root` with files that are not read, with an example."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -412,7 +412,7 @@ def describe_unread(root: Path, paths: Iterable[str], reason: str) -> list[Probl
         Problem(
             "folder with files that are not read",
             printable_path(root / folder),
-            f"not read, because {reason}: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
+            f"not read, because no pattern matches them: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
             f"{ascii(inside[0])[1:-1]}",
             "",
         )

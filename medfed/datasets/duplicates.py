@@ -33,28 +33,20 @@ def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | No
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
         try:
-            by_size[_n_bytes(case.image)].append(case)
+            is_series, voxels = case.image.is_dir(), mha_nrrd.data_file(case.image)
+            by_size[dicom.folder_size(case.image) if is_series else voxels.stat().st_size].append(case)
         except (OSError, UserError):  # reading the file will report the problem
             continue
     by_sha256: dict[str, list[Case]] = defaultdict(list)
     for group in by_size.values():
         for case in group if len(group) > 1 else ():
             by_sha256[(known_sha256 or {}).get(case.image) or file_sha256(case.image)].append(case)
-    copies = {sha256: same for sha256, same in by_sha256.items() if len(same) > 1}
-    in_sites = {sha256: len({case.site for case in same}) for sha256, same in copies.items()}
-    return [
-        Problem(
-            "image in several sites" if in_sites[sha256] > 1 else "image that exists more than once",
-            " and ".join(str(case.image) for case in copies[sha256]),
-            "these files are the same image"
-            + (", so that an unseen site may have an image that was trained on" if in_sites[sha256] > 1 else "")
-            + f" (SHA-256 {sha256[:12]}); expected every image once",
-            "remove all but one, or set data.allow_duplicates: true",
-        )
-        for sha256 in sorted(copies, key=lambda sha256: in_sites[sha256] == 1)
-    ]
-
-
-def _n_bytes(path: Path) -> int:
-    """Return the size of the file that contains the voxels of an image, or of all slices of a DICOM series."""
-    return dicom.folder_size(path) if path.is_dir() else mha_nrrd.data_file(path).stat().st_size
+    problems = []
+    for same in (same for same in by_sha256.values() if len(same) > 1):
+        is_shared = len({case.site for case in same}) > 1
+        kind = "image in several sites" if is_shared else "image that exists more than once"
+        effect = ", so that an unseen site may have an image that was trained on" if is_shared else ""
+        found = f"these files are the same image{effect}; expected every image once"
+        cure = "remove all but one, or set data.allow_duplicates: true"
+        problems.append(Problem(kind, " and ".join(str(case.image) for case in same), found, cure))
+    return sorted(problems, key=lambda problem: problem.kind != "image in several sites")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 from medfed.core.errors import Problem
@@ -144,29 +145,28 @@ def _lacks_common_field(layout: Layout, images: Sequence[_Hit], result: Pairs) -
 
 def _join_masks(layout: Layout, images: Sequence[_Hit], masks: Sequence[Sequence[_Hit]], result: Pairs) -> None:
     """Add the pairs of images and masks; `masks` are those of each pattern of the layout."""
-    shared: dict[tuple[Pattern, int], list[str]] = {}
-    by_key: dict[tuple[Pattern, int, tuple[str, ...]], list[_Hit]] = defaultdict(list)
-    for image_pattern in layout.images:
-        for number, (_, pattern) in enumerate(layout.masks):
-            names = shared[image_pattern, number] = [name for name in image_pattern.fields if name in pattern.fields]
-            for mask in masks[number]:
-                by_key[image_pattern, number, mask.key(names)].append(mask)
-    found_of: list[list[tuple[int, _Hit]]] = []  # of each image, its masks with the numbers of their patterns
-    images_of: dict[str, list[str]] = {}  # of each mask
+    masks_of: dict[str, list[tuple[int, _Hit]]] = defaultdict(list)  # of each image, with the numbers of their patterns
+    images_of: dict[str, dict[str, None]] = defaultdict(dict)  # of each mask, in order
     used = set[tuple[str, int]]()  # sites, with the patterns of masks that at least one of their images has
+    for image_pattern, (number, (_, pattern)) in product(layout.images, enumerate(layout.masks)):
+        names = [name for name in image_pattern.fields if name in pattern.fields]
+        by_key: dict[tuple[str, ...], list[_Hit]] = defaultdict(list)
+        for mask in masks[number]:
+            by_key[mask.key(names)].append(mask)
+        for image in (image for image in images if image.pattern == image_pattern):
+            for mask in by_key.get(image.key(names), ()):
+                masks_of[image.path].append((number, mask))
+                images_of[mask.path][image.path] = None
+                used.add((image.fields["site"], number))
+    patterns_of: dict[str, list[int]] = defaultdict(list)  # of each structure
+    for number, (structure, _) in enumerate(layout.masks):
+        patterns_of[structure].append(number)
     for image in images:
-        keys = [(image.pattern, number, image.key(shared[image.pattern, number])) for number in range(len(masks))]
-        found = [(key[1], mask) for key in keys for mask in by_key.get(key, ())]
-        for path in dict.fromkeys(mask.path for _, mask in found):
-            images_of.setdefault(path, []).append(image.path)
-        used |= {(image.fields["site"], number) for number, _ in found}
-        found_of.append(found)
-    for image, found in zip(images, found_of):
+        found = masks_of[image.path]
         numbers = {number for number, _ in found}
-        for structure in dict.fromkeys(structure for structure, _ in layout.masks):
-            of_structure = {number for number, (name, _) in enumerate(layout.masks) if name == structure}
-            missing = [n for n in sorted(of_structure - numbers) if (image.fields["site"], n) in used]
-            if not of_structure & numbers:
+        for structure, of_structure in patterns_of.items():
+            missing = [n for n in of_structure if n not in numbers and (image.fields["site"], n) in used]
+            if not numbers.intersection(of_structure):
                 text = f"this image has no mask{f' of {structure}' if structure else ''}"
                 result.add_problem(image, "image without a mask", text, "add the mask, or remove the image")
             elif missing:
@@ -178,12 +178,11 @@ def _join_masks(layout: Layout, images: Sequence[_Hit], masks: Sequence[Sequence
             by_structure = tuple((layout.masks[number][0], mask.path) for number, mask in found)
             result.pairs.append(Pair(image.path, image.fields, by_structure))
     for mask in (mask for hits in masks for mask in hits):
-        of = images_of.get(mask.path, [])
+        of = list(images_of[mask.path])
         if not of:
             cure = "add the image, or remove the mask"
             result.add_problem(mask, "mask without an image", "this mask has no image", cure)
         elif len(of) > 1:
-            others = f"{of[0]} and {of[1]}" + (f" and {len(of) - 2} more" if len(of) > 2 else "")
-            text = f"this mask belongs to {len(of)} images, {others}; expected one image"
+            text = f"this mask belongs to {len(of)} images, such as {of[0]} and {of[1]}; expected one image"
             result.add_problem(mask, "mask of several images", text, "say in data.image which of them is meant")
     result.problems = list(dict.fromkeys(result.problems))

@@ -85,7 +85,7 @@ def test_an_image_and_a_mask_belong_together_if_all_fields_of_both_are_equal(pat
         ("n/a.png n/a.jpg g/a", "n/{c}.* g/{c}", "n/a.png", "n/a.jpg"),
         ("n/a g/1/a g/2/a", "n/{c} g/*/{c}", "g/2/a", "g/1/a"),
         ("n/Bär n/BÄR g/bär", "n/{c} g/{c}", "n/Bär", "n/BÄR"),
-        ("n/a_1 n/a_2 g/a_1", "n/{c}_{n} g/{c}_1", "g/a_1", "2 images, n/a_1 and n/a_2"),
+        ("n/a_1 n/a_2 g/a_1", "n/{c}_{n} g/{c}_1", "g/a_1", "2 images, such as n/a_1 and n/a_2"),
         ("n/a n/b g/a g/b h/b", "n/{c} g/{c} h/{c}", "n/a", "no mask 'h/{c}', which other images"),
     ],
 )

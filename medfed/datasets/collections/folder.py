@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,19 +18,18 @@ from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
 from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import check_patients, dicom_names, nesting, table
-from medfed.datasets.base import Contents, Dataset, describe_unread
+from medfed.datasets.base import Contents, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Pair
 from medfed.datasets.part_names import is_part
-from medfed.datasets.patterns import compile_pattern, compile_patterns
+from medfed.datasets.patterns import Pattern, compile_pattern, compile_patterns
 from medfed.datasets.walk import walk
 from medfed.images import dicom, dicom_files, dicom_seg, pairs, reading, two_dimensional
 from medfed.images.file_names import check_table_inside, folded
 from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 
 IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
-PLACEHOLDER = "PATTERN"  # in the lines that `medfed.datasets.unusual` suggests
 SITE_KEYS = (
     "image",
     "mask",
@@ -148,28 +146,13 @@ class Folder(Dataset):
         super().__post_init__()
         if self.table is not None and (self.image is not None or self.mask is not None):
             raise ValueError("table replaces image and mask; remove them, or remove table")
-        for key, text in [
-            *(("image", text) for text in _texts(self.image)),
-            *(("mask", text) for text in _texts(self.mask)),
-        ]:
-            if text == PLACEHOLDER:
-                raise ValueError(f"{key}: {text} stands for a pattern; replace it by one as {{site}}/masks/{{case}}.*")
-            try:
-                fields = compile_pattern(text).fields
-            except ValueError as error:
-                raise ValueError(f"{key}: {error}") from None
-            if key == "image" and "site" not in fields and len(self.sites) != 1:
-                raise ValueError(
-                    f"image: '{text}' has no field {{site}}; expected one, such as {{site}}/{{case}}.*, or the name of "
-                    "the only site in sites"
-                )
-        _ = self._at_site  # checks the settings of each site
+        images = [pattern for layout in self._layouts for pattern in layout.images]
+        if len(self.sites) != 1 and (without := [one.text for one in self._layout.images if "site" not in one.fields]):
+            raise ValueError(f"image: '{without[0]}' has no field {{site}}; add it, or name the only site in sites")
         if self.classifies_by_pattern and self.mask is not None:
             raise ValueError("an image has a {class} or a mask; remove the field {class} from image, or remove mask")
-        if len({"class" in compile_pattern(text).fields for text in self._image_texts()}) > 1:
-            raise ValueError(
-                "image: some patterns have the field {class} and others have not; expected it in all or none"
-            )
+        if self.classifies_by_pattern and not all("class" in pattern.fields for pattern in images):
+            raise ValueError("image: only some patterns have the field {class}; expected it in all or none")
         names = tuple(map(folded, self.class_names))
         if len(set(names)) < len(names) or len(names) == 1:
             raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
@@ -184,12 +167,7 @@ class Folder(Dataset):
     @property
     def classifies_by_pattern(self) -> bool:
         """Whether the patterns of the images have the field `class`."""
-        return any("class" in compile_pattern(text).fields for text in self._image_texts())
-
-    def _image_texts(self) -> list[str]:
-        """Return the patterns of the images of all sites."""
-        own = [values["image"] for values in self.by_site.values() if values.get("image")]
-        return [text for value in (self.image or IMAGE, *own) for text in _texts(value)]
+        return any("class" in pattern.fields for layout in self._layouts for pattern in layout.images)
 
     def with_stored_channels(self) -> Folder:
         """Return this dataset with the image channels that a few 2-D files of each site need: 1 if all are grey."""
@@ -207,7 +185,12 @@ class Folder(Dataset):
     def structures(self) -> tuple[str, ...]:
         if self.classifies_by_pattern or (self.table is not None and self.contents.classes):
             return ()
-        return tuple(self.mask) if isinstance(self.mask, Mapping) else tuple(self.structure_names)
+        return self._names
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names of the structures by the settings."""
+        return tuple(self.mask if isinstance(self.mask, Mapping) else self.structure_names)
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
@@ -228,9 +211,8 @@ class Folder(Dataset):
             contents = self._scan_table(root, self.table)
         else:
             files = walk(root, self.ignored_names, self.follow_symlinks)
-            contents = self.scan_layouts(files, self._layouts())
-            starts_with_site = all(text.startswith("{site}/") for text in _texts(self.image or IMAGE))
-            if starts_with_site and not contents.problems[""]:
+            contents = self.scan_layouts(files, self._layouts)
+            if all(pattern.text.startswith("{site}/") for pattern in self._layout.images) and not contents.problems[""]:
                 self._refuse_folders_without_images(root, contents)
         if len(contents.classes) == 1:
             found = f"found only the class '{contents.classes[0]}'; expected at least two classes"
@@ -247,13 +229,9 @@ class Folder(Dataset):
         return contents
 
     def _root_warnings(self, contents: Contents) -> list[Problem]:
-        """Warn of sites that may be words or cases, and of names in `by_site` that no site has."""
+        """Warn of sites that may be cases, and of names in `by_site` that no site has."""
         unknown = [name for name in self.by_site if name not in contents.cases]
         warnings = [Problem("unknown site", "data.by_site", f"there is no site '{name}'", "") for name in unknown]
-        if self.table is None and not self.sites and any("{site:" in text for text in self._image_texts()):
-            named = ", ".join(sorted(contents.cases)[:8])
-            found = f"the sites are words in the names of the files: {named}"
-            warnings.append(Problem("sites by file names", self.root, found, "look whether they are hospitals"))
         n_cases = [len(cases) for cases in contents.cases.values()]
         if not (self.table or self.sites or contents.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
             found = f"each of the {len(n_cases)} sites has a single image"
@@ -261,13 +239,21 @@ class Folder(Dataset):
             warnings.append(Problem("sites with a single image", self.root, found, cure))
         return warnings
 
+    @cached_property
     def _layouts(self) -> list[Layout]:
-        """Return the general layout, and the layout of each site that has patterns of its own."""
-        own = {
-            site: at for site, at in self._at_site.items() if {"image", "mask", "ignored_names"} & {*self.by_site[site]}
-        }
-        general = _layout(self, self.sites[0] if len(self.sites) == 1 else "")
-        return [general, *(_layout(at, site) for site, at in own.items())]
+        """The general patterns, and those of each site that has its own."""
+        keys = {"image", "mask", "ignored_names"}
+        return [self._layout, *(at._layout for site, at in self._at_site.items() if keys & {*self.by_site[site]})]
+
+    @cached_property
+    def _layout(self) -> Layout:
+        """The patterns without those of single sites."""
+        images = _compiled("image", self.image or IMAGE)
+        mask: Patterns | Mapping[str, Patterns]
+        mask = ({} if "class" in images[0].fields else MASK) if self.mask is None else self.mask
+        by_structure = mask if isinstance(mask, Mapping) else {"": mask}
+        masks = tuple((name, one) for name, patterns in by_structure.items() for one in _compiled("mask", patterns))
+        return Layout(images, masks, self.sites[0] if len(self.sites) == 1 else "", self.ignored_names)
 
     def _scan_table(self, root: Path, text: str) -> Contents:
         """Return the cases that the table, or the table of each site, lists."""
@@ -294,10 +280,6 @@ class Folder(Dataset):
         guarded = None if self.follow_symlinks else root
         for path, of_table in rows.items():
             table.find_table_cases(path, of_table, contents.classes, contents, self.patient_in_name, guarded)
-        files = walk(root, self.ignored_names, follow_symlinks=True)
-        listed = {os.path.abspath(path) for cases in contents.cases.values() for case in cases for path in case.files}
-        left = [path for path in (*files.images, *files.slices) if not listed & _with_parents(root, path)]
-        contents.unread = describe_unread(root, left, "the table does not list them")
         return contents
 
     def class_names_of(self, classes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -377,10 +359,8 @@ class Folder(Dataset):
             image = reading.read_image(case.image, self.channels, notices, own.intensity_max)
         if own.intensity_max != self.intensity_max and not reading.is_2d_image_file(case.image):
             if self.intensity_max is None or own.intensity_max is None:
-                raise UserError(
-                    f"{case.image}: data.by_site.{case.site}.intensity_max is set for volumes, but data.intensity_max "
-                    "is not; expected the white of all sites; set data.intensity_max too"
-                )
+                found = f"data.by_site.{case.site}.intensity_max is set for volumes, but data.intensity_max is not"
+                raise Problem("intensity_max of a single site", case.image, found, "set data.intensity_max too")
             image = cast(MetaTensor, image * (self.intensity_max / own.intensity_max))
         return image
 
@@ -442,15 +422,13 @@ class Folder(Dataset):
                 at_site[site] = replace(self, by_site={}, sites=(site,), **values)
             except ValueError as error:
                 raise ValueError(f"by_site.{site}: {error}") from None
-            own = at_site[site].mask
-            names = tuple(own) if isinstance(own, Mapping) else self.structure_names
-            if names != (tuple(self.mask) if isinstance(self.mask, Mapping) else self.structure_names):
+            if at_site[site]._names != self._names:
                 raise ValueError(f"by_site.{site}.mask must name the same structures as mask")
         return at_site
 
     def source_of(self, site: str) -> str:
         """Return the patterns of a site, such as "{site}/images/{case}.* with {site}/masks/{case}.*", or the table."""
-        return self.table or _layout(self._at(site), site).text
+        return self.table or self._at(site)._layout.text
 
     def _at(self, site: str) -> Folder:
         """Return this dataset with the settings of a site."""
@@ -484,48 +462,26 @@ class Folder(Dataset):
         return labels
 
     def _check_structures(self) -> None:
-        is_mapping = isinstance(self.mask, Mapping)
-        names = tuple(self.mask) if isinstance(self.mask, Mapping) else self.structure_names
+        names, values, is_mapping = self._names, self.mask_values, isinstance(self.mask, Mapping)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
-        if is_mapping and self.structure_names not in (("foreground",), names):
+        if tuple(self.structure_names) not in (("foreground",), names):
             raise ValueError(f"structure_names are those of mask, {list(names)}, got {list(self.structure_names)}")
-        unknown = set(self.mask_values) - set(names) if is_mapping else set(self.mask_values) ^ set(names)
-        if self.mask_values and (unknown or not all(self.mask_values.values())):
-            raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(self.mask_values)}")
-        if any(self.background_value in values for values in self.mask_values.values()):
-            raise ValueError(
-                f"background_value {self.background_value} also belongs to a structure in mask_values; change one of "
-                "them"
-            )
-        if self.mask_colours and (self.mask_values or self.mask_threshold is not None):
+        wrong = set(values) - set(names) if is_mapping else set(values) ^ set(names)
+        if values and (wrong or not all(values.values())):
+            raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(values)}")
+        if any(self.background_value in of_structure for of_structure in values.values()):
+            raise ValueError(f"background_value {self.background_value} also belongs to a structure in mask_values")
+        if self.mask_colours and (values or self.mask_threshold is not None):
             raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
         if self.mask_colours:
             structures_by_colour(self.mask_colours, names, self.background_value)
-        if self.mask_threshold is not None and (self.mask_values or (len(names) > 1 and not is_mapping)):
+        if self.mask_threshold is not None and (values or (len(names) > 1 and not is_mapping)):
             raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")
 
 
-def _with_parents(root: Path, path: str) -> set[str]:
-    """Return the absolute path of a file, and of the folders that it lies in, below a folder."""
-    parts = path.split("/")
-    return {os.path.abspath(root / "/".join(parts[:end])) for end in range(1, len(parts) + 1)}
-
-
-def _texts(value: Patterns | Mapping[str, Patterns] | None) -> tuple[str, ...]:
-    """Return all patterns in the setting `image` or `mask`."""
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return tuple(text for patterns in value.values() for text in _texts(patterns))
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _layout(dataset: Folder, site: str = "") -> Layout:
-    """Return the patterns of a dataset, or of one of its sites."""
-    mask = dataset.mask
-    if mask is None and not dataset.classifies_by_pattern:
-        mask = MASK
-    by_structure = mask if isinstance(mask, Mapping) else {"": mask}
-    masks = [(name, pattern) for name, texts in by_structure.items() for pattern in compile_patterns(_texts(texts))]
-    return Layout(compile_patterns(_texts(dataset.image or IMAGE)), tuple(masks), site, dataset.ignored_names)
+def _compiled(key: str, texts: Patterns) -> tuple[Pattern, ...]:
+    try:
+        return compile_patterns((texts,) if isinstance(texts, str) else texts)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
