@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean, median
 
 from medfed.core.errors import UserError
@@ -99,25 +100,37 @@ def take_fingerprint(
     training = {
         site: split(cases, seed, dataset.validation_ratio, dataset.test_ratio).train for site, cases in found.items()
     }
-    chosen = [case for cases in training.values() for case in _first(cases, seed)]
+    first = [case for cases in training.values() for case in _first(cases, seed)]
+    already = set(first)
+    rest = [case for cases in training.values() for case in cases if case not in already]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in found}
     notices: dict[str, list[str]] = {site: [] for site in found}
-    for case in progress(chosen) if progress else chosen:
+    shown = set[int]()
+    for number, case in enumerate(chain(progress(first) if progress else first, rest)):
+        if number >= len(first) and len(shown) == len(dataset.structures):
+            break
         facts[case.site].append(_read(dataset, case, notices[case.site]))
+        shown |= {index for index, structure in enumerate(facts[case.site][-1].structures) if structure.cover}
     for site, of_site in facts.items():
         if problem := lost_problem(site, notices[site].count(LOST), len(of_site)):
             raise problem
-    _read_until_shown(dataset, [case for cases in training.values() for case in cases], set(chosen), facts)
+    if missing := [name for index, name in enumerate(dataset.structures) if index not in shown]:
+        raise UserError(
+            f"{dataset.root}: no mask that is used for training shows {' or '.join(missing)} (sites that train: "
+            f"{', '.join(facts)}); expected every structure in at least one of these masks; run python -m medfed.data "
+            "check, and correct the masks, the data settings that read them, or the choice of the unseen site"
+        )
     every = [case_facts for of_site in facts.values() for case_facts in of_site]
     height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
     spacings = [case_facts.spacing_mm for case_facts in every if case_facts.spacing_mm is not None]
+    along = [float(median(values)) for values in zip(*spacings)]
     low, _, high = (float(median(values)) for values in zip(*(case_facts.percentiles for case_facts in every)))
     return Fingerprint(
         tuple(_of_site(site, cases, len(training[site]), facts[site]) for site, cases in found.items()),
         height,
         width,
         depth,
-        (_median_of(spacings, 0), _median_of(spacings, 1), _median_of(spacings, 2)) if spacings else None,
+        (along[0], along[1], along[2]) if spacings else None,
         dataset.channels,
         (low, high),
         tuple(_structure(name, index, every) for index, name in enumerate(dataset.structures)),
@@ -148,38 +161,8 @@ def _read(dataset: Dataset, case: Case, notices: list[str]) -> CaseFacts:
     return measure_case(case, volume.image, volume.mask)
 
 
-def _read_until_shown(
-    dataset: Dataset, training: Sequence[Case], chosen: Collection[Case], facts: Mapping[str, list[CaseFacts]]
-) -> None:
-    """Read further training cases, and add their facts, until the masks that were read show every structure."""
-    n_structures = len(dataset.structures)
-    shown = {index for of_site in facts.values() for case_facts in of_site for index in _shown(case_facts)}
-    for case in training:
-        if len(shown) == n_structures:
-            return
-        if case not in chosen:
-            facts[case.site].append(_read(dataset, case, []))
-            shown |= _shown(facts[case.site][-1])
-    if len(shown) < n_structures:
-        missing = [name for index, name in enumerate(dataset.structures) if index not in shown]
-        raise UserError(
-            f"{dataset.root}: no mask that is used for training shows {' or '.join(missing)} (sites that train: "
-            f"{', '.join(facts)}); expected every structure in at least one of these masks; run python -m medfed.data "
-            "check, and correct the masks, the data settings that read them, or the choice of the unseen site"
-        )
-
-
-def _shown(facts: CaseFacts) -> set[int]:
-    """Places of the structures that the mask of a case shows."""
-    return {index for index, structure in enumerate(facts.structures) if structure.cover}
-
-
 def _structure(name: str, index: int, facts: Sequence[CaseFacts]) -> Structure:
     """The mean share of the image that a structure covers, and its median width."""
     foreground = [value for case_facts in facts for value in case_facts.structures[index].slice_covers]
     widths = [value for case_facts in facts for value in case_facts.structures[index].slice_widths]
     return Structure(name, fmean(foreground), median(widths))
-
-
-def _median_of(spacings: Sequence[tuple[float, ...]], axis: int) -> float:
-    return float(median(spacing[axis] for spacing in spacings))
