@@ -121,15 +121,12 @@ def _collect(problems: list[Problem], path: Path) -> Iterator[None]:
 
 def _count_warnings(dataset: Dataset, cases_at: Mapping[str, Sequence[Case]]) -> list[Problem]:
     """Return a warning for every site whose number of cases differs from the published one."""
-    if dataset.is_phantom:
-        return []
-    sites = {site: n for site, n in dataset.published_counts.items() if not dataset.sites or site in dataset.sites}
-    found = {site: len(cases_at.get(site, ())) for site in sites}
-    text = "found {} cases, but the published collection has {}"
+    published = {} if dataset.is_phantom else dataset.published_counts
+    found = {site: len(cases_at.get(site, ())) for site in dataset.sites or published}
     return [
-        Problem("other number of cases than published", site, text.format(found[site], n), "")
-        for site, n in sites.items()
-        if found[site] != n
+        Problem("other number of cases than published", site, f"found {found[site]} cases, but {n} are published", "")
+        for site, n in published.items()
+        if site in found and found[site] != n
     ]
 
 

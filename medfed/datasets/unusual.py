@@ -50,8 +50,8 @@ def describe_tried(files: Files, tried: Sequence[Tried], sites: Sequence[str]) -
             site, problem = problems[0]
             without_it = {f"by_site.{site}.ignored_names": f"[{problem.place.rpartition('/')[2]}]"}
             return [
-                f"{files.root / problem.place}: {problem.found}; {len(problems)} such files do not fit "
-                f"{one.layout.text}, which pairs all others; correct them, or leave this one out with",
+                f"{files.root / problem.place}: {problem.found}; {one.layout.text} fits all but {len(problems)} of the "
+                "files; correct this one, or leave it out with",
                 f"  {_flags(as_settings(one.layout) | without_it)}",
             ]
     return _table(files, tried)

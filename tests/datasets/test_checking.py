@@ -93,11 +93,11 @@ def test_unusual_cases_are_counted_per_site(data):
 
 def test_numbers_of_cases_are_compared_with_the_published_ones(data):
     assert list(map(str, check_dataset(data).warnings)) == [
-        "UCL: found 3 cases, but the published collection has 13",
-        "HK: found 3 cases, but the published collection has 12",
+        "UCL: found 3 cases, but 13 are published",
+        "HK: found 3 cases, but 12 are published",
     ]
     all_sites = check_dataset(Prostate(root=data.root))
-    assert "BIDMC: found 0 cases, but the published collection has 12" in map(str, all_sites.warnings)
+    assert "BIDMC: found 0 cases, but 12 are published" in map(str, all_sites.warnings)
     (Path(data.root) / "PHANTOM.json").write_text("{}")
     assert check_dataset(data).warnings == () and check_dataset(data).is_phantom
 

@@ -151,7 +151,7 @@ def test_the_check_of_digits_dg_reads_all_images_and_names_what_is_missing(digit
     ]
     (digits_root / "mnist" / "val").rename(digits_root / "mnist" / "test")
     warnings = list(map(str, check_dataset(DigitsDG(root=str(digits_root))).warnings))
-    assert "mnist: found 20 cases, but the published collection has 6000" in warnings
+    assert "mnist: found 20 cases, but 6000 are published" in warnings
     assert any(text.startswith(f"{digits_root}/mnist: not read") and "mnist/test/" in text for text in warnings)
 
 
