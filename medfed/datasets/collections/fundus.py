@@ -77,14 +77,9 @@ class Fundus(Dataset):
         contents = super().scan()
         for site, cases in contents.cases.items():
             if self.published_split and any(not case.part for case in cases):
-                contents.problems[site].append(
-                    Problem(
-                        "no published split",
-                        self.root,
-                        f"the folders train and test of the published split are missing at the site {site}",
-                        "add them, or set data.published_split: false",
-                    )
-                )
+                found = f"the folders train and test of the published split are missing at the site {site}"
+                cure = "add them, or set data.published_split: false"
+                contents.problems[site].append(Problem("no published split", self.root, found, cure))
         return contents
 
     def case_name(self, site: str, values: Mapping[str, str]) -> str:

@@ -56,19 +56,13 @@ class PACS(_Objects):
             if self.sites and site not in self.sites:
                 continue
             parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
-            names = {case: case.image.relative_to(root).as_posix() for case in cases}
-            contents.problems[site].extend(
-                Problem(
-                    "image in no list",
-                    case.image,
-                    f"this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
-                    f"{site}_train_kfold.txt or {site}_crossval_kfold.txt",
-                    "move the image, or set data.lists: null",
-                )
-                for case, name in names.items()
-                if name not in parts
-            )
-            contents.cases[site] = [replace(case, part=parts.get(name, "")) for case, name in names.items()]
+            for number, case in enumerate(cases):
+                name = case.image.relative_to(root).as_posix()
+                cases[number] = replace(case, part=parts.get(name, ""))
+                if name not in parts:
+                    found = f"this image is in no list of {self.lists}; expected a line '{name} NUMBER' in one of them"
+                    cure = "move the image, or set data.lists: null"
+                    contents.problems[site].append(Problem("image in no list", case.image, found, cure))
         return contents
 
 
