@@ -41,10 +41,7 @@ def colours_of(entry: ColourEntry) -> tuple[int, ...]:
         if len(entry) == 3 and all(isinstance(part, int) and 0 <= part <= 255 for part in entry):
             red, green, blue = map(int, entry)
             return (red << 16 | green << 8 | blue,)
-    raise ValueError(
-        f"mask_colours: {entry!r} is not a colour; expected a grey value from 0 to 255, a text such as '#ff0000', or "
-        "[red, green, blue]"
-    )
+    raise ValueError(f"mask_colours: {entry!r} is not a colour; expected 0 to 255, '#ff0000' or [red, green, blue]")
 
 
 def structures_by_colour(
@@ -57,18 +54,15 @@ def structures_by_colour(
     """
     if set(mask_colours) - {BACKGROUND} != set(structures) or BACKGROUND in structures:
         raise ValueError(
-            f"mask_colours must assign colours to each of {list(structures)} (structure_names), and may assign one to "
-            f"'{BACKGROUND}', got {list(mask_colours)}"
+            f"mask_colours must assign colours to each of {list(structures)}, and may to '{BACKGROUND}', got "
+            f"{list(mask_colours)}"
         )
     background = colours_of(mask_colours.get(BACKGROUND, background_value))
     by_colour: dict[int, tuple[str, ...]] = dict.fromkeys(background, ())
     for name in structures:
         for colour in colours_of(mask_colours[name]):
             if colour in background:
-                raise ValueError(
-                    f"mask_colours: the colour {name_of(colour)} of '{name}' is also the background; set "
-                    f"background_value, or name the colour of the background: {BACKGROUND}"
-                )
+                raise ValueError(f"mask_colours: the colour {name_of(colour)} of '{name}' is also the background")
             by_colour[colour] = (*by_colour.get(colour, ()), name)
     return by_colour
 

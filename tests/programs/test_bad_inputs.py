@@ -223,7 +223,7 @@ def test_a_grey_level_without_a_class_and_labels_stored_as_colours(eyes):
     colours = np.zeros((40, 40, 3), np.uint8)
     colours[:20], colours[20:30] = (255, 0, 0), (0, 255, 0)
     Image.fromarray(colours).save(path)
-    eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours; expected one number", "write")
+    eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours, such as #000000", "write")
 
 
 def test_a_file_that_is_not_a_png(eyes):
