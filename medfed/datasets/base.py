@@ -106,10 +106,8 @@ class Dataset:
     def __post_init__(self) -> None:
         bounds.check(self)
         if self.validation_ratio + self.test_ratio >= 1:
-            raise ValueError(
-                "validation_ratio and test_ratio must sum to less than 1, "
-                f"got {self.validation_ratio} and {self.test_ratio}"
-            )
+            sizes = f"{self.validation_ratio} and {self.test_ratio}"
+            raise ValueError(f"validation_ratio and test_ratio must sum to less than 1, got {sizes}")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
@@ -328,14 +326,11 @@ class Dataset:
         """Return the synthetic dataset ("phantom") that replaces this dataset if its images are missing.
 
         Its name in a config and its `root` end with `_phantom`; all other settings are the same. No image is created.
-        UserError if there is no phantom of this dataset.
         """
         name = f"{registry.name_of('datasets', type(self))}_phantom"
         if name not in registry.known_names("datasets"):
-            raise UserError(
-                f"data.if_missing: the dataset {type(self).__name__} has no phantom; set data.if_missing: error and "
-                "give the folder of your images in data.root"
-            )
+            cure = "set data.if_missing: error, and the folder of your images in data.root"
+            raise UserError(f"data.if_missing: the dataset {type(self).__name__} has no phantom; {cure}")
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
@@ -343,8 +338,6 @@ class Dataset:
         """Return this dataset, or create and return its phantom if `root` is missing and `if_missing` is "phantom".
 
         A phantom that exists with the same settings is used again. `progress` shows a progress bar of its cases.
-        UserError if `root` does not exist and `if_missing` is "error", if this dataset has no phantom, or if the
-        phantom's folder contains other files.
         """
         if Path(self.root).is_dir():
             return self
@@ -354,10 +347,7 @@ class Dataset:
         raise Problem("missing folder", "data.root", found, self._help())
 
     def site_names(self) -> list[str]:
-        """Return the sorted names of the sites in use: those in the field `sites`, or all in `root` if it is empty.
-
-        UserError if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
-        """
+        """Return the sorted names of the sites in use: those in the field `sites`, or all in `root` if it is empty."""
         names = sorted(self.contents.cases)
         if missing := [site for site in self.sites if site not in names]:
             if (folder := Path(self.root) / missing[0]).is_dir():

@@ -15,15 +15,11 @@ COLUMNS = ("site", "patient", "case", "image", "mask")
 def write_case_table(dataset: Dataset, path: Path) -> None:
     """Write a CSV file with a line for each case: site, patient, case, and the paths of image and masks.
 
-    For DICOM images, patient and case are keyed hashes, so that this file is what tells patients by their names: only
-    its owner can read it (mode 0600), and it is refused in a run folder, whose files are meant to be passed on. Several
-    masks of an image are separated by semicolons. UserError if the file exists.
+    The file tells which patients the keyed hashes of DICOM images mean: only its owner can read it (mode 0600), and it
+    is refused in a run folder, whose files are meant to be passed on. UserError if the file exists.
     """
     if any((folder / "environment.json").is_file() for folder in path.absolute().parents):
-        raise UserError(
-            f"{path}: lies in a run folder, whose files may leave the site; expected a place that stays at the site; "
-            "name another file"
-        )
+        raise UserError(f"{path}: lies in a run folder, whose files may leave the site; name a file elsewhere")
     rows = [
         [site, case.patient, case.name, case.image, ";".join(map(str, case.files[1:]))]
         for site in dataset.site_names()
@@ -31,9 +27,8 @@ def write_case_table(dataset: Dataset, path: Path) -> None:
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(
-            path, "x", encoding="utf-8", newline="", opener=lambda name, flags: os.open(name, flags, 0o600)
-        ) as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     except FileExistsError:
         raise UserError(f"{path}: exists already and is not overwritten; name another file, or delete it") from None

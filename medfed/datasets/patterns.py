@@ -84,9 +84,7 @@ def _parts(text: str) -> Iterator[tuple[str, str | None]]:
             end += 1
         name, colon, regex = text[start + 1 : end - 1].partition(":")
         if not _FIELD_NAME.fullmatch(name):
-            raise ValueError(
-                f"'{text}' has the field '{name}'; expected a name of lower-case letters, such as {{case}}"
-            )
+            raise ValueError(f"'{text}' has the field '{name}'; expected lower-case letters, such as {{case}}")
         if colon:
             check_regular_expression(f"the field '{name}' of the pattern '{text}'", regex)
         yield name, composed(regex) if colon else "[^/]+?"

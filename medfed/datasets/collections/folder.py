@@ -287,9 +287,8 @@ class Folder(Dataset):
         names = super().class_names_of(classes)
         known = set(map(folded, names))
         if missing := [name for name in self.class_names if folded(name) not in known]:
-            raise UserError(
-                f"{self.root}: no image of the class '{missing[0]}'. {registry.suggestion(missing[0], names)}"
-            )
+            suggestion = registry.suggestion(missing[0], names)
+            raise UserError(f"{self.root}: no image of the class '{missing[0]}'. {suggestion}")
         return self.class_names or names
 
     def patient_name(self, site: str, one: Pair) -> str:
@@ -309,12 +308,8 @@ class Folder(Dataset):
             return ""
         match = re.search(pattern, name)
         if not (match and match[1]):
-            raise Problem(
-                "name without a patient",
-                image,
-                f"data.patient_pattern '{pattern}' does not match the name '{name}'",
-                "correct the pattern or rename the file",
-            )
+            found = f"data.patient_pattern '{pattern}' does not match the name '{name}'"
+            raise Problem("name without a patient", image, found, "correct the pattern or rename the file")
         return match[1]
 
     def _refuse_folders_without_images(self, root: Path, contents: Contents) -> None:
@@ -323,10 +318,7 @@ class Folder(Dataset):
         for unread in list(contents.unread):
             folder = Path(unread.place).name
             if Path(unread.place) != root and folded(folder) not in used:
-                cure = (
-                    f"correct data.image, set data.by_site.{folder}.image, or leave the folder out with "
-                    f"data.ignored_names: [{folder}]"
-                )
+                cure = f"set data.by_site.{folder}.image, or data.ignored_names: [{folder}] to leave the folder out"
                 contents.unread.remove(unread)
                 contents.cases[folder] = []
                 contents.problems[folder] = [Problem("folder of which no file fits", unread.place, unread.found, cure)]
@@ -393,22 +385,24 @@ class Folder(Dataset):
             mask = read_coloured_mask(path, by_colour, names, notices)
             notices += nesting.nesting_notices(mask.as_tensor(), by_colour, names)
             return mask
-        is_single = len(names) == 1 and not values and self.background_value == 0
-        mask = reading.read_labels(path, notices, self.mask_threshold, is_single)
-        if values or len(names) > 1:
-            labels = self._labels(names)
+        is_single = len(names) == 1 and not values
+        mask = reading.read_labels(path, notices, self.mask_threshold, is_single and self.background_value == 0)
+        if not is_single:
+            labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
+            for index, name in enumerate(names, 1):
+                for value in values.get(name, (index,)):
+                    labels[value] = (*labels.get(value, ()), name)
             channels = reading.to_structures(path, mask, labels, names)
             notices += nesting.nesting_notices(channels.as_tensor(), labels, names)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
+            shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
+            found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
             soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
             exact = "assign the values to structures with data.mask_values"
-            raise UserError(
-                f"{path}: the mask has the values {reading.format_values(others)}, and the background value "
-                f"{self.background_value}; expected exactly one value in addition to the background value; "
-                f"{soft if len(others) > 8 or path.suffix.lower() in ('.jpg', '.jpeg') else exact}"
-            )
+            is_soft = len(others) > 8 or path.suffix.lower() in (".jpg", ".jpeg")
+            raise Problem("mask of several values", path, found, soft if is_soft else exact)
         return reading.to_structures(path, mask, {self.background_value: (), **dict.fromkeys(others, names)}, names)
 
     @cached_property
@@ -451,15 +445,6 @@ class Folder(Dataset):
         salt = dicom_names.read_salt(Path(self.dicom_salt) if self.dicom_salt else root / dicom_names.SALT_FILE)
         hidden = set(series)
         return [dicom_names.hide_names(case, salt) if case in hidden else case for case in cases]
-
-    def _labels(self, names: Sequence[str]) -> dict[int, tuple[str, ...]]:
-        """Return the structures that each mask value belongs to; none for the background."""
-        values = self.mask_values or {name: (index,) for index, name in enumerate(names, 1)}
-        labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
-        for name in names:
-            for value in values[name]:
-                labels[value] = (*labels.get(value, ()), name)
-        return labels
 
     def _check_structures(self) -> None:
         names, values, is_mapping = self._names, self.mask_values, isinstance(self.mask, Mapping)
