@@ -393,7 +393,7 @@ class Dataset:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def describe_unread(root: Path, paths: Iterable[str]) -> list[Problem]:
+def describe_unread(root: Path, paths: Iterable[str], reason: str = "no pattern matches them") -> list[Problem]:
     """Return a problem for each folder directly in `root` with files that are not read, with an example."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -402,7 +402,7 @@ def describe_unread(root: Path, paths: Iterable[str]) -> list[Problem]:
         Problem(
             "folder with files that are not read",
             printable_path(root / folder),
-            f"not read, because no pattern matches them: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
+            f"not read, because {reason}: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
             f"{ascii(inside[0])[1:-1]}",
             "",
         )

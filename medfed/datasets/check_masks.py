@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import torch
+from monai.data import MetaTensor
+
 from medfed.core.errors import Problem
 from medfed.datasets.check_report import CheckedSite
 from medfed.federation.survey import COVER
@@ -14,6 +17,16 @@ from medfed.images.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
 INVERTED = "masks that may be inverted"
+EQUAL = "the image equals its mask; correct data.image and data.mask"  # a notice
+MIN_EQUAL_CORRELATION = 0.99
+MAX_SAMPLED_VOXELS = 100_000  # that are compared
+
+
+def is_mask(image: MetaTensor, mask: MetaTensor) -> bool:
+    """Whether an image (C, H, W, D) shows only its mask (S, H, W, D), as if one file were taken for the other."""
+    step = max(1, image[0].numel() // MAX_SAMPLED_VOXELS)
+    pair = torch.stack([part.as_tensor().flatten(1)[:, ::step].double().sum(0) for part in (image, mask)])
+    return bool(torch.corrcoef(pair)[0, 1].abs() > MIN_EQUAL_CORRELATION)
 
 
 def lost_problem(site: str, n_lost: int, n_masks: int) -> Problem | None:

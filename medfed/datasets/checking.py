@@ -102,6 +102,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     if mask is not None:
         labels = tuple(mask.meta["label_values"])
         notices += [f"no {name} in the mask" for name, shown in zip(dataset.structures, mask) if not shown.any()]
+        notices += [check_masks.EQUAL] if check_masks.is_mask(image, mask) else []
     facts = measure_case(case, image, mask)
     sha256 = file_sha256(case.image)
     return CheckedCase(case.name, case.patient, facts, labels, tuple(notices), sha256), []

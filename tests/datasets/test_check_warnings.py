@@ -214,3 +214,11 @@ def test_a_mask_whose_shape_is_in_the_alpha_channel_is_refused(root, colour, set
     assert check(root, **settings).problems == ()
     Image.merge("RGBA", [*[shape] * 3, Image.new("L", shape.size, 255)]).save(path)
     assert check(root, **settings).problems == ()
+
+
+def test_an_image_that_equals_its_mask_is_named(root):
+    pixels = np.full((SIDE, SIDE), 20, np.uint8)
+    pixels[:16, :16] = 200
+    write(root, "south", "scan3", pixels + scan(9) % 4)
+    (warning,) = check(root).warnings
+    assert warning.place == "south" and "the image equals its mask" in warning.found and "is scan3" in warning.found

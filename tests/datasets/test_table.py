@@ -53,6 +53,11 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
     assert rows == ["1 p1 1m.png train", "2 p1 2m.png train", "3 p2 3m.png test"]
     assert [case.name for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
     assert dataset.load(dataset.cases("south")[0]).mask.sum() == 8
+    (root / "more").mkdir()
+    (root / "all" / "4.png").rename(root / "more" / "5.png")
+    text = ROWS.replace("south,p1,all/4.png,all/4m.png,\n", "")
+    (left,) = [unread for unread in table(root, text).contents.unread if "more" in unread.place]
+    assert "the table does not list them: 1 file, such as more/5.png" in left.found
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def jpeg(root: Path, colours: list, size: int, **settings) -> tuple[Folder, np.n
 
 @pytest.mark.parametrize(
     ("size", "colours"),
-    [(256, (BLACK, RED, BLUE)), (128, (WHITE, GREEN, BLACK)), (256, (WHITE, GREY, BLACK))],
+    [(64, (BLACK, RED, BLUE)), (128, (WHITE, GREEN, BLACK)), (256, (WHITE, GREY, BLACK))],
 )
 def test_in_a_jpeg_file_each_pixel_takes_the_nearest_colour(tmp_path, size, colours):
     meanings = dict(zip(("background", "rim", "cup"), (colours[0], colours[1], colours[2]), strict=True))

@@ -50,7 +50,7 @@ def test_a_config_that_is_not_a_text_file(user):
     user.refused_before_training("tiny.yaml: No such file or directory; expected a YAML file. Did you mean")
     user.config.mkdir()
     user.refused_before_training("tiny.yaml: Is a directory; expected a YAML file")
-    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "No such file", "Correct the path")
+    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "No such file", "has no YAML file")
 
 
 @pytest.mark.parametrize(

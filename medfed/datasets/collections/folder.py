@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,10 @@ from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
 from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import check_patients, dicom_names, nesting, table
-from medfed.datasets.base import Contents, Dataset
+from medfed.datasets.base import Contents, Dataset, describe_unread
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile
-from medfed.datasets.pairing import Layout, Pair
+from medfed.datasets.pairing import Layout, Pair, parents
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import Pattern, compile_pattern, compile_patterns
 from medfed.datasets.walk import walk
@@ -280,6 +281,14 @@ class Folder(Dataset):
         guarded = None if self.follow_symlinks else root
         for path, of_table in rows.items():
             table.find_table_cases(path, of_table, contents.classes, contents, self.patient_in_name, guarded)
+        files = walk(root, self.ignored_names, follow_symlinks=True)
+        listed = {os.path.abspath(path) for cases in contents.cases.values() for case in cases for path in case.files}
+        left = [
+            path
+            for path in (*files.images, *files.slices)
+            if listed.isdisjoint(os.path.abspath(root / part) for part in parents(path))
+        ]
+        contents.unread = describe_unread(root, left, "the table does not list them")
         return contents
 
     def class_names_of(self, classes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
