@@ -190,7 +190,7 @@ def machine_sentence(error: Exception) -> str | None:
         return OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno and (error.filename or error.errno in NO_SPACE):
         cure = (
-            "free some space and continue with --resume"
+            "free some space; a run goes on with --resume"
             if error.errno in NO_SPACE
             else "correct this, or choose another folder"
         )

@@ -181,7 +181,8 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"list: {describe_schema(schema['items'])}"
     if schema.get("type") == "object":
-        return f"block: {describe_schema(schema['additionalProperties'])}"
+        entries = schema.get("additionalProperties")
+        return f"block: {describe_schema(entries)}" if isinstance(entries, Mapping) else "block"
     return f"{WORDS.get(schema.get('type', ''), 'block of keys and values')} {_limits(schema)}".strip()
 
 

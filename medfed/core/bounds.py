@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from dataclasses import Field as DataclassField
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, WrapValidator
@@ -40,6 +40,7 @@ ImageSize = Annotated[int, Field(ge=1, le=4096)]  # side in pixels; one float32 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
 DEFAULT_PRESET = "medfed"
+_NO_VALUE = object()  # that no type accepts
 T = TypeVar("T")
 
 # Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused. Methods outside
@@ -98,12 +99,12 @@ def build_by_name(kind: str, block: object) -> Any:
     try:
         if key not in settings:
             raise UserError(f"missing; expected one of {', '.join(registry.known_names(kind))}")
-        name = str(settings.pop(key))
+        name = _text(settings.pop(key))
         cls = registry.resolve(kind, name)
         keys: tuple[str, ...] = (key,)
         if presets := getattr(cls, "presets", None):
             key = "preset"
-            keys, preset = (*keys, key), str(settings.pop(key, DEFAULT_PRESET))
+            keys, preset = (*keys, key), _text(settings.pop(key, DEFAULT_PRESET))
             if preset not in presets:
                 raise UserError(f"no preset '{preset}' of {name}. {registry.suggestion(preset, presets)}")
             settings = {**presets[preset], **settings}
@@ -111,6 +112,12 @@ def build_by_name(kind: str, block: object) -> Any:
         raise SettingsError([Mistake((key,), str(error))]) from error
     with registry.code_of(cls):
         return build(cls, settings, keys)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"expected text, got {describe_value(value)}")
+    return value
 
 
 def chosen_by_name(kind: str) -> WrapValidator:
@@ -180,7 +187,17 @@ def _validated(cls: type, validate: Callable[[Any], Any], given: Any, more_keys:
     try:
         values = validate(given)
     except ValidationError as error:
-        raise SettingsError(mistakes_of(error, given, lambda path: _known_keys(cls, path, more_keys))) from None
+
+        def errors_without(key: str) -> list[Any]:
+            try:
+                adapter(cls).validate_python({key: _NO_VALUE})
+            except ValidationError as other:
+                entries = [entry for entry in other.errors(include_url=False) if entry["loc"][:1] == (key,)]
+                return [entry for entry in entries if entry["type"] != "is_instance_of"]  # a block
+            return []
+
+        known_keys = partial(_known_keys, cls, more_keys=more_keys)
+        raise SettingsError(mistakes_of(error, given, known_keys, errors_without)) from None
     # pydantic takes 8.0 for the choice 8
     if casts := [name for name in values if type(values[name]) is int and isinstance(given[name], float)]:
         raise SettingsError(Mistake((name,), f"expected a whole number, got {given[name]}") for name in casts)

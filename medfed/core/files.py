@@ -34,6 +34,8 @@ def write_atomically(path: Path, *parts: bytes | str) -> None:
 
 def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
     """Write a temporary file, and return the function that renames it to `path`, so that several change together."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is a folder, a device or a pipe", str(path))
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.unlink(missing_ok=True)  # of a killed process; if it is a link, another file would be written through it
     with _removed_on_failure(unfinished), open(unfinished, "xb") as file:

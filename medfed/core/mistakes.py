@@ -28,8 +28,8 @@ EXPECTED = {  # by type of a pydantic error
     "greater_than_equal": "a number of at least {ge:.15g}",
     "less_than": "a number below {lt:.15g}",
     "less_than_equal": "a number of at most {le:.15g}",
-    "too_short": "a list of length {min_length} or more",
-    "too_long": "a list of length {max_length} or less",
+    "too_short": "a list of at least {min_length} entries",
+    "too_long": "a list of at most {max_length} entries",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
 
@@ -74,9 +74,16 @@ class SettingsError(UserErrors):
 
 
 def mistakes_of(
-    error: ValidationError, values: object, known_keys: Callable[[Path], Iterable[str]] = lambda path: ()
+    error: ValidationError,
+    values: object,
+    known_keys: Callable[[Path], Iterable[str]] = lambda path: (),
+    errors_without: Callable[[str], Sequence[Mapping[str, Any]]] = lambda key: (),
 ) -> list[Mistake]:
-    """Convert an error of pydantic about `values`; `known_keys` returns the keys that the block at a path may have."""
+    """Convert an error of pydantic about `values`.
+
+    `known_keys` returns the keys that the block at a path may have, and `errors_without` the errors of pydantic if a
+    key has no value.
+    """
     by_path: dict[Path, list[Mapping[str, Any]]] = {}  # several for a value with several possible types
     for entry in error.errors(include_url=False):
         by_path.setdefault(_path(entry, values), []).append(entry)
@@ -85,8 +92,12 @@ def mistakes_of(
         kind, cause = entries[0]["type"], entries[0].get("ctx", {}).get("error")
         if isinstance(cause, SettingsError):
             mistakes += [mistake.below(path) for mistake in cause.mistakes]
+        elif kind == "missing" and isinstance(path[-1], int):
+            mistakes.append(Mistake(path[:-1], f"expected a list of at least {path[-1] + 1} entries, got fewer"))
         elif kind == "missing":  # perhaps because another name or preset has reset the block
-            mistakes.append(Mistake(path[-1:], "missing; add it", ("name", "preset")).below(path[:-1]))
+            wanted = _expected(errors_without(str(path[-1]))) if len(path) == 1 else ""
+            sentence = f"missing; expected {wanted}" if wanted else "missing; add it"
+            mistakes.append(Mistake(path[-1:], sentence, ("name", "preset")).below(path[:-1]))
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             sentence = f"unknown key. {suggestion(str(path[-1]), known_keys(path[:-1]))}"
             mistakes.append(Mistake(path, sentence))
@@ -122,13 +133,18 @@ def _sentence(entries: Sequence[Mapping[str, Any]]) -> str:
     value, context = entries[0]["input"], entries[0].get("ctx", {})
     if "error" in context:  # raised by a class, or by a function in an annotation
         return str(context["error"]) + ("" if isinstance(value, Mapping) else f", got {describe_value(value)}")
-    texts, choices = [], []
-    for entry in entries:
-        context = entry.get("ctx", {})
-        texts.append(EXPECTED.get(entry["type"], "").format(**context) or entry["msg"].removeprefix("Input should be "))
-        choices += re.findall("'([^']*)'", context.get("expected", ""))
+    choices = [word for entry in entries for word in re.findall("'([^']*)'", entry.get("ctx", {}).get("expected", ""))]
     hint = _hint({entry["type"] for entry in entries}, value, choices)
-    return f"expected {' or '.join(dict.fromkeys(texts))}, got {describe_value(value)}{hint}"
+    return f"expected {_expected(entries)}, got {describe_value(value)}{hint}"
+
+
+def _expected(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What was expected, from the errors about a value."""
+    texts = [
+        EXPECTED.get(entry["type"], "").format(**entry.get("ctx", {})) or entry["msg"].removeprefix("Input should be ")
+        for entry in entries
+    ]
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _hint(expected: set[str], value: object, choices: Sequence[str]) -> str:
@@ -141,7 +157,10 @@ def _hint(expected: set[str], value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str):
         return ""
     if expected & {"int_type", "float_type"} and _NUMBER.fullmatch(value):
-        return f"; write a number without quotes, leading zeros and underscores, of at most {MAX_DIGITS} digits"
+        plain = re.sub(r"^([-+]?)0+(?=\d)", r"\1", value.strip().replace("_", ""))
+        if len(plain.lstrip("-+").partition(".")[0]) > MAX_DIGITS:
+            return f"; a whole number has at most {MAX_DIGITS} digits"
+        return "; remove the quotes" if plain == value else f"; write {plain}"
     if "tuple_type" in expected:
         return "; write it as [a, b]"
     return f". Did you mean '{near}'?" if (near := nearest(value, choices)) else ""

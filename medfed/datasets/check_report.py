@@ -102,7 +102,7 @@ def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
     facts = [case.facts for case in site.cases]
     spacings = [one.spacing_mm for one in facts if one.spacing_mm is not None]
     cells = {
-        "cases": f"{site.n_cases}",
+        "cases": f"{site.n_cases}" + (f" ({len(facts)} read)" if len(facts) < site.n_cases else ""),
         "patients": f"{len({case.patient for case in site.cases})}",
         "size": _ranges([one.shape if spacings else one.shape[:2] for one in facts]),
         "spacing mm": _ranges(spacings),

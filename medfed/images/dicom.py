@@ -24,6 +24,7 @@ from monai.data import MetaTensor
 from medfed.core.errors import Problem, UserError
 from medfed.images import grids
 from medfed.images.dicom_files import files_of_kind
+from medfed.images.problems import library_errors, reason
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -52,7 +53,10 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "RescaleIntercept": (np.isfinite, "a finite number"),
     "ImagePositionPatient": (lambda numbers: len(numbers) == 3 and np.isfinite(numbers).all(), "3 finite numbers"),
     "ImageOrientationPatient": (lambda numbers: len(numbers) == 6 and np.isfinite(numbers).all(), "6 finite numbers"),
-    "PixelSpacing": (lambda numbers: len(numbers) == 2 and np.isfinite(numbers).all(), "2 finite numbers"),
+    "PixelSpacing": (
+        lambda numbers: len(numbers) == 2 and np.isfinite(numbers).all() and min(numbers) > 0,
+        "2 numbers above 0",
+    ),
 }
 _EQUAL = {  # largest differences between the slices of a series
     "Columns": 0,
@@ -99,7 +103,10 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
         if voxels.shape[::-1] != stack.shape:
             raise RuntimeError(f"{voxels.shape[::-1]} voxels, but {stack.shape} by Columns, Rows and number of slices")
     except RuntimeError as error:
-        found = f"cannot read the DICOM files ({str(error).strip().rpartition(chr(10))[2]})"
+        for path in map(path_of, stack.slices):  # to name the file
+            with library_errors(path), without_identifiers():
+                sitk.ReadImage(str(path), imageIO="GDCMImageIO")
+        found = f"cannot read the DICOM files ({reason(folder, error)})"
         raise Problem("damaged DICOM series", folder, found, "check them, or copy them again") from None
     grids.check_affine(folder, stack.affine)
     image = torch.from_numpy(np.ascontiguousarray(voxels.transpose(2, 1, 0)))[None]
@@ -223,8 +230,10 @@ def _choose_series(folder: Path, headers: Sequence[Dataset], series: str | None)
     listed = ", ".join(sorted(f"'{names[uid]}' (slices: {len(group)})" for uid, group in groups.items()))
     fitting = "" if series is None else f" that fits data.dicom_series '{series}' ({len(chosen)} do)"
     found = f"found {len(groups)} DICOM series: {listed}; expected one{fitting}"
-    cure = "choose one by its description with data.dicom_series ('*' stands for any characters)"
-    raise Problem("several DICOM series", folder, found, f"{cure}, or leave the others out with data.ignored_names")
+    cure = "leave the others out with data.ignored_names"
+    if len(set(names.values())) == len(names):
+        cure += ", or choose one by its description with data.dicom_series ('*' stands for any characters)"
+    raise Problem("several DICOM series", folder, found, cure)
 
 
 def _sort(folder: Path, slices: Sequence[Dataset]) -> Stack:

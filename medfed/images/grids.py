@@ -21,7 +21,8 @@ def check_size(path: Path, n_voxels: int) -> None:
     """Raise a Problem if a volume has no voxels, or more than `MAX_VOXELS`, all channels together."""
     if not 0 < n_voxels <= MAX_VOXELS:
         found = f"the volume has {n_voxels:,} voxels; expected 1 to {MAX_VOXELS:,}"
-        raise Problem("volume that is too large or empty", path, found, "crop or resample it")
+        cure = "crop or resample it" if n_voxels > 0 else "copy the file again from its source"
+        raise Problem("volume that is too large or empty", path, found, cure)
 
 
 def check_spacing(path: Path, spacing: np.ndarray) -> None:

@@ -45,11 +45,25 @@ def read(path: Path) -> tuple[np.ndarray, int, np.ndarray]:
     if is_compressed and not _field(header, "line ?skip"):
         with library_errors(data):  # SimpleITK returns other voxels for almost each flipped bit of an MHA file
             zlib.decompress(data.read_bytes()[start if data == path else 0 :], wbits=47)  # zlib or gzip
+    elif _field(header, "encoding").lower() in ("", "raw") and not is_compressed:
+        _check_length(data, data.stat().st_size - (start if data == path else 0), opened)
     with library_errors(path):
         reader = SimpleITKReader()
         voxels, properties = reader.get_data(reader.read(path))
     grids.check_affine(path, properties["affine"])
     return voxels, len(properties["spatial_shape"]), properties["affine"]
+
+
+def _check_length(path: Path, n_bytes: int, opened: sitk.ImageFileReader) -> None:
+    """Raise a Problem if a file has fewer bytes than its voxels, which are not compressed; `opened` is its header."""
+    import SimpleITK as sitk
+
+    n_components = opened.GetNumberOfComponents()
+    pixel = sitk.Image([1, 1], opened.GetPixelID(), n_components if n_components > 1 else 0)
+    expected = math.prod(opened.GetSize()) * n_components * pixel.GetSizeOfPixelComponent()
+    if n_bytes < expected:
+        found = f"the file has {n_bytes:,} bytes of voxels; expected {expected:,} bytes by the header"
+        raise Problem("file of another length", path, found, "copy it again from its source")
 
 
 def stored_size(path: Path) -> tuple[int, ...]:

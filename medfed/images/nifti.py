@@ -67,7 +67,11 @@ def _check_header(path: Path, image: nib.Nifti1Image, content: bytes) -> None:
     if n_bits != 8 * dtype.itemsize:
         found = f"the header gives voxels of {n_bits} bits (bitpix) and of the type {dtype}; expected the same length"
         raise Problem("damaged header", path, found, "copy the file again from its source")
-    expected = int(header["vox_offset"]) + math.prod(image.shape) * dtype.itemsize
+    start = int(header["vox_offset"])
+    if start < header.single_vox_offset:
+        found = f"the voxels begin at byte {start} by the header, which has {header.single_vox_offset} bytes itself"
+        raise Problem("damaged header", path, found, "copy the file again from its source")
+    expected = start + math.prod(image.shape) * dtype.itemsize
     if not expected <= len(content) <= expected + MAX_BYTES_BEHIND:
         found = f"the file has {len(content):,} bytes; expected {expected:,} bytes by the size and type in its header"
         raise Problem("file of another length", path, found, "copy it again from its source")

@@ -50,7 +50,10 @@ def check_stored_sizes(image_path: Path, mask_path: Path) -> None:
 
 
 def _other_size(mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int]) -> Problem:
-    found = f"the mask has {_join(mask_size)} voxels, but its image {image_path} has {_join(image_size)}"
+    is_2d = mask_size[-1] == image_size[-1] == 1
+    sizes = [_join(size[:2] if is_2d else size) for size in (mask_size, image_size)]
+    unit = "pixels" if is_2d else "voxels"
+    found = f"the mask has {sizes[0]} {unit}, but its image {image_path} has {sizes[1]}"
     cure = "resample the mask by nearest neighbour, or set data.resample_masks: true (data.name: folder)"
     return Problem("mask of another size", mask_path, f"{found}; expected equal numbers", cure)
 

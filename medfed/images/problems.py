@@ -18,11 +18,11 @@ def library_errors(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # damaged files raise errors of about ten types in Pillow, nibabel and SimpleITK
-        found = f"the file is damaged, incomplete, of another format or not readable ({_reason(path, error)})"
+        found = f"the file is damaged, incomplete, of another format or not readable ({reason(path, error)})"
         raise Problem("file that cannot be read", path, found, "copy it again from its source") from None
 
 
-def _reason(path: Path, error: Exception) -> str:
+def reason(path: Path, error: Exception) -> str:
     """Return the last line of an error, without the path and what SimpleITK writes before the reason."""
     lines = str(error).replace(str(path), path.name).splitlines()
     useful = [line.strip() for line in lines if line.strip() not in ("", "Reason: Success")]

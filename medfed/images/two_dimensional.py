@@ -134,7 +134,11 @@ def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
     """Decode the whole image and rotate it as its EXIF data require."""
     with library_errors(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large images (checked here) and unusual metadata (not used)
-        with Image.open(path, formats=FORMATS) as image:
+        try:
+            opened = Image.open(path, formats=FORMATS)
+        except Image.DecompressionBombError as error:
+            raise _too_large(path, str(error)) from None
+        with opened as image:
             _check_header(path, image, notices, is_mask)
             image.load()
             if is_mask and image.format == "GIF":  # programs number its colours in any order
@@ -146,8 +150,12 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
     """Raise a Problem if an image has more than `MAX_PIXELS` pixels."""
     width, height = image.size
     if width * height > MAX_PIXELS:
-        found = f"the image has {width} x {height} pixels; expected at most {MAX_PIXELS:,}"
-        raise Problem("image that is too large", path, found, "resize or crop it")
+        raise _too_large(path, f"the image has {width} x {height} pixels")
+
+
+def _too_large(path: Path, found: str) -> Problem:
+    found = f"{found}; expected at most {MAX_PIXELS:,} pixels"
+    return Problem("image that is too large", path, found, "resize or crop it")
 
 
 def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: bool) -> None:

@@ -128,11 +128,11 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "federation: {unseen_site: no}": "federation.unseen_site: expected text, got false; YAML reads yes, no, on and off",
     "federation: {unseen_site: }": 'federation.unseen_site: expected text, got nothing; "" is an empty text',
     "device:": "device: expected 'auto', 'cpu' or 'cuda', got nothing",
-    "seed: 010": "seed: expected a whole number, got the text '010'; write a number without quotes",
+    "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
     "seed: 1:30": "seed: expected a whole number, got the text '1:30'",
     "training: {betas: [0.9, -.inf]}": "training.betas[1]: expected a finite number, got -inf",
     "training: {momentum: 1e999}": "training.momentum: expected a finite number, got inf",
-    "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of length 2 or less, got [0.9, ",
+    "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of at most 2 entries, got [0.9, ",
     "training: {betas: 0.9}": "training.betas: expected a list, got 0.9",
     "training: fast": "training: expected a block of keys and values, got the text 'fast'",
     "evaluation: {threshold: 1}": "evaluation.threshold: expected a number below 1, got 1",
@@ -240,7 +240,7 @@ def test_a_missing_key_or_block_says_what_belongs_there():
     for block in ("data", "network", "method"):
         with pytest.raises(UserError, match=f"^a.yaml: {block}.name: missing; expected one of "):
             load_text(GOOD.replace(f"{block}:\n", f"{block}:\n#"), "a.yaml")
-    with pytest.raises(UserError, match="^a.yaml: data.root: missing; add it$"):
+    with pytest.raises(UserError, match="^a.yaml: data.root: missing; expected text$"):
         load_text(GOOD.replace("  root: data/x\n", ""), "a.yaml")
     with pytest.raises(UserError) as raised:
         load_text("seed: 1", "a.yaml")
@@ -389,7 +389,7 @@ def test_changing_a_config_keeps_the_rest_but_another_method_starts_from_its_own
 def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
     """The file has data.root; the override dropped it."""
     override = "data.name=hospitals_for_test.Clinics"
-    assert complaint("", override) == f"--set {override}: data.root: missing; add it"
+    assert complaint("", override) == f"--set {override}: data.root: missing; expected text"
     assert read("", override, "data.root=data/y").data.root == "data/y"
 
 

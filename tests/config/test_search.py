@@ -156,6 +156,7 @@ def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):
             {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
             "block: list: text",
         ),
+        ({"type": "object", "additionalProperties": True}, "block"),
     ],
 )
 def test_a_schema_in_words(schema, text):

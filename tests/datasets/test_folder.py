@@ -163,7 +163,7 @@ def test_a_mask_of_another_size_is_refused_unless_the_setting_resizes_it(root):
     small = np.uint8([[0, 255, 0, 0], [0, 255, 0, 0], [0, 0, 0, 255]])
     save_pixels(root / "north" / "masks" / "a.png", small)
     data, resampling = colour(root), colour(root, resample_masks=True)
-    with pytest.raises(UserError, match="masks/a.png: .*3 x 4 x 1 voxels, but .*a.jpg has 6 x 8 x 1; .*resample_masks"):
+    with pytest.raises(UserError, match="masks/a.png: .*3 x 4 pixels, but .*a.jpg has 6 x 8; .*resample_masks"):
         data.load(data.cases("north")[0])
     loaded = resampling.load(resampling.cases("north")[0])
     np.testing.assert_array_equal(loaded.mask[0, ..., 0].numpy(), np.kron(small > 0, np.ones((2, 2))))

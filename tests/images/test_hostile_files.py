@@ -118,7 +118,7 @@ class TestSizes:
         (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])  # the pixels are cut off
         check_stored_sizes(tmp_path / "a.png", tmp_path / "turned.png")  # EXIF data may turn it back
         sentence = refusal(check_stored_sizes, tmp_path / "a.png", tmp_path / "b.png")
-        assert "has 21 x 30 x 1 voxels, but its image" in sentence
+        assert "has 21 x 30 pixels, but its image" in sentence
         nifti(tmp_path / "a.nii")
         nrrd(tmp_path / "b.nrrd", "encoding: raw")
         check_stored_sizes(tmp_path / "a.nii", tmp_path / "b.nrrd")

@@ -83,7 +83,7 @@ def test_each_site_reads_its_masks_in_its_own_way(tmp_path):
 def test_the_masks_of_a_case_are_joined_only_if_they_have_the_same_size(tmp_path):
     write_masks(tmp_path / "n", a_mask_left=(0, 0), a_mask_right=(1, 1))
     Image.new("L", (5, 4)).save(tmp_path / "n" / "a_mask_right.png")
-    with pytest.raises(UserError, match="a_mask_right.png: the mask has 4 x 5 x 1 voxels"):
+    with pytest.raises(UserError, match="a_mask_right.png: the mask has 4 x 5 pixels"):
         shown(Folder(root=str(tmp_path), **LESIONS))
 
 

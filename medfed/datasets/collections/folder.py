@@ -147,6 +147,7 @@ class Folder(Dataset):
         super().__post_init__()
         if self.table is not None and (self.image is not None or self.mask is not None):
             raise ValueError("table replaces image and mask; remove them, or remove table")
+        self._check_structures()
         images = [pattern for layout in self._layouts for pattern in layout.images]
         if len(self.sites) != 1 and (without := [one.text for one in self._layout.images if "site" not in one.fields]):
             raise ValueError(f"image: '{without[0]}' has no field {{site}}; add it, or name the only site in sites")
@@ -159,7 +160,6 @@ class Folder(Dataset):
             raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
         if self.patient_pattern is not None:
             check_regular_expression("patient_pattern", self.patient_pattern, with_group=True)
-        self._check_structures()
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
@@ -409,7 +409,10 @@ class Folder(Dataset):
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
             found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
             soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
-            exact = "assign the values to structures with data.mask_values"
+            values_yaml = f"mask_values: {{{names[0]}: {others}}}"
+            exact = (
+                f"if all are the structure, set data.{values_yaml}, or data.by_site: {{{case.site}: {{{values_yaml}}}}}"
+            )
             is_soft = len(others) > 8 or path.suffix.lower() in (".jpg", ".jpeg")
             raise Problem("mask of several values", path, found, soft if is_soft else exact)
         return reading.to_structures(path, mask, {self.background_value: (), **dict.fromkeys(others, names)}, names)
