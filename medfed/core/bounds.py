@@ -193,7 +193,7 @@ def _validated(cls: type, validate: Callable[[Any], Any], given: Any, more_keys:
                 adapter(cls).validate_python({key: _NO_VALUE})
             except ValidationError as other:
                 entries = [entry for entry in other.errors(include_url=False) if entry["loc"][:1] == (key,)]
-                return [entry for entry in entries if entry["type"] != "is_instance_of"]  # a block
+                return [entry for entry in entries if entry["type"] != "dataclass_exact_type"]  # of a block
             return []
 
         known_keys = partial(_known_keys, cls, more_keys=more_keys)
