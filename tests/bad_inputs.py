@@ -144,7 +144,7 @@ CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, 
     "row 2, text for a number": (
         "rounds: 2",
         'rounds: "3"',
-        ("federation.rounds", "got the text '3'", "without quotes"),
+        ("federation.rounds", "got the text '3'", "remove the quotes"),
     ),
     "row 2, a fraction of a round": ("rounds: 2", "rounds: 3.5", ("federation.rounds", "a whole number, got 3.5")),
     "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: expected a number of at least 0, got -1",)),

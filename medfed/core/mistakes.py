@@ -93,7 +93,8 @@ def mistakes_of(
         if isinstance(cause, SettingsError):
             mistakes += [mistake.below(path) for mistake in cause.mistakes]
         elif kind == "missing" and isinstance(path[-1], int):
-            mistakes.append(Mistake(path[:-1], f"expected a list of at least {path[-1] + 1} entries, got fewer"))
+            if (*path[:-1], path[-1] + 1) not in by_path:  # the last of several missing entries
+                mistakes.append(Mistake(path[:-1], f"expected a list of at least {path[-1] + 1} entries, got fewer"))
         elif kind == "missing":  # perhaps because another name or preset has reset the block
             wanted = _expected(errors_without(str(path[-1]))) if len(path) == 1 else ""
             sentence = f"missing; expected {wanted}" if wanted else "missing; add it"

@@ -156,12 +156,15 @@ class TestRefusals:
             write_series(tmp_path, volume(), affine, slices=[index], **tags)
         refused(tmp_path, "by 4 mm", "tilted gantry")
 
-    @pytest.mark.parametrize("compressor", ["JPEG", "JPEG2000"])
-    def test_a_compressed_slice_of_another_size_than_its_header_says_is_refused(self, tmp_path, compressor):
+    @pytest.mark.parametrize(
+        ("compressor", "words"),
+        [("JPEG", "(16, 12, 1) voxels, but (65535, 65535, 1)"), ("JPEG2000", "IM0097.dcm: the file is damaged")],
+    )
+    def test_a_compressed_slice_of_another_size_than_its_header_says_is_refused(self, tmp_path, compressor, words):
         write_series(tmp_path, volume(), slices=[0])
         compress(tmp_path / "IM0097.dcm", compressor)
         change(tmp_path / "IM0097.dcm", lambda dataset: dataset.update({"Rows": 65535, "Columns": 65535}))
-        refused(tmp_path, "cannot read the DICOM files (")
+        refused(tmp_path, words)
 
     def test_a_damaged_file_is_named(self, tmp_path):
         write_series(tmp_path, volume())
@@ -169,7 +172,7 @@ class TestRefusals:
         (tmp_path / "IM0097.dcm").write_bytes(whole[:400])
         refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
         (tmp_path / "IM0097.dcm").write_bytes(whole[:-100])
-        refused(tmp_path, "cannot read the DICOM files")
+        refused(tmp_path, "IM0097.dcm: the file is damaged")
         (tmp_path / "IM0097.dcm").write_bytes(np.random.default_rng(0).bytes(5000))
         refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
 

@@ -161,7 +161,7 @@ def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad
 
 FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "/x/y")
 ERRORS = {  # the error of a site: (the error, the exit code, a line on stderr)
-    "full disk": (FULL_DISK, 1, "t: /x/y: No space left on device; free some space and continue with --resume"),
+    "full disk": (FULL_DISK, 1, "t: /x/y: No space left on device; free some space; a run goes on with --resume"),
     "memory": (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
     "ValueError": (ValueError("boom"), 1, "ValueError: boom"),
     "KeyError": (KeyError("boom"), 1, "KeyError: 'boom'"),

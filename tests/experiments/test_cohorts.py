@@ -28,5 +28,5 @@ def test_a_mask_of_another_size_at_the_unseen_site_is_found_before_training(tmp_
     assert list(assign_patients(dataset, federation, 0, "x.yaml")[2]) == ["C"]
     wrong = tmp_path / "C" / "masks" / "3.png"
     Image.new("L", (8, 16)).save(wrong)
-    with pytest.raises(UserError, match=f"^{re.escape(str(wrong))}: the mask has 16 x 8 x 1 voxels, but its image"):
+    with pytest.raises(UserError, match=f"^{re.escape(str(wrong))}: the mask has 16 x 8 pixels, but its image"):
         assign_patients(dataset, federation, 0, "x.yaml")

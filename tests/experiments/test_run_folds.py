@@ -124,7 +124,7 @@ def test_a_run_may_fail_for_any_reason_without_stopping_the_others(jobs, folds, 
     for site, action in zip(SITES, ("full disk", "bug", "memory"), strict=True):
         (tmp_path / f"{site}.does").write_text(action)
     full, bug, memory = run_folds(folds, jobs, quiet=True).failed.values()
-    assert full == "/x/y: No space left on device; free some space and continue with --resume"
+    assert full == "/x/y: No space left on device; free some space; a run goes on with --resume"
     assert memory == OUT_OF_MEMORY
     more = f"; see {tmp_path / 'HK' / 'run.log'}" if jobs == 2 else ""
     assert bug == f"IndexError: index 3 is out of bounds{more}"

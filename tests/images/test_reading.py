@@ -106,7 +106,10 @@ class TestVolumes:
         path = nifti(tmp_path / "b.nii.gz", voxels())
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
         refused(grey, path, "has 500 bytes; expected 592 bytes")
-        for name, n_bytes, words in (("a.mha", 40, "incomplete"), ("a.nrrd", 20, "cut off|incomplete")):
+        for name, n_bytes, words in (
+            ("a.mha", 40, "has 200 bytes of voxels; expected 240 bytes"),
+            ("a.nrrd", 20, "cut off|incomplete"),
+        ):
             sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), name == "a.nrrd")
             (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-n_bytes])
             refused(grey, tmp_path / name, words)

@@ -162,7 +162,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
     [
         ({"methods": ["elcf"]}, "--methods elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
         ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
-        ({"methods": []}, "methods: expected a list of length 1 or more, got \\[\\]"),
+        ({"methods": []}, "methods: expected a list of at least 1 entries, got \\[\\]"),
         ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
         (
             {"methods": [{"name": "fedprox", "mu": -1}]},
@@ -170,7 +170,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
         ),
         ({"sites": ["Mars"]}, "--sites Mars: no such site"),
         ({"sites": "UCL"}, "sites: expected a list, got the text 'UCL'"),
-        ({"sites": []}, "sites: expected a list of length 1 or more"),
+        ({"sites": []}, "sites: expected a list of at least 1 entries"),
         ({"seeds": 0}, "seeds: expected a number of at least 1, got 0"),
         ({"seeds": [1, 2]}, "seeds: expected a whole number, got \\[1, 2\\]"),
         ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),

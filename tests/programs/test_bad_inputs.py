@@ -306,7 +306,7 @@ MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n i
 def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, moment):
     model, first, last = undisturbed
     with FaultyDisk(first + round(moment * (last - first))):
-        user.refused(user.train(), "run: No space left on device; free some space and continue with", with_code=1)
+        user.refused(user.train(), "run: No space left on device; free some space; a run goes on with", with_code=1)
     assert not list(user.out.rglob("*unfinished*"))
     user.goes_on(more=("--resume",))
     assert (user.out / "model.safetensors").read_bytes() == model

@@ -146,10 +146,10 @@ def test_under_nohup_the_terminal_may_be_closed():
 @pytest.mark.parametrize(
     "number, advice",
     [
-        (errno.ENOSPC, "No space left on device; free some space and continue with --resume"),
+        (errno.ENOSPC, "No space left on device; free some space; a run goes on with --resume"),
         (errno.EROFS, "Read-only file system; correct this, or choose another folder"),
         (errno.EACCES, "Permission denied; correct this, or choose another folder"),
-        (errno.EDQUOT, "Disk quota exceeded; free some space and continue with --resume"),
+        (errno.EDQUOT, "Disk quota exceeded; free some space; a run goes on with --resume"),
     ],
 )
 def test_an_error_of_the_disk_is_one_line_with_the_file(number, advice, capsys):
