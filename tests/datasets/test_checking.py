@@ -65,6 +65,7 @@ def test_all_problems_of_all_files_are_found_at_once(data):
     for problem, (file, words) in zip(report.problems, expected):
         assert str(problem).startswith(f"{root / file}: ") and words in str(problem)
     assert [len(site.cases) for site in report.sites] == [1, 1]
+    assert to_text(report).count(" (1 read)") == 2
 
 
 def test_images_of_equal_size_and_other_content_are_no_duplicates(data):

@@ -1,6 +1,7 @@
 """DICOM series: the same volume as from NIfTI, and refusals by name of what is no single regular stack."""
 
 import locale
+import shutil
 
 import numpy as np
 import pydicom
@@ -98,6 +99,9 @@ class TestSeries:
         refused(tmp_path, "2 DICOM series", "'ADC' (slices: 3)", "'t2_tse_tra' (slices: 5)", "data.dicom_series")
         refused(tmp_path, "expected one that fits data.dicom_series 'T1' (0 do)", "'ADC'", series="T1")
         refused(tmp_path, "(2 do)", series="*")
+        write_series(tmp_path / "3", volume(), SeriesDescription="ADC")  # no setting tells the two apart
+        refused(tmp_path, "expected one; leave the others out with data.ignored_names")
+        shutil.rmtree(tmp_path / "3")
         assert np.array_equal(dicom.read_series(tmp_path, "T2*").numpy()[0], volume(seed=1))
         assert np.array_equal(dicom.read_series(tmp_path, ignored_names=["1"]).numpy()[0], volume((16, 12, 3), seed=2))
 
@@ -119,6 +123,7 @@ class TestRefusals:
             ({"RescaleSlope": 2, "RescaleIntercept": "inf"}, None, ["RescaleIntercept is inf"]),
             ({"Rows": 65535, "Columns": 65535}, None, ["have 384 bytes; expected 8,589,672,450"]),
             ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, None, ["two directions at a right angle"]),
+            ({"PixelSpacing": [-0.5, 0.7]}, None, ["PixelSpacing is [-0.5, 0.7]; expected 2 numbers above 0"]),
         ],
     )
     @pytest.mark.filterwarnings("ignore:Invalid value for VR DS")

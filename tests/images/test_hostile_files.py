@@ -111,6 +111,14 @@ class TestSizes:
         assert "has 131,664 bytes; expected 592 bytes" in refusal(grey, tmp_path / "a.nii.gz")
         sentence = refusal(grey, with_header(tmp_path / "b.nii", 70, "h", 2))  # uint8, and still 16 bits per voxel
         assert "voxels of 16 bits (bitpix) and of the type uint8" in sentence
+        sentence = refusal(grey, with_header(tmp_path / "c.nii", 108, "f", 0.0))
+        assert "the voxels begin at byte 0 by the header, which has 352 bytes itself" in sentence
+
+    def test_an_image_that_pillow_does_not_open_for_its_size_is_too_large(self, tmp_path, monkeypatch):
+        Image.new("L", (20, 20)).save(tmp_path / "a.png")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        assert "(400 pixels)" in (sentence := refusal(grey, tmp_path / "a.png"))
+        assert sentence.endswith("expected at most 50,000,000 pixels; resize or crop it")
 
     def test_a_mask_of_another_size_is_refused_before_any_pixel_is_read(self, tmp_path):
         for name, size in (("a", (30, 20)), ("turned", (20, 30)), ("b", (30, 21))):

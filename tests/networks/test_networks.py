@@ -142,7 +142,7 @@ def test_an_image_size_that_does_not_fit_is_rejected(settings, wrong, right, exp
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (lambda: UNet(features=(4, 4)), "features: expected a list of at least"),
+        (lambda: UNet(features=(4, 4)), "^features: expected a list of at least 6 entries, got fewer$"),
         (lambda: UNet(norm="layer"), "norm: expected"),
         (lambda: ElcfsUNet(width=0), "width: expected"),
         (lambda: EfficientNetLite(dropout=1.0), "dropout: expected a number below 1, got 1.0"),
