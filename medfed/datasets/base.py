@@ -289,14 +289,6 @@ class Dataset:
         """Return the part of a published split that a case belongs to; "" lets `splits.split` decide."""
         return ""
 
-    def check_sizes(self, case: Case) -> None:
-        """Raise UserError if image and mask differ in size by their headers; no pixel is read.
-
-        A subclass that accepts a mask of another size must override this method.
-        """
-        for mask in case.masks:
-            pairs.check_stored_sizes(case.image, mask.path)
-
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Check that a mask (S, H, W, D) has the voxel grid of its image (C, H, W, D), and return the mask.
 

@@ -66,11 +66,6 @@ def _check_length(path: Path, n_bytes: int, opened: sitk.ImageFileReader) -> Non
         raise Problem("file of another length", path, found, "copy it again from its source")
 
 
-def stored_size(path: Path) -> tuple[int, ...]:
-    """Return the size (X, Y, Z) of a volume by its header; the voxels are not read."""
-    return _read_information(path).GetSize()[:3]
-
-
 def data_file(path: Path) -> Path:
     """Return the file that contains the voxels of an image: the image file, or the one that a detached header names.
 

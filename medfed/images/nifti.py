@@ -40,12 +40,6 @@ def read(path: Path) -> tuple[np.ndarray, int, np.ndarray]:
         return np.asanyarray(image.dataobj), min(len(image.shape), 3), image.affine
 
 
-def stored_size(path: Path) -> tuple[int, ...]:
-    """Return the size (X, Y, Z) of a volume by its header; the voxels are not read."""
-    with _quiet_nibabel():
-        return _open(path).shape[:3]
-
-
 def _open(path: Path) -> nib.Nifti1Image:
     """Return an image of which only the header has been read."""
     image = nib.load(path)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from monai.data import MetaTensor
 from monai.transforms import ResampleToMatch
 
-from medfed.core.errors import Problem, UserError
+from medfed.core.errors import Problem
 from medfed.images import grids, reading
 
 SPACING_TOLERANCE_MM = 1e-3
@@ -33,20 +33,6 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
     if difference and not ignore_geometry:
         cure = "resample the mask, or set data.ignore_mask_geometry: true if its voxels are those of the image"
         raise Problem("mask in another position", mask_path, f"{difference} of its image {image_path}", cure)
-
-
-def check_stored_sizes(image_path: Path, mask_path: Path) -> None:
-    """Raise a Problem if image and mask differ in size by the headers of their files, before their pixels are read.
-
-    The order of the axes is not compared, because it may change when the files are read. A file whose header cannot be
-    read is not compared; reading the file reports it.
-    """
-    try:
-        sizes = [reading.stored_size(path) for path in (image_path, mask_path)]
-    except UserError:
-        return
-    if sorted(sizes[0]) != sorted(sizes[1]):
-        raise _other_size(mask_path, sizes[1], image_path, sizes[0])
 
 
 def _other_size(mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int]) -> Problem:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from medfed.core.errors import Problem
 from medfed.images import grids, mha_nrrd, nifti, two_dimensional
-from medfed.images.problems import library_errors
 
 SUFFIXES = (*nifti.SUFFIXES, *mha_nrrd.SUFFIXES, *two_dimensional.SUFFIXES)
 MAX_AXES = 4
@@ -78,13 +77,6 @@ def read_volume(path: Path) -> MetaTensor:
     with np.errstate(over="ignore"):  # infinite values are reported later
         volume = np.array(channels_first, dtype=np.float32, order="C")
     return MetaTensor(torch.from_numpy(volume.reshape(*volume.shape, *[1] * (3 - n_axes))), affine=torch.tensor(affine))
-
-
-def stored_size(path: Path) -> tuple[int, ...]:
-    """Return the size of an image or mask by the header of its file, as three numbers in any order."""
-    check_file(path)
-    with library_errors(path):
-        return (*_format_of(path).stored_size(path), 1, 1)[:3]
 
 
 def _format_of(path: Path) -> ModuleType:

@@ -100,14 +100,6 @@ def _open_mask(path: Path, notices: list[str]) -> Image.Image:
     return image.convert(image.mode[:-1])
 
 
-def stored_size(path: Path) -> tuple[int, int]:
-    """Return the height and width of an image by its header, without the rotation that its EXIF data require."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with Image.open(path, formats=FORMATS) as image:
-            return image.height, image.width
-
-
 def needed_channels(paths: Iterable[Path]) -> int:
     """Return the channels, 1 or 3, that 2-D image files need without loss.
 

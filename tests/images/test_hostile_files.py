@@ -15,7 +15,6 @@ from medfed.core.errors import UserError
 from medfed.data import main
 from medfed.datasets.collections.folder import Folder
 from medfed.images import mha_nrrd
-from medfed.images.pairs import check_stored_sizes
 from medfed.images.reading import check_file, read_image, read_labels
 
 SHAPE = (6, 5, 4)
@@ -119,18 +118,6 @@ class TestSizes:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
         assert "(400 pixels)" in (sentence := refusal(grey, tmp_path / "a.png"))
         assert sentence.endswith("expected at most 50,000,000 pixels; resize or crop it")
-
-    def test_a_mask_of_another_size_is_refused_before_any_pixel_is_read(self, tmp_path):
-        for name, size in (("a", (30, 20)), ("turned", (20, 30)), ("b", (30, 21))):
-            Image.new("L", size).save(tmp_path / f"{name}.png")
-        (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])  # the pixels are cut off
-        check_stored_sizes(tmp_path / "a.png", tmp_path / "turned.png")  # EXIF data may turn it back
-        sentence = refusal(check_stored_sizes, tmp_path / "a.png", tmp_path / "b.png")
-        assert "has 21 x 30 pixels, but its image" in sentence
-        nifti(tmp_path / "a.nii")
-        nrrd(tmp_path / "b.nrrd", "encoding: raw")
-        check_stored_sizes(tmp_path / "a.nii", tmp_path / "b.nrrd")
-        assert "has 30 x 20 x 1 voxels" not in refusal(check_stored_sizes, tmp_path / "a.png", tmp_path / "b.nrrd")
 
     def test_several_pages_are_refused(self, tmp_path):
         pages = [Image.new("L", (8, 8)) for _ in range(9)]

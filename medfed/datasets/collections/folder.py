@@ -332,10 +332,6 @@ class Folder(Dataset):
                 contents.cases[folder] = []
                 contents.problems[folder] = [Problem("folder of which no file fits", unread.place, unread.found, cure)]
 
-    def check_sizes(self, case: Case) -> None:
-        if not self._at(case.site).resample_masks:
-            super().check_sizes(case)
-
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
         of another size."""
