@@ -1,67 +1,36 @@
-"""Find out by names and DICOM headers whether what counts as a patient, or as a site, is something else."""
+"""Warn if images of one patient may count as different patients, and refuse patients that count as sites."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from medfed.core.errors import Problem, UserError
+from medfed.core.errors import Problem
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
-from medfed.images.dicom import header, text
-from medfed.images.dicom_files import files_of_kind
-
-if TYPE_CHECKING:
-    from pydicom import Dataset
 
 _SIDES = "left|right|links|rechts|od|os|re|le|l|r"
-_SIDE = re.compile(rf"(?<![a-z])(?:{_SIDES})(?![a-z])", re.IGNORECASE)
-_LABEL = r"(?i)(?:^|[^a-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)[_-]?\d+)"  # sub-01_ses-1
-_SIDE_AFTER = rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$"  # 01L, 7_left, 7_L_x
-_SIDE_BEFORE = rf"(?i)^(?:(?:{_SIDES})[\W_])?(.+)$"  # OD_7
-_COPY = r"(?i)^(.*?)(?:[\W_](?:aug|hflip|vflip|flip|rot|mirror|crop|copy)[^/]*)?$"  # 7_aug1
-_NUMBER = r"^(\D*\d+)[\W_]."  # 8863_x51
+PATTERNS = (
+    r"(?i)(?:^|[^a-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)[_-]?\d+)",  # sub-01_ses-1
+    rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
+    r"^(\D*\d+)[\W_].",  # 8863_x51
+)
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return a regular expression whose first group is the patient, and the names of one patient with several images.
 
-    The first of these that fits all names counts; None if none does: a word such as patient or sub with a number; both
-    sides of at least two patients; changed copies of at least two images; a number with more after it, which must not
-    be a year, with two or more images of a patient on average.
+    The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; None if none
+    does, or if the patients are years.
     """
-    for pattern in (_LABEL, _SIDE_AFTER, _SIDE_BEFORE, _COPY, _NUMBER):
+    for pattern in PATTERNS:
         groups = _groups(names, pattern)
         several = [group for group in groups.values() if len(group) > 1]
-        if pattern in (_SIDE_AFTER, _SIDE_BEFORE):
-            several = [group for group in several if len({_sides(name, pattern) for name in group}) > 1]
-        is_enough = len(several) >= (1 if pattern == _LABEL else 2)
-        if pattern == _NUMBER:
-            is_enough = 2 <= len(groups) <= len(names) / 2
-        if is_enough and not are_years(groups):
+        if len(several) > 1 and not are_years(groups):
             return pattern, several[0]
     return None
-
-
-def year_problems(folder: Path, cases: Sequence[Case]) -> list[Problem]:
-    """Return the problem that the patients of a site look like years, or an empty list."""
-    patients = sorted({case.patient for case in cases})
-    if len(patients) == len(cases) or not are_years(patients):
-        return []
-    found = (
-        f"its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
-        "expected the identifiers of patients"
-    )
-    cure = (
-        "set data.patient_pattern to the part of a name that is the patient, or '(.+)' if each image is another "
-        "patient, or name the patients in a table (data.table)"
-    )
-    return [Problem("years as patients", folder, found, cure)]
 
 
 def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
@@ -79,17 +48,8 @@ def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
         f"for {group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a "
         "patient, so that scores are too good"
     )
-    # '(.+)' would take images of two classes with equal names as one patient
-    each_alone = ", or '(.+)' if each image is another patient" if len(set(names)) == len(names) else ""
-    cure = f"set data.patient_pattern: '{pattern}'{each_alone}"
+    cure = f"set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
     return [Problem("names of several images of a patient", site, found, cure)]
-
-
-def _sides(name: str, pattern: str) -> str:
-    """Return the words for a side that a name has outside the patient that the pattern finds in it."""
-    match = re.search(pattern, name)
-    assert match is not None, "the pattern fits all names"
-    return " ".join(_SIDE.findall(f"{name[: match.start(1)]} {name[match.end(1) :]}")).casefold()
 
 
 def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:
@@ -105,28 +65,15 @@ def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:
 
 
 def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) -> None:
-    """Refuse patients as sites: their names would be the names of sites, which leave a hospital.
+    """Refuse two or more sites with DICOM images if each has one patient of its own.
 
-    Every site with DICOM images must look like a patient, and there must be at least two. A site looks like a patient
-    if its images have one PatientID, which no other site has; or, if PatientID is empty or the same at several sites,
-    if its images belong to one study. The message names no folder, as the names may be those of patients.
+    The names of patients would become names of sites, which leave a hospital; the message names no folder either.
     """
-    identifiers, n_studies = [], []
-    for of_site in cases.values():
-        patients, studies = set(), set()
-        for entry in (entry for case in of_site for entry in _headers(case.image)):
-            patients.add(text(entry, "PatientID"))
-            studies.add(text(entry, "StudyInstanceUID"))
-            if len(patients) > 1:
-                return
-        if patients:
-            identifiers.append(patients.pop())
-            n_studies.append(len(studies))
-    tell_patients_apart = all(identifiers) and len(set(identifiers)) == len(identifiers)
-    if len(identifiers) < 2 or not (tell_patients_apart or set(n_studies) == {1}):
+    patients = [{case.patient for case in of_site} for of_site in cases.values()]
+    if len(patients) < 2 or any(len(one) > 1 for one in patients) or len(set().union(*patients)) < len(patients):
         return
     found = (
-        f"each of its {len(identifiers)} sites with DICOM files holds the images of one patient, so they look like "
+        f"each of its {len(patients)} sites with DICOM files holds the images of one patient, so they look like "
         "patients, whose names must not become names of sites; expected a folder for each site"
     )
     cure = (
@@ -150,12 +97,3 @@ def shared_patient_warnings(site: str, cases: Iterable[Case]) -> list[Problem]:
             "the folders, such as '^([^/]+)' for the first folder in the site, or '([^/]+)$' for the last",
         )
     ]
-
-
-def _headers(folder: Path) -> Iterator[Dataset]:
-    """Yield the headers of the first and the last DICOM image of every folder; damaged files are left out."""
-    for _, group in groupby(files_of_kind(folder, "image"), key=lambda path: path.parent):
-        first, *others = group
-        for path in (first, *others[-1:]):
-            with suppress(UserError):  # reading the images reports a damaged file
-                yield header(path)

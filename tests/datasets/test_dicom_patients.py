@@ -38,24 +38,10 @@ class TestPatientsAreNoSites:
         assert printed.err.count("put a folder for each hospital above the patients") == 3
         assert not list(tmp_path.rglob(dicom_names.SALT_FILE)) and not (tmp_path / "my.yaml").exists()
 
-    def test_a_hospital_has_folders_of_patients_or_the_images_of_its_patients_in_one_folder(self, tmp_path):
+    def test_a_hospital_has_folders_of_patients(self, tmp_path):
         for path in ("BMC/A", "HK/B", "HK/C"):
             study(tmp_path / "patients" / path / "study", path[-1])
         assert recognise(tmp_path / "patients").site_names() == ["BMC", "HK"]
-        for site in ("BMC", "HK"):
-            study(tmp_path / "a" / site / "all", f"{site}1")
-            write_series(tmp_path / "a" / site / "all", volume((4, 3, 2)), PatientID=f"{site}2", names="other{}")
-        assert recognise(tmp_path / "a").site_names() == ["BMC", "HK"]
-
-    @pytest.mark.parametrize("patient", ["", "ANON"])
-    def test_without_a_telling_identifier_folders_with_one_study_are_patients(self, tmp_path, patient):
-        for folder in ("P1", "P2"):
-            for series in ("pre", "post"):
-                study(tmp_path / folder / series, patient, StudyInstanceUID=f"1.2.{folder[1]}")
-        with pytest.raises(UserError, match="look like patients"):
-            recognise(tmp_path).site_names()
-        study(tmp_path / "P2" / "visit 2", patient, StudyInstanceUID="1.2.3")
-        assert recognise(tmp_path).site_names() == ["P1", "P2"]
 
     def test_hospitals_of_one_patient_each_are_confirmed_by_naming_them_and_a_single_folder_is_a_site(self, tmp_path):
         study(tmp_path / "BMC" / "case", "BMC")

@@ -249,10 +249,6 @@ numbered patients as sites: /{TCGA_0001,TCGA_0002,TCGA_0003}/{1,2}{,_mask}.png -
 one image without a mask: images/{a,b,c,d,e,f}.png masks/{a,b,c,d,e}.png /s/masks/f.png
     -> n/images/f.png: this image has no mask | data.by_site.n.ignored_names=[f.png]
 years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png -> years | {patient} or {year}
-dates as patients: {images,masks}/{20190101,20200203}_{1,2}.png -> 20190101 and 20200203, look like years
-    --set image={site}/images/{patient}_{case}.png --set mask={site}/masks/{patient}_{case}.png
-dates as patients by a pattern: {images,masks}/{20190101,20200203}_{1,2}.png -> 20190101 and 20200203, look like years
-    --set image={site}/images/{case}.png --set patient_pattern='^(\d+)_'
 """
 
 

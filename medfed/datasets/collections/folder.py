@@ -222,7 +222,6 @@ class Folder(Dataset):
         if not self.sites and any(series.values()) and self.table is None:
             check_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
         for site, cases in contents.cases.items():
-            contents.problems[site].extend(check_patients.year_problems(root / site, cases))
             if self._at(site).patient_pattern is None:
                 contents.warnings[site] += check_patients.shared_patient_warnings(site, series[site])
             contents.cases[site] = self._hide_names(root, cases, series[site])
