@@ -42,33 +42,30 @@ def check_dataset(dataset: Dataset, progress: Progress | None = None, others_tak
     cases_at = {site: cases for site, (cases, _) in found_at.items()}
     problems = [problem for _, of_site in found_at.values() for problem in of_site]
     checked: dict[str, list[CheckedCase]] = {site: [] for site in cases_at}
-    known_sha256: dict[Path, str] = {}
     cases = [case for of_site in cases_at.values() for case in of_site]
     for case in progress(cases) if progress else cases:
         checked_case, of_case = check_case(dataset, case)
         problems += of_case
         if checked_case:
             checked[case.site].append(checked_case)
-            known_sha256[case.image] = checked_case.sha256
     sites = [CheckedSite(site, len(cases_at[site]), tuple(of_site)) for site, of_site in checked.items()]
     with _collect(problems, Path(dataset.root)):
         _ = dataset.intensity_range
-    for site in sites:
-        n_lost = sum(LOST in case.notices for case in site.cases)
-        if problem := check_masks.lost_problem(site.name, n_lost, len(site.cases)):
+    for checked_site in sites:
+        n_lost = sum(LOST in case.notices for case in checked_site.cases)
+        if problem := check_masks.lost_problem(checked_site.name, n_lost, len(checked_site.cases)):
             problems.append(problem)
     problems += [] if others_take_part else check_masks.shown_nowhere(dataset.root, dataset.structures, sites)
     warnings = [warning for site in ("", *cases_at) for warning in dataset.contents.warnings[site]]
     warnings += dataset.contents.unread
     warnings += _count_warnings(dataset, cases_at)
     warnings += [warning for site in sites for warning in _notice_warnings(site)]
-    warnings += check_masks.warnings(dataset.root, dataset.structures, sites)
+    warnings += check_masks.warnings(dataset.structures, sites)
     if getattr(dataset, "patient_pattern", "no such setting") is None:
-        warnings += [
-            warning for site, of_site in cases_at.items() for warning in check_patients.patient_warning(site, of_site)
-        ]
+        for site, of_site in cases_at.items():
+            warnings += check_patients.patient_warning(site, of_site)
     warnings += _split_warnings(dataset, cases_at, others_take_part)
-    repeated = find_duplicates(cases, known_sha256)
+    repeated = find_duplicates(cases)
     if dataset.allow_duplicates:
         warnings = repeated + warnings
     else:
@@ -102,7 +99,6 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     if mask is not None:
         labels = tuple(mask.meta["label_values"])
         notices += [f"no {name} in the mask" for name, shown in zip(dataset.structures, mask) if not shown.any()]
-        notices += [check_masks.EQUAL] if check_masks.is_mask(image, mask) else []
     facts = measure_case(case, image, mask)
     sha256 = file_sha256(case.image)
     return CheckedCase(case.name, case.patient, facts, labels, tuple(notices), sha256), []
@@ -115,9 +111,6 @@ def _collect(problems: list[Problem], path: Path) -> Iterator[None]:
         yield
     except UserError as error:
         problems.append(as_problem(error, path))
-    except MemoryError:
-        found = "the file needs more memory than is free; expected a smaller image"
-        problems.append(Problem("too little memory", path, found, "crop the image"))
 
 
 def _count_warnings(dataset: Dataset, cases_at: Mapping[str, Sequence[Case]]) -> list[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from medfed.core.errors import Problem, UserError
@@ -25,10 +25,10 @@ def file_sha256(path: Path) -> str:
     return sha256.hexdigest()
 
 
-def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[Problem]:
+def find_duplicates(cases: Iterable[Case]) -> list[Problem]:
     """Return a problem for each image that exists more than once, first those that exist in several sites.
 
-    Only files of equal size are read and compared; `known_sha256` saves reading some again. Damaged files are skipped.
+    Only files of equal size are read and compared. Damaged files are skipped.
     """
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
@@ -40,7 +40,7 @@ def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | No
     by_sha256: dict[str, list[Case]] = defaultdict(list)
     for group in by_size.values():
         for case in group if len(group) > 1 else ():
-            by_sha256[(known_sha256 or {}).get(case.image) or file_sha256(case.image)].append(case)
+            by_sha256[file_sha256(case.image)].append(case)
     problems = []
     for same in (same for same in by_sha256.values() if len(same) > 1):
         is_shared = len({case.site for case in same}) > 1

@@ -16,7 +16,6 @@ from medfed.images.problems import library_errors
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF")
-TWO_COLOURS = "two-colour mask:"  # start of the notice about such a mask
 MAX_COLOURS = 8  # in a message
 MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
 _ORIENTATION = 0x0112  # EXIF tag
@@ -65,7 +64,7 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -
         numbers = (pixels[..., 0] << 16) + (pixels[..., 1] << 8) + pixels[..., 2]
         colours = np.unique(numbers)
         if two_colours and len(colours) == 2 and colours[0] == 0:
-            notices.append(f"{TWO_COLOURS} #{colours[1]:06x} is the structure")
+            notices.append(f"two-colour mask: #{colours[1]:06x} is the structure")
             return np.where(numbers == 0, np.float32(0), np.float32(255))
         listed = ", ".join(f"#{colour:06x}" for colour in colours[:MAX_COLOURS])
         found = f"the mask stores its labels as {len(colours)} colours, such as {listed}; expected one number per pixel"

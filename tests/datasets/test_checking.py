@@ -135,6 +135,6 @@ def test_a_mask_with_another_value_than_the_other_masks_of_its_site_gives_a_warn
             save_pixels(tmp_path / "north" / kind / f"{name}.png", pixels + noise)
     warning, _ = check_dataset(Folder(root=str(tmp_path))).warnings
     assert str(warning) == (
-        "north: masks of different values or colours are read as the same structure: 0, 255 in 2 masks, such as a; "
-        "0, 7 in 1 masks, such as c; if they are different structures, set data.mask_values or data.mask_colours"
+        "north: masks of different values are read as the same structure: 0, 7 in c; 0, 255 in b; if they are "
+        "different structures, set data.mask_values"
     )
