@@ -22,13 +22,14 @@ PATTERNS = (
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return a regular expression whose first group is the patient, and the names of one patient with several images.
 
-    The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; None if none
-    does, or if the patients are years.
+    The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; the last
+    must find two or more images of a patient on average. None if none does, or if the patients are years.
     """
     for pattern in PATTERNS:
         groups = _groups(names, pattern)
         several = [group for group in groups.values() if len(group) > 1]
-        if len(several) > 1 and not are_years(groups):
+        is_uncertain = pattern == PATTERNS[-1] and 2 * len(groups) > len(names)
+        if len(several) > 1 and not is_uncertain and not are_years(groups):
             return pattern, several[0]
     return None
 

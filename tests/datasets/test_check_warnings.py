@@ -90,6 +90,7 @@ class TestPatients:
             *("", "102 131", "01_test 21_training", "case_001 case_002", "n0210_576_652 n0359_576_692", "x links"),
             *("2018_001 2018_002 2018_003", "2019_1 2019_2 2020_1 2020_2"),
             *("1-benign_0804-s 1-malignant_0010-r 2-benign_0817-s", "benign_0888-l benign_0849-l benign_1-r"),
+            "1-benign_1 1-malignant_2 2-benign_3 2-malignant_4 benign_5 benign_6",
             "cju160wshltz10993i1gmqxbe cju414lf2l1lt0801rl3hjllj",
         ):
             assert suggest_pattern(names.split()) is None, names
