@@ -10,6 +10,8 @@ from pathlib import Path
 from medfed.core.errors import UserError
 from medfed.datasets.walk import Files
 
+FoundCase = tuple[str, dict[str, list[Path]]]  # the name of a case, and the paths of each of its parts
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -32,34 +34,22 @@ class Collection:
     convert: Callable[..., dict[str, bytes]]
     notes: tuple[str, ...]
 
-    def find(self, files: Files) -> list[Entry]:
+    def find(self, files: Files) -> list[FoundCase]:
         """Return the cases in a folder; none if a part of all of them is missing."""
-        entries: dict[str, Entry] = {}
+        cases: dict[str, FoundCase] = {}
         for place in (*files.images, *files.slices):
             for part, pattern in self.parts.items():
                 match = re.fullmatch(f"(?:.*/)?{pattern}", f"{files.root.name}/{place}", re.IGNORECASE)
                 if match:
-                    new = Entry(self, match["name"], {part: [] for part in self.parts})
-                    entries.setdefault(new.name.lower(), new).paths[part].append(files.root / place)
-        has_parts = (any(entry.paths[part] for entry in entries.values()) for part in self.parts)
-        return [entry for _, entry in sorted(entries.items())] if all(has_parts) else []
+                    new = match["name"], {part: list[Path]() for part in self.parts}
+                    cases.setdefault(new[0].lower(), new)[1][part].append(files.root / place)
+        has_parts = (any(paths[part] for _, paths in cases.values()) for part in self.parts)
+        return [case for _, case in sorted(cases.items())] if all(has_parts) else []
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One case of a download: its name, and the paths that were found for each of its parts."""
-
-    collection: Collection
-    name: str
-    paths: Mapping[str, list[Path]]
-
-    @property
-    def site(self) -> str:
-        return self.collection.site(self.name)
-
-    def convert(self) -> dict[str, bytes]:
+    def new_files(self, case: FoundCase) -> dict[str, bytes]:
         """Return the content of each new file by its path in the output folder; UserError if the case is left out."""
-        for part, paths in self.paths.items():
-            if len(paths) != 1:
-                raise UserError(f"{len(paths)} files or series are its {part}" if paths else f"no {part}")
-        return self.collection.convert(self.site, self.name, *(path for [path] in self.paths.values()))
+        name, paths = case
+        for part, of_part in paths.items():
+            if len(of_part) != 1:
+                raise UserError(f"{len(of_part)} files or series are its {part}" if of_part else f"no {part}")
+        return self.convert(self.site(name), name, *(path for [path] in paths.values()))

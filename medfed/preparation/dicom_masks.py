@@ -16,7 +16,6 @@ from medfed.images.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
 
 ENDING = ".nii.gz"
-MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
 # DICOM allows an object to have these attributes without a value; a de-identified series may lack them.
 MAY_BE_EMPTY = (
     "PatientName PatientID PatientBirthDate PatientSex AccessionNumber StudyID StudyDate StudyTime "
@@ -53,9 +52,8 @@ def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
             found = f"the mask belongs to no folder of {series}; expected the series from which it was computed"
             raise Problem("mask without a series", file, found, "copy the series there again")
         structure = file.name[len(name) + 1 : -len(ENDING)]
-        if not 0 < len(structure) <= MAX_LABEL_LENGTH or "\\" in structure or not structure.isprintable():
-            found = f"the structure is '{structure}'; expected 1 to {MAX_LABEL_LENGTH} characters without a backslash"
-            raise Problem("unusable name of a structure", file.parent, ascii(found)[1:-1], "rename the file")
+        if "\\" in structure:  # DICOM would read two names
+            raise Problem("unusable name of a structure", file, "the structure has a backslash", "rename the file")
         groups.setdefault(name, {})[structure] = file
     if not groups:
         found = f"the folder holds no mask; expected *{ENDING}"

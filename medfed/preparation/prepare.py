@@ -13,7 +13,7 @@ from medfed.core.registry import suggestion
 from medfed.datasets.base import Progress
 from medfed.datasets.walk import walk
 from medfed.preparation import fundus, prostate
-from medfed.preparation.collection import Entry
+from medfed.preparation.collection import Collection, FoundCase
 
 COLLECTIONS = {"prostate": prostate.COLLECTIONS, "fundus": fundus.COLLECTIONS}
 MAX_NAMES = 20  # cases that the summary names for one reason
@@ -23,24 +23,23 @@ def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress
     """Write the downloads in `sources` to a folder in the layout that a dataset ("prostate" or "fundus") reads.
 
     No file is overwritten. One that exists with the same content is accepted, so that an interrupted preparation can be
-    started again. UserError for other content, if a source contains no collection or overlaps with the output folder,
-    or if no case could be written.
+    started again. UserError for other content, if a source contains no collection, or if no case could be written.
 
     Returns:
         one row for each case: `collection`, `site`, `case`, `status` ("written", "existing" or "left out"), `reason`.
     """
     if dataset not in COLLECTIONS:
         raise UserError(f"no preparation of '{dataset}'. {suggestion(dataset, COLLECTIONS)}")
-    entries = [entry for source in sources for entry in _find(dataset, source, out)]
+    cases = [case for source in sources for case in _find(dataset, source)]
     rows = []
-    for entry in progress(entries) if progress else entries:
+    for collection, case in progress(cases) if progress else cases:
         new_files, reason = dict[str, bytes](), ""
         try:
-            new_files = entry.convert()
+            new_files = collection.new_files(case)
         except UserError as error:
             reason = str(error)
         status = "left out" if reason else "written" if _write(out, new_files) else "existing"
-        rows.append((entry.collection.title, entry.site, entry.name, status, reason))
+        rows.append((collection.title, collection.site(case[0]), case[0], status, reason))
     summary = pd.DataFrame(rows, columns=["collection", "site", "case", "status", "reason"])
     if (summary["status"] == "left out").all():
         found = f"no case could be used; the first, {rows[0][2]}, was left out: {rows[0][4]}"
@@ -62,25 +61,20 @@ def format_summary(cases: pd.DataFrame) -> str:
     return "\n".join([*lines, *dict.fromkeys(f"note: {note}" for one in collections for note in one.notes)])
 
 
-def _find(dataset: str, source: Path, out: Path) -> list[Entry]:
+def _find(dataset: str, source: Path) -> list[tuple[Collection, FoundCase]]:
     """The cases of the collections in one source; a Problem if there is none."""
     if not source.is_dir():
-        found = "this is a file" if source.exists() else "this folder does not exist"
-        found = f"{found}; expected a folder with an unpacked download"
+        found = "there is no such folder; expected a folder with an unpacked download"
         raise Problem("no folder", source, found, "unpack it first, or correct the path")
-    inner, outer = source.resolve(), out.resolve()
-    if outer.is_relative_to(inner) or inner.is_relative_to(outer):
-        found = f"the output folder and the source {source} contain each other"
-        raise Problem("output inside of the source", out, found, "choose another folder")
-    files = walk(inner, follow_symlinks=True)
-    entries = [entry for collection in COLLECTIONS[dataset] for entry in collection.find(files)]
-    if not entries:
+    files = walk(source.resolve(), follow_symlinks=True)
+    cases = [(collection, case) for collection in COLLECTIONS[dataset] for case in collection.find(files)]
+    if not cases:
         names = sorted(path.name for path in source.iterdir())
         listed = ", ".join(names[:6]) + (f", ... ({len(names)} entries)" if len(names) > 6 else "")
         layouts = "; ".join(f"{collection.title}: {collection.layout}" for collection in COLLECTIONS[dataset])
         found = f"found {listed or 'nothing'}; expected one of these downloads: {layouts}"
         raise Problem("no download", source, found, "unpack the archives, or correct the path")
-    return entries
+    return cases
 
 
 def _write(out: Path, new_files: Mapping[str, bytes]) -> bool:

@@ -125,7 +125,7 @@ CHANGES = [
         lambda series, mask: write_series(series, volume(SHAPE), names="b{}.dcm", PatientID="4711"),
         "found 2 DICOM series",
     ),
-    (lambda series, mask: mask.rename(mask.with_name("case_1_or\\gan.nii.gz")), "characters without a backslash"),
+    (lambda series, mask: mask.rename(mask.with_name("case_1_or\\gan.nii.gz")), "the structure has a backslash"),
     (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
 ]
 
