@@ -1,66 +1,26 @@
-"""Progress of a program: bars on a terminal, and a plain line now and then in a log file."""
+"""Progress of a program: bars on a terminal, and now and then in a log file."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 from tqdm import tqdm
 
 OnTraining = Callable[[int, int], None]  # called with the trainings of sites that are done, and of all rounds
-LINE_INTERVAL_S = 30.0  # between two lines of a program whose progress does not go to a terminal
-LINE, LINE_WITHOUT_TOTAL = "{percentage:3.0f}%, {n_fmt}/{total_fmt}, {remaining} left", "{n_fmt}, {elapsed}"
+LOG_INTERVAL_S = 30.0
 
 
 class ProgressBar(tqdm):
-    """A bar of tqdm, which becomes plain lines if standard error is no terminal, for example a log file.
-
-    A program then prints a line at most every 30 seconds, which shows all open bars, the outermost first. In a Jupyter
-    notebook, bars are drawn as on a terminal.
-    """
-
-    _last_line_s: ClassVar[float] = time.monotonic()  # of all bars of the program
+    """A bar of tqdm, which is drawn at most every 30 seconds if standard error is a file or a pipe."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, dynamic_ncols=True, **options)
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draw the bar, or print a line; tqdm calls this method."""
-        if _can_redraw():
-            return bool(super().display(msg, pos))
-        now_s = time.monotonic()
-        if msg is None and now_s - ProgressBar._last_line_s >= LINE_INTERVAL_S:
-            ProgressBar._last_line_s = now_s
-            own = [bar for bar in tqdm._instances if isinstance(bar, ProgressBar)]
-            bars = [bar for bar in own if hasattr(bar, "pos")]  # another thread may be creating one
-            outermost_first = sorted(bars, key=lambda bar: abs(bar.pos))
-            print("; ".join(bar._line() for bar in outermost_first), file=sys.stderr, flush=True)
-        return False
-
-    def clear(self, nolock: bool = False) -> None:
-        """Remove the bar before another text is printed there; tqdm calls this method."""
-        if _can_redraw():
-            super().clear(nolock)
-
-    def close(self) -> None:
-        if not _can_redraw():
-            self.leave = False
-        super().close()
-
-    def _line(self) -> str:
-        """The state of the bar as text without the bar itself."""
-        own = self.bar_format and self.bar_format.replace("|{bar}|", ",")
-        form = own or ("{desc}: " if self.desc else "") + (LINE if self.total else LINE_WITHOUT_TOTAL)
-        return " ".join(self.format_meter(**self.format_dict | {"bar_format": form}).split())
-
-
-def _can_redraw() -> bool:
-    """Whether a text on standard error can be replaced by another one."""
-    stream = sys.stderr
-    return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
+        stream = sys.stderr
+        is_live = stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
+        limits = {} if is_live else {"mininterval": LOG_INTERVAL_S, "delay": LOG_INTERVAL_S}
+        super().__init__(*args, dynamic_ncols=True, miniters=0, **limits, **options)
 
 
 class RoundProgress(AbstractContextManager):
@@ -87,7 +47,7 @@ class RoundProgress(AbstractContextManager):
         self._bar.set_description_str(
             f"round {self._round}/{self._rounds}, {site} {step}/{n_steps}{self._score}", refresh=False
         )
-        self._bar.update(0) if step < n_steps else self._bar.refresh()
+        self._bar.update(0)
 
     def site_replied(self, kind: str, site: str, index: int, n_sites: int) -> None:
         """Advance the bar if the site has answered a "train" request."""

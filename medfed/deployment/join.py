@@ -212,7 +212,6 @@ def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> No
                 watch.look()
                 time.sleep(POLL_S)
                 bar.update(0)
-                bar.refresh()
         time.sleep(LAST_REPLY_S)
     finally:
         client.stop()
