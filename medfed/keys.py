@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from medfed.cli.program import add_code_flag, run_program
+from medfed.cli.program import run_program
 from medfed.config import search
 from medfed.config.search import Group, describe_schema
 from medfed.core import registry
@@ -27,9 +27,8 @@ def main(argv: list[str] | None = None) -> int:
         "word", nargs="?", help="a block, method, network, dataset, engine, metric or key; without it, all blocks"
     )
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
-    add_code_flag(parser)
     args = parser.parse_args(argv)
-    return run_program("medfed.keys", lambda: _work(args), args.allow_code)
+    return run_program("medfed.keys", lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:

@@ -18,8 +18,6 @@ import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic.json_schema import GenerateJsonSchema
-
 from medfed.config.schema import NAMED, Config, to_plain
 from medfed.core import bounds, registry
 from medfed.core.registry import BLOCK_KINDS, VALUE_KINDS
@@ -103,15 +101,8 @@ def _named_block(block: str, base: type) -> dict[str, Any]:
         "required": ["name"],
         "allOf": choices,
     }
-    of_names = {f"{block}.{name}": named(kind, name) for name in names}
+    of_names = {f"{block}.{name}": _definition(registry.resolve(kind, name), block, name) for name in names}
     return {base.__name__: choice, block: _definition(base, block), **of_names}
-
-
-def named(kind: str, name: str) -> dict[str, Any]:
-    """The definition of one method, network or dataset; UserError if there is no such class."""
-    cls = registry.resolve(kind, name)
-    with registry.code_of(cls):
-        return _definition(cls, next(block for block in BLOCK_KINDS if BLOCK_KINDS[block] == kind), name)
 
 
 def _definition(cls: type, block: str, name: str = "") -> dict[str, Any]:
@@ -153,7 +144,7 @@ def _choice(cls: type, kind: str, name: str) -> dict[str, Any]:
 def _settings(cls: type, block: str) -> dict[str, dict[str, Any]]:
     """The schema of each setting of a dataclass, with its meaning, its default and the names that it accepts."""
     meanings, presets = meanings_of(cls), cls.presets if issubclass(cls, Method) else {}
-    schemas = bounds.adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
+    schemas = bounds.adapter(cls).json_schema().get("properties", {})
     settings = {}
     for field in bounds.written_fields(cls):
         key = f"{block}.{field.name}"
@@ -193,13 +184,6 @@ def meanings_of(cls: type) -> dict[str, str]:
             elif line.strip():  # the end of the section, or a paragraph below the entries
                 break
     return meanings
-
-
-class _JsonSchema(GenerateJsonSchema):
-    """JSON Schema also of fields that no config can hold, such as functions: any value."""
-
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
-        return {}
 
 
 def _without_titles(schema: Any) -> Any:

@@ -110,8 +110,7 @@ def build_by_name(kind: str, block: object) -> Any:
             settings = {**presets[preset], **settings}
     except UserError as error:
         raise SettingsError([Mistake((key,), str(error))]) from error
-    with registry.code_of(cls):
-        return build(cls, settings, keys)
+    return build(cls, settings, keys)
 
 
 def _text(value: object) -> str:

@@ -46,7 +46,8 @@ _is_code_allowed = False  # whether a config may name code outside of medfed and
 def known_names(kind: str) -> dict[str, str]:
     """The names of a kind, each with the first docstring line of its file or its plugin's package; none is imported."""
     names = {name: first_line(path) for name, path in _files(kind).items()}
-    return names | {name: f"of the package {plugin.module}" for name, plugin in _plugins(kind).items()}
+    plugins = _plugins(kind).items()
+    return names | {name: f"of the package {plugin.module}, whose docstrings explain it" for name, plugin in plugins}
 
 
 def resolve(kind: str, name: str) -> type[Any]:
@@ -120,24 +121,6 @@ def shipped_configs() -> dict[str, Path]:
     installed, checkout = PACKAGE / "configs", PACKAGE.parent / "configs"
     folder = installed if installed.is_dir() else checkout  # beside an installed medfed, `configs` is another package's
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
-
-
-@contextmanager
-def code_of(cls: type) -> Iterator[None]:
-    """Context for the code of a class that a config chooses: an exception of a foreign class becomes a UserError.
-
-    The author of such a class can correct it. Exceptions of medfed's own classes are bugs of medfed and stay as they
-    are.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if cls.__module__.partition(".")[0] == PACKAGE.name:
-            raise
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        raise UserError(f"{name} raised {describe_error(error)}; correct the class or its settings") from error
 
 
 def describe_error(error: Exception) -> str:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from medfed import keys, train
+from medfed import train
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.core.registry import code_allowed, require
@@ -77,7 +77,6 @@ def test_medfed_needs_no_flag():
 
 def test_the_programs_take_the_flag(ran, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(CONFIG % "own_methods.Mine")
-    assert train.main(["a.yaml"]) == 2 and keys.main(["own_methods.Mine"]) == 2
-    assert capsys.readouterr().err.count("add the flag --allow-code") == 2 and not ran.exists()
-    assert keys.main(["own_methods.Mine", "--allow-code"]) == 0
+    assert train.main(["a.yaml"]) == 2
+    assert "add the flag --allow-code" in capsys.readouterr().err and not ran.exists()
     assert train.main(["a.yaml", "--allow-code"]) == 2 and "data.root" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_the_dataset_of_an_installed_package_is_known_and_recognised(scans, requ
     usual = Folder(root=str(scans), image="{site}/images/{case}.*", mask="{site}/masks/{case}.*")
     assert recognise(scans) == usual, "without the package, it is any folder"
     request.getfixturevalue("plugin")
-    assert registry.known_names("datasets")["spleens"] == "of the package our_plugin"
+    assert registry.known_names("datasets")["spleens"] == "of the package our_plugin, whose docstrings explain it"
     dataset = recognise(scans)
     assert type(dataset).__name__ == "Spleens" and dataset.window == "wide"
     assert registry.name_of("datasets", type(dataset)) == "spleens"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medfed.config import json_schema
+from medfed.config import search
 from medfed.config.schema import Config, load, to_plain
 from medfed.core import registry
 from medfed.core.errors import UserError
@@ -108,7 +108,7 @@ def _references(method: str) -> list[str]:
     """The publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
     names = method.split("+")
     known = registry.known_names("methods")
-    sources = [json_schema.named("methods", name)["x-source"] for name in names if name in known and name != "fedavg"]
+    sources = [search.find(f"method.{name}")[0].source for name in names if name in known and name != "fedavg"]
     return list(filter(None, sources))
 
 
