@@ -73,5 +73,4 @@ __getattr__, __dir__ = lazy_names(
             for name in "datasets functional losses methods metrics networks testing transforms".split()
         },
     },
-    programs={"train": "run", "evaluate": "leave_one_site_out"},
 )

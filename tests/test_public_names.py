@@ -110,22 +110,6 @@ def test_the_help_of_the_export_function_shows_its_arguments():
     assert "run: a `Run`, or the folder of one." in text
 
 
-def test_a_misspelt_name_and_the_name_of_a_program_have_a_hint():
-    """In a new process, in which no program has been imported."""
-    code = (
-        "import medfed\n"
-        "for name in ('trian', 'train', 'load_confg'):\n"
-        "    try: getattr(medfed, name)\n"
-        "    except AttributeError as error: print(error)"
-    )
-    hint = "; the function is medfed.run, and the program is `python -m medfed.train`"
-    assert run_python(code).splitlines() == [
-        f"module 'medfed' has no attribute 'trian'{hint}",
-        f"module 'medfed' has no attribute 'train'{hint}",
-        "module 'medfed' has no attribute 'load_confg'. Did you mean 'load_config'?",
-    ]
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_in_the_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

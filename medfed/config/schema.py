@@ -171,11 +171,6 @@ def to_plain(value: object) -> Any:
     return list(map(to_plain, value)) if isinstance(value, tuple | list) else value
 
 
-def to_yaml(config: Config) -> str:
-    """The config with all defaults as text, which `load_text` reads back to an equal config."""
-    return config.yaml
-
-
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return a line such as `training.batch_size: 5 -> 8` for each value in which two `resolved` configs differ."""
     before, after = _flat(old), _flat(new)

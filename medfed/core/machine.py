@@ -1,7 +1,7 @@
 """What this process may use of the machine: CPU cores and memory, as limited by affinity and control groups.
 
 Control groups are how Linux, containers and batch systems limit processes. Their files are described in
-https://docs.kernel.org/admin-guide/cgroup-v2.html (version 2) and cgroup-v1 (version 1).
+https://docs.kernel.org/admin-guide/cgroup-v2.html. Those of version 1 are not read: --jobs N limits the processes.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import math
 import os
 from pathlib import Path
 
-MEMORY_FILES = (  # limit, used bytes, and the entry of `memory.stat` with cached files; versions 2 and 1
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
 ROOT = Path("/")  # of the file system in which the operating system describes itself
 
 
 def n_cores() -> int:
     """CPU cores that this process may use: the machine's, limited by the affinity and the control groups' quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _control_groups("cpu"):
-        quota, period = [*_text(folder / "cpu.max").split(), "", ""][:2]
-        quota = quota or _text(folder / "cpu.cfs_quota_us").strip()
-        period = period or _text(folder / "cpu.cfs_period_us").strip()
-        if quota.isdigit() and period.isdigit():  # without a limit, the quota is "max" or "-1"
+    for folder in _control_groups():
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if quota.isdigit():  # without a limit, it is "max"
             cores = min(cores, math.ceil(int(quota) / int(period)))
     return max(1, cores)
 
@@ -32,13 +26,12 @@ def n_cores() -> int:
 def available_memory_bytes() -> int | None:
     """Memory that new processes can use without swapping, within the control groups' limit; None if unknown."""
     left = [_number(_text(ROOT / "proc/meminfo"), "MemAvailable:", 1024)]
-    for folder in _control_groups("memory"):
-        for limit, used, cache in MEMORY_FILES:
-            limit_bytes, used_bytes = _text(folder / limit).strip(), _text(folder / used).strip()
-            if limit_bytes.isdigit() and used_bytes.isdigit():  # the limit is "max" if there is none
-                # Cached files count as used, but are dropped when memory is needed.
-                cache_bytes = _number(_text(folder / "memory.stat"), cache) or 0
-                left.append(max(0, int(limit_bytes) - int(used_bytes) + cache_bytes))
+    for folder in _control_groups():
+        limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+        if limit.isdigit() and used.isdigit():  # the limit is "max" if there is none
+            # Cached files count as used, but are dropped when memory is needed.
+            cached_bytes = _number(_text(folder / "memory.stat"), "inactive_file") or 0
+            left.append(max(0, int(limit) - int(used) + cached_bytes))
     known = [size for size in left if size is not None]
     return min(known) if known else None
 
@@ -54,16 +47,11 @@ def resident_memory_bytes() -> int | None:
     return _number(_text(ROOT / "proc/self/status"), "VmRSS:", 1024)
 
 
-def _control_groups(controller: str) -> list[Path]:
+def _control_groups() -> list[Path]:
     """Folders of the control groups that limit this process, those of the outer groups too."""
-    mounted = ROOT / "sys/fs/cgroup"
-    folders = {mounted, mounted / controller}  # in a container, the group of the process is the root
-    for line in _text(ROOT / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or controller in controllers.split(","):
-            group = Path((controller if controllers else "") + path)
-            folders |= {mounted / str(part).lstrip("/") for part in (group, *group.parents)}
-    return sorted(folder for folder in folders if folder.is_dir())
+    mounted = ROOT / "sys/fs/cgroup"  # in a container, this is the group of the process
+    group = Path(_text(ROOT / "proc/self/cgroup").partition("0::/")[2].strip())
+    return [mounted / part for part in (group, *group.parents)]
 
 
 def _text(path: Path) -> str:

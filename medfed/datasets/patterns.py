@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from medfed.core.regular_expressions import check_regular_expression
 from medfed.images import dicom_files, reading
 from medfed.images.file_names import composed
 
@@ -61,7 +60,7 @@ def compile_pattern(text: str) -> Pattern:
             expression += f"(?P<{part}>{regex})"
     try:
         compiled = re.compile(expression + (_ANY_SUFFIX if body != text else ""), re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise ValueError(f"'{text}' has an invalid regular expression: {error}") from None
     return Pattern(text, tuple(names), compiled)
 
@@ -85,8 +84,6 @@ def _parts(text: str) -> Iterator[tuple[str, str | None]]:
         name, colon, regex = text[start + 1 : end - 1].partition(":")
         if not _FIELD_NAME.fullmatch(name):
             raise ValueError(f"'{text}' has the field '{name}'; expected lower-case letters, such as {{case}}")
-        if colon:
-            check_regular_expression(f"the field '{name}' of the pattern '{text}'", regex)
         yield name, composed(regex) if colon else "[^/]+?"
         place = end
     if "}" in text[place:]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from medfed.config.schema import Config, changed, load, resolved, to_yaml
+from medfed.config.schema import Config, changed, load, resolved
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
@@ -67,7 +67,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         state = replace(folder.load_state(done[-1]) if done else start, local_keys=frozenset())  # see `prepare`
         folder.begin_manifest()
         folder.write_json("environment.json", environment())
-        folder.write_text("config.yaml", to_yaml(plan))
+        folder.write_text("config.yaml", plan.yaml)
         server = server_process(server_kit)
         engine = FlareEngine(sites, server, admin, folder.path, settings, args.join_seconds)
         try:
@@ -117,7 +117,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
             "seed": plan.seed,
             "precision": plan.training.precision,
             "deterministic": plan.deterministic,
-            "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
+            "config_sha256": hashlib.sha256(plan.yaml.encode()).hexdigest(),
             "versions": versions(),
             "method_facts": plan.method.summarise(final),
             "sent_bytes": sum_bytes(folder.ledger()),

@@ -17,7 +17,7 @@ from typing import Any
 
 from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml
-from medfed.config.schema import Config, changed, load, to_yaml
+from medfed.config.schema import Config, changed, load
 from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
@@ -164,7 +164,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
         check_output_folder(folder, config.source)
         begin_folder(folder)
         job = {
-            "config": to_yaml(config),
+            "config": config.yaml,
             "source": config.source,
             "sites": [site_file.site],
             "folder": str(folder.resolve()),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medfed.cli.program import overrides
 from medfed.config import strict_yaml
-from medfed.config.schema import Config, changed, load, resolved, to_yaml
+from medfed.config.schema import Config, changed, load, resolved
 from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.core.files import sha256_digest, write_atomically
@@ -55,7 +55,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     for folder in folders.values():  # each is sent to its hospital
         folder.mkdir(parents=True, exist_ok=True)
         exported = codec_files.export_codecs(plan, folder)
-        write_atomically(folder / PLAN, to_yaml(exported))
+        write_atomically(folder / PLAN, exported.yaml)
     plan = exported
     write_atomically(out / START, sha256_digest(start), start)
     images = describe_images(task, dataset, dataset.cases(dataset.site_names()[0])[0])
@@ -78,7 +78,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
             admin=ADMIN,
         ),
     )
-    write_atomically(out / PLAN, to_yaml(plan))
+    write_atomically(out / PLAN, plan.yaml)
     print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")
     return 0
 

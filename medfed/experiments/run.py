@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.cli.progress import OnTraining
-from medfed.config.schema import Config, resolved, to_yaml
+from medfed.config.schema import Config, resolved
 from medfed.core.determinism import deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
@@ -161,7 +161,7 @@ def _begin(
     folder.write_json("notices.json", run_notices)
     if clients:
         folder.write_json("clients.json", {name: _cases_of(patients) for name, patients in clients.items()})
-    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("config.yaml", config.yaml)
 
 
 def _cases_of(patients: Split) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from medfed.cli.program import machine_sentence
 from medfed.cli.progress import OnTraining, ProgressBar
-from medfed.config.schema import Config, load_text, resolved, to_yaml
+from medfed.config.schema import Config, load_text, resolved
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError, WorkerBug
 from medfed.core.machine import max_processes
@@ -132,7 +132,7 @@ def _max_jobs(folds: Sequence[Fold]) -> int:
     """Return how many processes cores and free memory allow; 1 if the runs must stay in this process."""
     configs = [fold.config for fold in folds]
     on_gpu = any(pick_device(config.device).type != "cpu" for config in configs)
-    if on_gpu or not all(can_be_imported(to_yaml(config)) for config in configs):
+    if on_gpu or not all(can_be_imported(config.yaml) for config in configs):
         return 1
     return max_processes(max(config.training.threads for config in configs))
 
@@ -140,7 +140,7 @@ def _max_jobs(folds: Sequence[Fold]) -> int:
 def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfinished: Unfinished) -> None:
     """Do runs in worker processes, each one run after another; add locked and failed runs to `unfinished`."""
     for fold in folds:
-        check_can_be_imported(to_yaml(fold.config), n_jobs)
+        check_can_be_imported(fold.config.yaml, n_jobs)
     n_workers = min(n_jobs, len(folds))
     left: queue.SimpleQueue[Fold] = queue.SimpleQueue()
     for fold in folds:
@@ -184,7 +184,7 @@ def _do_in_worker(
     """Let a worker process do a run; a process that has ended is started again."""
     header = {
         "row": asdict(fold.row),
-        "config": to_yaml(fold.config),
+        "config": fold.config.yaml,
         "source": fold.config.source,
         "notices": fold.config.notices,
         "folder": str(fold.folder.path.resolve()),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from medfed.cli.progress import ProgressBar
-from medfed.config.schema import ONLY_FOR_GPUS, Config, to_yaml
+from medfed.config.schema import ONLY_FOR_GPUS, Config
 from medfed.core import registry
 from medfed.core.determinism import allow_faster_algorithms
 from medfed.core.device import pick_device
@@ -98,7 +98,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
         sites_folder,
         validation_site=validation_site,
         settings=config.federation,
-        config_yaml=to_yaml(config),
+        config_yaml=config.yaml,
         source=config.source,
         jobs=jobs,
         reading_s=reading_s,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from statistics import median
 
-from medfed.config.schema import Config, to_yaml
+from medfed.config.schema import Config
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import Experiment
@@ -52,7 +52,7 @@ def summarise(
         "seed": config.seed,
         "precision": config.training.precision,
         "deterministic": config.deterministic,
-        "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
+        "config_sha256": hashlib.sha256(config.yaml.encode()).hexdigest(),
         "versions": versions(),
         "start_weights": _start_weights(config.network),
         "sites_kept_entries": any(site.local_keys for site in experiment.sites),

@@ -11,7 +11,6 @@ from monai.data import MetaTensor
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.malloc import return_large_blocks
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, numbered_patients
@@ -111,7 +110,6 @@ class ImageSamples:
         self._keep(index, image)
         return image
 
-    @return_large_blocks()
     def _read(self, index: int) -> Tensor:
         """Image (C, S, S) uint8, read from disk and resized."""
         pixels = self.read(self.cases[index]).as_tensor()[..., 0]
@@ -237,7 +235,6 @@ class Classification(Task):
             advance(1)
         return samples
 
-    @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         """Read the first 20,000 test images, so that a damaged file is found before the training."""
         for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long

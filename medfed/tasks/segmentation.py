@@ -20,7 +20,6 @@ from monai.transforms import (
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.malloc import return_large_blocks
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume, numbered_patients
 from medfed.functional.hooks import capture_features
@@ -118,7 +117,6 @@ class Segmentation(Task):
         resize = ResizeSlicesd("image", self.image_size)
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
-    @return_large_blocks()
     def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
         """Prepare volumes and return their slices; volumes that are read on demand are not kept, so it needs little
         more memory.
@@ -282,7 +280,6 @@ class Segmentation(Task):
         slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_patients(cases))
 
-    @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         for case in cases:
             _load(dataset, case, notice)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from medfed.config.overrides import Override
-from medfed.config.schema import changed, difference, load, load_text, resolved, to_yaml
+from medfed.config.schema import changed, difference, load, load_text, resolved
 from medfed.core.errors import UserError
 from medfed.core.registry import code_allowed
 from medfed.methods.elcfs import ELCFS
@@ -288,10 +288,10 @@ def test_a_run_folders_config_loads_back_to_an_equal_config(tmp_path):
     overrides = ["seed=0", "method.name=elcfs", "method.preset=released", "federation.unseen_site='no'", names]
     training = "training: {learning_rate: 1.0e-05, weight_decay: 1e+20}"
     config = read(training, *overrides, "data.root='1:30'", "data.scanners={'on': 1}")
-    again = load_text(to_yaml(config), "runs/x/config.yaml")
+    again = load_text(config.yaml, "runs/x/config.yaml")
     assert again == config
     assert again.preset == "released" and again.method.ratio == "one"
-    assert to_yaml(again) == to_yaml(config)
+    assert again.yaml == config.yaml
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())  # a byte order mark
     assert load(tmp_path / "a.yaml") == read()
 
@@ -399,7 +399,7 @@ def test_what_would_have_no_effect_or_mislead_is_refused(override):
 def test_clients_and_a_validation_site_read_back():
     validated = ("federation.validation_site=BMC", "federation.selection=validation_site")
     config = read(CLIENTS, "federation.min_images=70", *validated)
-    assert load_text(to_yaml(config), "b.yaml") == config
+    assert load_text(config.yaml, "b.yaml") == config
     assert config.federation.partition_label() == "dirichlet 0.5"
     assert read("", "federation.clients=9").federation.partition_label() == "domains"
     assert read(CLIENTS, "federation.batch_norm=local").federation.batch_norm == "local"

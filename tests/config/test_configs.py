@@ -11,7 +11,7 @@ import yaml
 
 from medfed import api, evaluate, train
 from medfed.config.overrides import Override
-from medfed.config.schema import load, load_text, resolved, to_yaml
+from medfed.config.schema import load, load_text, resolved
 from medfed.experiments.grid import Grid
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -25,7 +25,7 @@ class _Resolved(Exception):
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_shipped_config_comes_back_from_its_own_text_and_exchanges_a_window_of_seven_by_seven(path):
     config = load(path)
-    assert load_text(to_yaml(config), "again") == config
+    assert load_text(config.yaml, "again") == config
     config.network.check_image_size(config.data.image_size)
     if config.method_name == "elcfs":
         image = torch.rand(1, 1, config.data.image_size, config.data.image_size)

@@ -30,7 +30,7 @@ def test_without_limits_all_cores_and_the_available_memory_count(root):
     assert machine.max_processes(threads=99) == 1
 
 
-def test_a_control_group_of_version_2_and_the_groups_around_it_limit(root):
+def test_a_control_group_and_the_groups_around_it_limit(root):
     write(root, "proc/self/cgroup", "0::/batch/job_7\n")
     write(root, "sys/fs/cgroup/batch/job_7/cpu.max", "350000 100000\n")
     write(root, "sys/fs/cgroup/batch/cpu.max", "max 100000\n")
@@ -40,15 +40,6 @@ def test_a_control_group_of_version_2_and_the_groups_around_it_limit(root):
     assert machine.n_cores() == 4, "3.5 cores"
     assert machine.available_memory_bytes() == 5 * GIB, "cached files count as free"
     assert machine.max_processes(threads=1) == 2, "of 2 GiB each"
-
-
-def test_a_control_group_of_version_1_limits(root):
-    write(root, "proc/self/cgroup", "4:memory:/job\n1:cpu,cpuacct:/job\n")
-    write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "200000\n")
-    write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n")
-    write(root, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", f"{6 * GIB}\n")
-    write(root, "sys/fs/cgroup/memory/job/memory.usage_in_bytes", f"{2 * GIB}\n")
-    assert machine.n_cores() == 2 and machine.available_memory_bytes() == 4 * GIB
 
 
 def test_on_another_operating_system_nothing_is_known_about_memory(tmp_path, monkeypatch):

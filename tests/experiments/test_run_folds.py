@@ -15,7 +15,7 @@ from forked_workers import fork_workers
 
 from medfed import evaluate
 from medfed.cli.program import OUT_OF_MEMORY
-from medfed.config.schema import load_text, to_yaml
+from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.experiments import run_folds as module
 from medfed.experiments.cohorts import ONE_SITE, assign_patients
@@ -42,7 +42,7 @@ def fake_run(config, folder, quiet, jobs, on_training, expected):
     site = config.federation.unseen_site
     action = folder.path.parent / f"{site}.does"
     folder.begin_manifest()
-    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("config.yaml", config.yaml)
     folder.write_text("pid", str(os.getpid()))
     print("working for", site, flush=True)
     match action.read_text() if action.exists() else "":
@@ -68,7 +68,7 @@ def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
 
 def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_the_same(folds, monkeypatch, capsys):
     def run_of_one_site(config, folder, quiet, jobs, on_training, expected):
-        folder.write_text("config.yaml", to_yaml(config))
+        folder.write_text("config.yaml", config.yaml)
         with record_notices(folder, quiet, expected):
             assign_patients(config.data, replace(config.federation, participating=1), 0, "tiny.yaml")
 

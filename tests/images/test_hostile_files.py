@@ -208,13 +208,6 @@ def test_a_hostile_table_is_one_sentence(site, capsys):
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("regex", ["(a+)+$", "((a|b)*)+", r"((?:\d+x)*y){3,}", "(([a-z]+)-)*"])
-@pytest.mark.parametrize("setting", ["patient_pattern", "image"])
-def test_a_repeat_inside_a_repeat_is_refused(setting, regex):
-    with pytest.raises(ValueError, match=f"{setting}.*a repeat .* inside a repeat"):
-        Folder("data", **{setting: regex if setting == "patient_pattern" else f"{{site}}/{{case:{regex}}}.png"})
-
-
 @pytest.mark.parametrize("pattern", [r"(.+)", r"^([a-z]+)_\d+$", "([+*]+)", r"(\(+a\)+)", "((?:[^_]+_){2})", "(a+){2}"])
 def test_usual_patterns_are_accepted(pattern):
     Folder("data", patient_pattern=pattern, image=f"{{site}}/{{case:{pattern}}}.png")

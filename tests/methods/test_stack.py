@@ -134,7 +134,7 @@ def test_combinations_that_are_not_possible_give_a_reason(methods, reason):
 
 
 def test_it_is_read_from_a_config_and_written_back(tmp_path):
-    from medfed.config.schema import load_text, to_yaml
+    from medfed.config.schema import load_text
 
     text = """
 data: {name: prostate, root: data}
@@ -143,8 +143,8 @@ method: {name: stack, methods: [{name: ccst, k: 2}, {name: elcfs, preset: paper}
 """
     config = load_text(text, "a.yaml")
     assert config.method == Stack((CCST(k=2), ELCFS(**ELCFS.presets["paper"])))
-    assert load_text(to_yaml(config), "b.yaml") == config
-    assert digest(to_yaml(config).encode()) == digest(to_yaml(load_text(to_yaml(config), "c")).encode())
+    assert load_text(config.yaml, "b.yaml") == config
+    assert digest(config.yaml.encode()) == digest(load_text(config.yaml, "c").yaml.encode())
 
 
 def test_a_stack_lists_and_replaces_the_files_of_its_methods():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
-from medfed.config.schema import load_text, to_yaml
+from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.functional.hooks import capture_features
 from medfed.networks.monai_network import MonaiNetwork
@@ -100,4 +100,4 @@ def test_a_config_with_arguments_is_written_and_read_back():
         method: {name: fedavg}
     """
     config = load_text(text, "a.yaml")
-    assert config.network == SMALL and load_text(to_yaml(config), "b.yaml").network == SMALL
+    assert config.network == SMALL and load_text(config.yaml, "b.yaml").network == SMALL

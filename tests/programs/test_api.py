@@ -15,7 +15,7 @@ from conftest import SMALL_UNET, UNET, small_yaml
 import medfed
 from medfed import api, leave_two_sites_out, load_config, train
 from medfed.config import strict_yaml
-from medfed.config.schema import load, load_text, to_yaml
+from medfed.config.schema import load, load_text
 from medfed.experiments.grid import Grid
 from medfed.experiments.method_choice import MethodChoice
 from medfed.federation.settings import Training
@@ -224,7 +224,7 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(config, call, sentence):
 
 def test_a_method_that_was_replaced_in_python_does_not_keep_the_preset_of_the_other_one(config):
     released = load_config(config, {"method.name": "elcfs", "method.preset": "released"})
-    text = to_yaml(replace(released, method=FedAvg()))
+    text = replace(released, method=FedAvg()).yaml
     assert "preset: medfed" in text and load_text(text, "config").method == FedAvg()
 
 

@@ -17,7 +17,7 @@ from conftest import tiny_yaml
 
 from medfed import coordinator
 from medfed.config import strict_yaml
-from medfed.config.schema import load, to_yaml
+from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment import coordinate
@@ -249,7 +249,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
     folder.write_text("history.csv", "round,train_loss,validation_score\n1,0.5,\n")
-    folder.write_text("config.yaml", to_yaml(plan))
+    folder.write_text("config.yaml", plan.yaml)
     ended = []
 
     def exchange(kind, messages):

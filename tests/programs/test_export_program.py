@@ -9,7 +9,7 @@ from made_runs import NOT_LEARNED
 from safetensors.torch import load_file
 from torch import nn
 
-from medfed.config.schema import load_text, to_yaml
+from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
 from medfed.outputs.run_folder import RunFolder
@@ -80,7 +80,7 @@ def run(tmp_path):
     folder, config = RunFolder(tmp_path / "run"), load_text(CONFIG, "test.yaml")
     folder.path.mkdir()
     folder.begin_manifest()
-    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("config.yaml", config.yaml)
     torch.manual_seed(0)
     folder.save_model(config.network.build(1, 1).state_dict())
     folder.write_json("summary.json", SUMMARY)
@@ -122,7 +122,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     summary = SUMMARY | scoring.summarise([]) | {"images": images}
     folder.path.mkdir()
     folder.begin_manifest()
-    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("config.yaml", config.yaml)
     n_out = len(images["structures"] or images["classes"])
     folder.save_model(config.network.build(images["channels"], n_out).state_dict())
     folder.write_json("summary.json", summary | {"method_facts": {"error": 0.5}, "transductive": False})

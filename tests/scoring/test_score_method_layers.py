@@ -9,7 +9,7 @@ import torch
 from made_bundles import CPU, SIDE, write_classes, write_photographs
 
 import medfed
-from medfed.config.schema import load_dataset, load_text, to_yaml
+from medfed.config.schema import load_dataset, load_text
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.program import PROGRAM, save_program
 from medfed.outputs.run_folder import RunFolder
@@ -78,7 +78,7 @@ def _export(path, data, method, network):
     folder, task = RunFolder(path), task_of_images(images, SIDE, config.evaluation)
     path.mkdir()
     folder.begin_manifest()
-    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("config.yaml", config.yaml)
     folder.save_model(module.state_dict())
     summary = task.scoring.summarise([]) | {"data": "phantom", "dataset": "toys", "method": config.method_name}
     summary |= {"unseen_site": "here", "source_sites": ["there"], "patients": {}, "images": images, "versions": {}}

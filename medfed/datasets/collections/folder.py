@@ -17,7 +17,6 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
-from medfed.core.regular_expressions import check_regular_expression
 from medfed.datasets import check_patients, dicom_names, nesting, table
 from medfed.datasets.base import Contents, Dataset, describe_unread
 from medfed.datasets.card import Card
@@ -159,7 +158,12 @@ class Folder(Dataset):
         if len(set(names)) < len(names) or len(names) == 1:
             raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
         if self.patient_pattern is not None:
-            check_regular_expression("patient_pattern", self.patient_pattern, with_group=True)
+            try:
+                groups = re.compile(self.patient_pattern).groups
+            except (re.error, OverflowError) as error:
+                raise ValueError(f"patient_pattern '{self.patient_pattern}' is invalid: {error}; correct it") from None
+            if not groups:
+                raise ValueError("patient_pattern has no group; put parentheses around the part that names the patient")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
