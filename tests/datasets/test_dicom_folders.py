@@ -50,17 +50,14 @@ class TestLayouts:
         ("slices", "mask", "image_pattern", "mask_pattern"),
         [
             ("n/@", "n/@/mask.nii.gz", "{site}/{case}", "{site}/{case}/mask.*"),
-            ("n/@/T2/more", "n/@/seg.dcm", "{site}/{case}", "{site}/{case}/seg.dcm"),
-            ("n/@/T2", "n/@/SEG/1-1.dcm", "{site}/{case}", "{site}/{case}/SEG/1-1.dcm"),
-            ("n/@", "n/@/@_mask.nii.gz", "{site}/{case}", "{site}/{case}/{case}_mask.*"),
+            ("n/@/T2/more", "n/@/seg.dcm", "{site}/{case}", "{site}/{case}/seg.*"),
+            ("n/@/T2", "n/@/SEG/1-1.dcm", "{site}/{case}", "{site}/{case}/SEG/*"),
             ("n/@", "n/@_mask.nii.gz", "{site}/{case}", "{site}/{case}_mask.*"),
             ("n/images/@", "n/masks/@.nii.gz", "{site}/images/{case}", "{site}/masks/{case}.*"),
             ("n/images/@", "n/masks/@.dcm", "{site}/images/{case}", "{site}/masks/{case}.*"),
             ("n/DICOM/@", "n/GT/@_mask.nii", "{site}/DICOM/{case}", "{site}/GT/{case}_mask.*"),
-            ("images/n/@", "masks/n/@.nii.gz", "images/{site}/{case}", "masks/{site}/{case}.*"),
             ("n/p/@", "n/p/@/mask.nii.gz", "{site}/{study}/{case}", "{site}/{study}/{case}/mask.*"),
             ("n/p/@", "n/p/@_mask.nii.gz", "{site}/{study}/{case}", "{site}/{study}/{case}_mask.*"),
-            ("n/p/@/T2", "n/p/@/SEG/1.dcm", "{site}/{study}/{case}", "{site}/{study}/{case}/SEG/1.dcm"),
         ],
     )
     def test_usual_folders_are_recognised(self, tmp_path, slices, mask, image_pattern, mask_pattern):

@@ -230,19 +230,16 @@ def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypa
 
 
 def test_what_was_found_is_printed_with_its_counts_and_reads_back(folder, capsys):
-    """The files of `west` are named in another way, and nobody has drawn masks for the folder `imagesTs`."""
-    for own, new in (("images", "img"), ("masks", "gt")):
-        (folder / "west" / own).rename(folder / "west" / new)
+    """Nobody has drawn masks for the folder `imagesTs`."""
     write(folder / "north" / "imagesTs" / "9.png", np.zeros((40, 60)))
-    general, west = "{site}/images/{case}.* with {site}/masks/{case}.*", "{site}/img/{case}.* with {site}/gt/{case}.*"
-    expected = f"  north: 5 images, {general}\n  south: 5 images, {general}\n  west: 5 images, {west}\n"
+    general = "{site}/images/{case}.* with {site}/masks/{case}.*"
+    expected = "".join(f"  {site}: 5 images, {general}\n" for site in ("north", "south", "west"))
     assert init(folder) == 0
     assert expected in capsys.readouterr().out
     data = load("my.yaml").data
     assert (data.image, data.mask, data.ignored_names) == (*general.split(" with "), ("imagesTs",))
-    assert data.by_site == {"west": dict(zip(("image", "mask"), west.split(" with ")))}
     lines = Path("my.yaml").read_text().splitlines()
-    for key in ("image", "mask", "by_site", "ignored_names"):
+    for key in ("image", "mask", "ignored_names"):
         (place,) = (n for n, line in enumerate(lines) if line.startswith(f"  {key}:"))
         assert "# " in lines[place] or "# " in lines[place - 1]
 
