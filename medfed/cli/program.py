@@ -43,7 +43,7 @@ PROGRAMS = (
     "benchmark",
     "completion",
 )
-INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
+INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
 OUT_OF_MEMORY = (
     "the memory is not enough; expected what the images and the network need; lower data.image_size or "
     "training.batch_size, choose a smaller network or fewer --jobs, or free some memory"
@@ -52,11 +52,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a full disk, an exhausted quota
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised for SIGTERM, which schedulers send. It is a KeyboardInterrupt, so the same clean-up code runs."""
+    """Raised for SIGTERM, which schedulers send, and SIGHUP, which a terminal sends when it is closed.
 
-
-class HungUp(Terminated):
-    """Raised for SIGHUP, which a terminal sends when it is closed."""
+    It is a KeyboardInterrupt, so the same clean-up code runs.
+    """
 
 
 def programs() -> dict[str, str]:
@@ -146,7 +145,7 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
     - the result of `work`;
     - 1 if a file cannot be written or the memory is not enough, or for a `WorkerBug`;
     - 2 for a UserError;
-    - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
+    - 130 for Ctrl-C and 143 for SIGTERM and SIGHUP;
     - 141, without a message, if the reader of the output has ended, such as `head` in `medfed data | head`.
 
     Any other exception is a bug and keeps its traceback. `name`, such as `medfed.train`, starts each line on stderr.
@@ -166,12 +165,7 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
     except UserError as error:
         return _end(name, error.sentences, 2)
     except KeyboardInterrupt as stop:
-        ends = (
-            (HungUp, "hung up", HUNG_UP),
-            (Terminated, "terminated", TERMINATED),
-            (KeyboardInterrupt, "interrupted", INTERRUPTED),
-        )
-        was, code = next((was, code) for kind, was, code in ends if isinstance(stop, kind))
+        was, code = ("terminated", TERMINATED) if isinstance(stop, Terminated) else ("interrupted", INTERRUPTED)
         return _end(name, (str(stop) or was,), code)
     except BrokenPipeError:
         if not _drop_dead_streams():
@@ -232,10 +226,10 @@ def _signals_raise() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    raised: dict[int, type[KeyboardInterrupt]] = {signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
-    before = {number: signal.getsignal(number) for number in raised if signal.getsignal(number) != signal.SIG_IGN}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
     for number in before:
-        signal.signal(number, lambda number, frame: _raise(raised[number]))
+        signal.signal(number, _terminate)
     try:
         yield
     finally:
@@ -243,8 +237,8 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _raise(kind: type[KeyboardInterrupt]) -> None:
-    raise kind
+def _terminate(*_: object) -> None:
+    raise Terminated
 
 
 def _flush() -> None:
