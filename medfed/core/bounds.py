@@ -40,7 +40,6 @@ ImageSize = Annotated[int, Field(ge=1, le=4096)]  # side in pixels; one float32 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
 DEFAULT_PRESET = "medfed"
-_NO_VALUE = object()  # that no type accepts
 T = TypeVar("T")
 
 # Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused. Methods outside
@@ -186,17 +185,8 @@ def _validated(cls: type, validate: Callable[[Any], Any], given: Any, more_keys:
     try:
         values = validate(given)
     except ValidationError as error:
-
-        def errors_without(key: str) -> list[Any]:
-            try:
-                adapter(cls).validate_python({key: _NO_VALUE})
-            except ValidationError as other:
-                entries = [entry for entry in other.errors(include_url=False) if entry["loc"][:1] == (key,)]
-                return [entry for entry in entries if entry["type"] != "dataclass_exact_type"]  # of a block
-            return []
-
         known_keys = partial(_known_keys, cls, more_keys=more_keys)
-        raise SettingsError(mistakes_of(error, given, known_keys, errors_without)) from None
+        raise SettingsError(mistakes_of(error, given, known_keys)) from None
     # pydantic takes 8.0 for the choice 8
     if casts := [name for name in values if type(values[name]) is int and isinstance(given[name], float)]:
         raise SettingsError(Mistake((name,), f"expected a whole number, got {given[name]}") for name in casts)

@@ -77,13 +77,8 @@ def mistakes_of(
     error: ValidationError,
     values: object,
     known_keys: Callable[[Path], Iterable[str]] = lambda path: (),
-    errors_without: Callable[[str], Sequence[Mapping[str, Any]]] = lambda key: (),
 ) -> list[Mistake]:
-    """Convert an error of pydantic about `values`.
-
-    `known_keys` returns the keys that the block at a path may have, and `errors_without` the errors of pydantic if a
-    key has no value.
-    """
+    """Convert an error of pydantic about `values`; `known_keys` returns the keys that the block at a path may have."""
     by_path: dict[Path, list[Mapping[str, Any]]] = {}  # several for a value with several possible types
     for entry in error.errors(include_url=False):
         by_path.setdefault(_path(entry, values), []).append(entry)
@@ -96,9 +91,7 @@ def mistakes_of(
             if (*path[:-1], path[-1] + 1) not in by_path:  # the last of several missing entries
                 mistakes.append(Mistake(path[:-1], f"expected a list of at least {path[-1] + 1} entries, got fewer"))
         elif kind == "missing":  # perhaps because another name or preset has reset the block
-            wanted = _expected(errors_without(str(path[-1]))) if len(path) == 1 else ""
-            sentence = f"missing; expected {wanted}" if wanted else "missing; add it"
-            mistakes.append(Mistake(path[-1:], sentence, ("name", "preset")).below(path[:-1]))
+            mistakes.append(Mistake(path[-1:], "missing; add it", ("name", "preset")).below(path[:-1]))
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             sentence = f"unknown key. {suggestion(str(path[-1]), known_keys(path[:-1]))}"
             mistakes.append(Mistake(path, sentence))
@@ -136,16 +129,11 @@ def _sentence(entries: Sequence[Mapping[str, Any]]) -> str:
         return str(context["error"]) + ("" if isinstance(value, Mapping) else f", got {describe_value(value)}")
     choices = [word for entry in entries for word in re.findall("'([^']*)'", entry.get("ctx", {}).get("expected", ""))]
     hint = _hint({entry["type"] for entry in entries}, value, choices)
-    return f"expected {_expected(entries)}, got {describe_value(value)}{hint}"
-
-
-def _expected(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What was expected, from the errors about a value."""
     texts = [
         EXPECTED.get(entry["type"], "").format(**entry.get("ctx", {})) or entry["msg"].removeprefix("Input should be ")
         for entry in entries
     ]
-    return " or ".join(dict.fromkeys(texts))
+    return f"expected {' or '.join(dict.fromkeys(texts))}, got {describe_value(value)}{hint}"
 
 
 def _hint(expected: set[str], value: object, choices: Sequence[str]) -> str:

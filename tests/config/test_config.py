@@ -240,7 +240,7 @@ def test_a_missing_key_or_block_says_what_belongs_there():
     for block in ("data", "network", "method"):
         with pytest.raises(UserError, match=f"^a.yaml: {block}.name: missing; expected one of "):
             load_text(GOOD.replace(f"{block}:\n", f"{block}:\n#"), "a.yaml")
-    with pytest.raises(UserError, match="^a.yaml: data.root: missing; expected text$"):
+    with pytest.raises(UserError, match="^a.yaml: data.root: missing; add it$"):
         load_text(GOOD.replace("  root: data/x\n", ""), "a.yaml")
     with pytest.raises(UserError) as raised:
         load_text("seed: 1", "a.yaml")
@@ -365,7 +365,7 @@ def test_changing_a_config_keeps_the_rest_but_another_method_starts_from_its_own
 def test_a_reset_block_that_lacks_a_key_is_blamed_on_the_override():
     """The file has data.root; the override dropped it."""
     override = "data.name=hospitals_for_test.Clinics"
-    assert complaint("", override) == f"--set {override}: data.root: missing; expected text"
+    assert complaint("", override) == f"--set {override}: data.root: missing; add it"
     assert read("", override, "data.root=data/y").data.root == "data/y"
 
 

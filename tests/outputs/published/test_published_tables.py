@@ -126,7 +126,7 @@ def test_tables_that_quote_other_tables_agree_with_them(tables):
 def test_a_damaged_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("medfed.outputs.published.tables.FOLDER", tmp_path)
     (tmp_path / "x_table_1.yaml").write_text("paper: X\n")
-    with pytest.raises(UserError, match="x_table_1.yaml: citation: missing; expected text"):
+    with pytest.raises(UserError, match="x_table_1.yaml: citation: missing; add it"):
         load_table("x_table_1")
     with pytest.raises(UserError, match="No such file"):
         load_table("y_table_1")
