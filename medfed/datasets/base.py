@@ -15,10 +15,9 @@ from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import has_utf8_name, note_absolute, printable_path
-from medfed.datasets.card import Card
 from medfed.datasets.case import Case, MaskFile, Volume
 from medfed.datasets.check_groups import as_problem, join_problems
-from medfed.datasets.pairing import Layout, Pair, pair, parents
+from medfed.datasets.pairing import Layout, Match, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
 from medfed.images import pairs, reading
@@ -28,6 +27,27 @@ MAX_SITES = 1000
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
 Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
+
+
+@dataclass(frozen=True)
+class Card:
+    """Description of a dataset for its users; `python -m medfed.data card NAME` prints it.
+
+    Args:
+        title: short title.
+        description: what the images show, how many there are, and from which sites.
+        licence: licence or terms of use.
+        citation: publications to cite.
+        how_to_get: how to obtain the files and where to put them.
+        layout: names of the folders and files that the dataset expects.
+    """
+
+    title: str
+    description: str
+    licence: str
+    citation: str
+    how_to_get: str
+    layout: str
 
 
 @dataclass
@@ -219,19 +239,19 @@ class Dataset:
     def scan_layouts(self, files: Files, layouts: Sequence[Layout]) -> Contents:
         """Match files with the general layout, and with those of single sites, which replace it for these sites."""
         own = {layout.site for layout in layouts[1:]}
-        contents, pairs, seen = Contents(), list[tuple[str, Pair]](), set[str]()
+        contents, pairs, seen = Contents(), list[tuple[str, Match]](), set[str]()
         for number, layout in enumerate(layouts):
             read = files.without(layout.ignored_names)
             seen |= {*files.images, *files.slices} - {*read.images, *read.slices}
             result = pair(read, layout)
-            found: list[tuple[str, Pair | Problem]] = [(one.fields["site"], one) for one in result.pairs]
+            found: list[tuple[str, Match | Problem]] = [(one.fields["site"], one) for one in result.pairs]
             for name, one in [*found, *result.problems]:
                 site = self.site_name(name) if name else layout.site
                 if site is None or (site != layout.site if number else site in own):
                     continue  # no site, or another layout decides
-                if isinstance(one, Pair):
+                if isinstance(one, Match):
                     pairs.append((site, one))
-                    seen |= {one.image, *(path for _, path in one.masks)}
+                    seen |= {one.path, *(path for _, path in one.masks)}
                 else:
                     problem = Problem(one.kind, files.root / one.place, one.found, one.cure)
                     contents.problems[site].append(problem)
@@ -242,7 +262,7 @@ class Dataset:
             label = numbers.get(folded(one.fields.get("class", "")))
             if contents.classes and label is None:  # a class that `class_names` leaves out
                 continue
-            image = files.root / one.image
+            image = files.root / one.path
             masks = tuple(MaskFile(files.root / path, structure) for structure, path in one.masks)
             try:
                 name, patient = self.case_name(site, one.fields), self.patient_name(site, one)
@@ -281,7 +301,7 @@ class Dataset:
         """Return the name of a case: the values of the fields of its pattern, except the site, joined by `/`."""
         return "/".join(value for name, value in values.items() if name != "site" and value) or site
 
-    def patient_name(self, site: str, one: Pair) -> str:
+    def patient_name(self, site: str, one: Match) -> str:
         """Return the patient, the value of the field `patient`; "" makes each case a patient of its own."""
         return one.fields.get("patient", "")
 

@@ -1,4 +1,4 @@
-"""Recognise names of folders that are no sites: parts of a split, years, and patients."""
+"""Recognise names of folders that are no sites: parts of a split, and years."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _PART = re.compile(
 )
 _DATE = re.compile(r"(?:19[89]\d|20[0-3]\d)([_\-.]?(?:0[1-9]|1[0-2])(?:[_\-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
 MAX_YEARS = 15
-_PATIENTS = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
 
 
 def is_part(name: str) -> bool:
@@ -33,8 +32,3 @@ def are_years(names: Collection[str]) -> bool:
     start = os.path.commonprefix([re.split(r"\d", name, maxsplit=1)[0] for name in names])
     dates = [_DATE.fullmatch(name[len(start) :]) for name in names]
     return len(names) > 1 and all(dates) and (len(names) <= MAX_YEARS or all(date and date[1] for date in dates))
-
-
-def are_patients(names: Collection[str]) -> bool:
-    """Return whether two or more names are all those of patients or cases, such as "patient_01" and "patient_02"."""
-    return len(names) > 1 and all(map(_PATIENTS.fullmatch, names))

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 COLUMNS = ("site", "patient", "image", "mask", "class", "split")
 SUFFIXES = (".csv", ".tsv", ".json")
 MAX_BYTES = 100_000_000  # 455,954 images need 60 MB
-MAX_LENGTH = 4096  # of a value; a path cannot be longer
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # its first bytes
 MAX_LISTED = 3  # rows that an error message names
 _PARTS = {
     "train": "train",
@@ -64,15 +62,15 @@ def read_table(path: Path, site: str = "") -> DataFrame:
         raise UserError(f"{path}: the table has no rows; expected one row for each image")
     rows = rows.reindex(columns=[*COLUMNS, "place"], fill_value="").astype(str).apply(lambda column: column.str.strip())
     parts = rows["split"].str.casefold()
-    too_long = f"has a value of more than {MAX_LENGTH:,} characters; expected a path or a name"
-    for name, is_wrong, found, cure in (
-        *((name, rows[name] == "", "is empty; expected a value", "correct the row") for name in ("site", "image")),
-        *((name, rows[name].str.len() > MAX_LENGTH, too_long, "a quotation mark may be missing") for name in COLUMNS),
-        ("split", ~parts.isin(_PARTS), "has the value '{}'; expected train, validation or test", "correct the row"),
+    for name, is_wrong, expected in (
+        ("site", rows["site"] == "", "a name"),
+        ("image", rows["image"] == "", "a path"),
+        ("split", ~parts.isin(_PARTS), "train, validation or test"),
     ):
         if is_wrong.any():
             place, value = rows.loc[is_wrong, ["place", name]].iloc[0]
-            raise Problem("wrong value in a table", path, f"{place}: the column '{name}' {found.format(value)}", cure)
+            found = f"{place}: the column '{name}' has the value '{value}'; expected {expected}"
+            raise Problem("wrong value in a table", path, found, "correct the row")
     return rows.assign(split=parts.map(_PARTS))
 
 
@@ -144,8 +142,8 @@ def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> Data
     """Return the first rows of a table as text, with its header in lower case as columns, and the column `place`."""
     import pandas as pd
 
-    text = _decoded(path, errors)
     try:
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig", errors)
         if path.suffix.lower() == ".json":
             rows = pd.DataFrame(_json_rows(json.loads(text), path))
             rows = rows.map(lambda value: "" if value is None or value != value else str(value))
@@ -163,27 +161,13 @@ def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> Data
         rows = rows[(rows != "").any(axis="columns")].iloc[1:].set_axis(header, axis="columns")
         rows["place"] = [f"line {index + 1}" for index in rows.index]
         return rows
-    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a table or list of images ({reason}); expected a CSV or JSON file") from None
-
-
-def _decoded(path: Path, errors: str) -> str:
-    """Return the text of a table in UTF-8, or in UTF-16 as Excel writes "Unicode text"."""
-    try:
-        content = read_bounded(path, MAX_BYTES)
     except OSError as error:
+        found = f"the file {path} cannot be read ({error.strerror}); expected a CSV or JSON file"
+        raise UserError(f"data.table: {found}; its path starts at data.root") from None
+    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
         raise UserError(
-            f"data.table: the file {path} cannot be read ({error.strerror}); expected a CSV or JSON file; its path "
-            "starts at data.root"
-        ) from None
-    try:
-        return content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig", errors)
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{path}: line {line} is not in the encoding UTF-8 (byte 0x{content[error.start]:02x}); save the table "
-            "again, in Excel with the file type 'CSV UTF-8'"
+            f"{path}: not a table or list of images ({' '.join(str(error).split())}); expected a CSV or JSON file in "
+            "UTF-8 (in Excel, the file type 'CSV UTF-8')"
         ) from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from medfed.core.errors import UserErrors
 from medfed.datasets import check_patients
 from medfed.datasets.pairing import Layout, Pairs, pair
-from medfed.datasets.part_names import are_patients, are_years, is_part
+from medfed.datasets.part_names import are_years, is_part
 from medfed.datasets.patterns import compile_pattern
 from medfed.datasets.walk import Files
 from medfed.images.dicom_files import kind_of
@@ -59,6 +59,7 @@ MAX_WORDS = 4  # of one kind that are tried
 MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a file of every folder
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
+_PATIENT = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
 _SLOT = re.compile(r"<[^>]*>")
 
 
@@ -215,7 +216,7 @@ def _doubt_about(tried: _Tried, listed: Sequence[str]) -> str:
             f"the folders inside the sites, such as {' and '.join(folders[:2])}, may be patients or something else; "
             f"set data.image and data.mask as {tried.layout.text} with another word for {{folder}}, such as {{patient}}"
         )
-    what = odd_sites(sites)
+    what = _odd_sites(sites)
     if what and not {*sites} <= {*listed}:
         shown = ", ".join(repr(site) if site.isdecimal() else site for site in sites)
         return (
@@ -238,15 +239,15 @@ def _meaning(folders: Sequence[str]) -> str:
     return "patient" if are_numbered and not check_patients.suggest_pattern(folders) else ""
 
 
-def odd_sites(sites: Sequence[str]) -> str:
+def _odd_sites(sites: Sequence[str]) -> str:
     """Return what the names of sites look like, if they look like something else; or ""."""
     if any(map(is_part, sites)):
         return "parts of a split"
-    is_numbered = len(sites) > 2 and len({re.sub("[0-9]+$", "", name) for name in sites}) == 1
-    if are_patients(sites) or (is_numbered and all(re.search("[0-9]{3}$", name) for name in sites)):
-        return "patients"
     if are_years(sites):
         return "years"
+    is_numbered = len(sites) > 2 and len({re.sub("[0-9]{3,}$", "", name) for name in sites}) == 1
+    if is_numbered or (len(sites) > 1 and all(map(_PATIENT.fullmatch, sites))):
+        return "patients"
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -32,25 +32,16 @@ class Files:
     slices: dict[str, int]
     outside: tuple[str, ...]
 
-    def where(self, is_read: Callable[[str], bool]) -> Files:
-        """Return the files and folders whose paths fulfil a condition."""
-        return Files(
-            self.root,
-            tuple(filter(is_read, self.images)),
-            tuple(filter(is_read, self.series)),
-            {path: n for path, n in self.slices.items() if is_read(path)},
-            tuple(filter(is_read, self.outside)),
-        )
-
     def without(self, ignored_names: Sequence[str]) -> Files:
         """Return these files without those of which a part of the path has an ignored name."""
+
+        def is_read(path: str) -> bool:
+            return not any(is_ignored(part, ignored_names) for part in path.split("/"))
+
         if not ignored_names:
             return self
-        return self.where(lambda path: not any(is_ignored(part, ignored_names) for part in path.split("/")))
-
-    def inside(self, folder: str) -> Files:
-        """Return the files in one folder of the root, and this folder."""
-        return self.where(lambda path: f"{path}/".startswith(f"{folder}/"))
+        images, series, outside = (tuple(filter(is_read, paths)) for paths in (self.images, self.series, self.outside))
+        return Files(self.root, images, series, {path: n for path, n in self.slices.items() if is_read(path)}, outside)
 
 
 def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = False) -> Files:

@@ -96,21 +96,20 @@ def test_a_smaller_share_is_always_the_same_and_balanced_as_the_whole(root):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "line 9: center .*center 5"),
-        ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "line 9: tumor .*tumor 2"),
-        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "line 9: this patch is listed twice .patient 75, node 4, x_coord 96"),
-        ([*ROWS, (4, 0, 1, 1, 0, 3, 1, 0)], "line 9: the patient .* at another center.*patient 4,.*center 1"),
-        ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "line 3: node is no whole number from 0 to 99 .patient 4, node x"),
-        ([ROWS[0], (4, 1)], "line 3: x_coord .*x_coord nan"),
-        ([(4, 1, 1.5, 1, 0, 0, 0, 0)], "line 2: x_coord"),
-        ([(4, 1, 1, "9" * 30, 0, 0, 0, 0)], "line 2: y_coord"),
-        ([(*ROWS[0][:-1], 2)], "line 2: split .*split 2"),
+        ([*ROWS, (76, 0, 1, 1, 0, 3, 5, 0)], "the column center has the values .*; expected 0 to 4"),
+        ([*ROWS, (76, 0, 1, 1, 2, 3, 3, 0)], "the column tumor has the values .*; expected 0 to 1"),
+        ([(*ROWS[0][:-1], 2)], "the column split"),
+        ([*ROWS, (75, 4, 96, 192, 1, 2, 3, 0)], "2 cases have the name 'patch_patient_075_node_4_x_96_y_192'"),
+        ([ROWS[0], (4, "x", 1, 1, 0, 0, 0, 0)], "'x'.*expected .*whole numbers in the columns patient, node"),
+        ([ROWS[0], (4, 1)], "cannot read the table"),
+        ([(4, 1, 1.5, 1, 0, 0, 0, 0)], "cannot read the table"),
     ],
 )
-def test_a_wrong_row_is_named_with_its_line_and_column(root, rows, sentence):
+def test_a_wrong_column_and_a_patch_that_is_listed_twice_are_named(root, rows, sentence):
     write_table(root, rows)
-    with pytest.raises(UserError, match=f"metadata.csv: .*{sentence}"):
-        Camelyon17(root=str(root), splits="published").site_names()
+    dataset = Camelyon17(root=str(root), splits="published")
+    with pytest.raises(UserError, match=sentence):
+        dataset.cases_by_site(dataset.site_names())
 
 
 def test_a_missing_column_is_named_and_the_split_matters_only_where_it_is_used(root):

@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from medfed.datasets.base import Dataset, Contents
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card, Dataset, Contents
 
 @dataclass(frozen=True)
 class Spleens(Dataset):

@@ -161,7 +161,7 @@ def test_all_missing_files_are_listed_at_once(user):
     for path in missing:
         path.unlink()
     assert user.train() == 2
-    no_mask, no_image = user.capsys.readouterr().err.splitlines()
+    no_image, no_mask = user.capsys.readouterr().err.splitlines()
     assert "image has no mask; add the mask" in no_mask and "(2 more of this kind: " in no_mask
     assert all(name in no_mask for name in partners[1:])
     assert f"{partners[0]}.nii.gz: this mask has no image" in no_image

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card
 from medfed.datasets.objects import _Objects
 
 

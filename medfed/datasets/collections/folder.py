@@ -18,10 +18,9 @@ from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
 from medfed.datasets import check_patients, dicom_names, nesting, table
-from medfed.datasets.base import Contents, Dataset, describe_unread
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card, Contents, Dataset, describe_unread
 from medfed.datasets.case import Case, MaskFile
-from medfed.datasets.pairing import Layout, Pair, parents
+from medfed.datasets.pairing import Layout, Match, parents
 from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import Pattern, compile_pattern, compile_patterns
 from medfed.datasets.walk import walk
@@ -303,9 +302,9 @@ class Folder(Dataset):
             raise UserError(f"{self.root}: no image of the class '{missing[0]}'. {suggestion}")
         return self.class_names or names
 
-    def patient_name(self, site: str, one: Pair) -> str:
+    def patient_name(self, site: str, one: Match) -> str:
         """Return the patient by `patient_pattern`, else by the field `patient`, PatientID, or the first field."""
-        image = Path(self.root) / one.image
+        image = Path(self.root) / one.path
         name = "/".join(value for key, value in one.fields.items() if key not in ("site", "class"))
         by_name = self.patient_in_name(site, name, image)
         if not by_name and "patient" not in one.fields and image.is_dir():

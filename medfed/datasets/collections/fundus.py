@@ -12,10 +12,9 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import Problem, UserError
 from medfed.datasets import nesting
-from medfed.datasets.base import Contents, Dataset
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card, Contents, Dataset
 from medfed.datasets.case import Case
-from medfed.datasets.pairing import Pair
+from medfed.datasets.pairing import Match
 from medfed.images import reading
 
 SITES = {  # name of the site: possible names of its folder
@@ -86,7 +85,7 @@ class Fundus(Dataset):
         """Return the name of the image file, which is unique within its site."""
         return values["case"]
 
-    def patient_name(self, site: str, one: Pair) -> str:
+    def patient_name(self, site: str, one: Match) -> str:
         """Return the patient, which the names of RIM-ONE contain; "" at other sites."""
         match = _EYE.fullmatch(one.fields["case"]) if site == "RIM-ONE-r3" else None
         return match[1] if match else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card
 from medfed.datasets.objects import _Objects
 
 

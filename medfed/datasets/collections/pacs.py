@@ -7,8 +7,7 @@ from pathlib import Path
 
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import read_text
-from medfed.datasets.base import Contents
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card, Contents
 from medfed.datasets.objects import _Objects
 
 MAX_LIST_BYTES = 10_000_000

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from monai.data import MetaTensor
 
-from medfed.datasets.base import Dataset
-from medfed.datasets.card import Card
+from medfed.datasets.base import Card, Dataset
 from medfed.datasets.case import Case
 from medfed.images import reading
 
