@@ -5,6 +5,7 @@ DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,6 @@ _SEGMENTATIONS = (  # pydicom 3.0 does not know the name of label maps
     "Label Map Segmentation Storage",
     "1.2.840.10008.5.1.4.1.1.66.7",
 )
-MAX_DICOM_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -48,14 +48,12 @@ def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -
     return [path for path in all_files(folder, ignored_names) if kind_of(path) == kind]
 
 
-def all_files(folder: Path, ignored_names: Sequence[str] = (), depth: int = MAX_DICOM_DEPTH) -> Iterator[Path]:
+def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
     """Yield the files in a folder, in the order of their names, and then those of each folder inside it."""
-    paths = [path for path in sorted(folder.iterdir()) if not is_ignored(path.name, ignored_names)]
-    folders = {path: leads_back(path) for path in paths if path.is_dir()}  # a link that leads to itself is a file
-    yield from (path for path in paths if path not in folders)
-    for path, is_loop in folders.items():
-        if depth and not is_loop:
-            yield from all_files(path, ignored_names, depth - 1)
+    for inner, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not leads_back(Path(inner, name)))
+        folders[:] = [name for name in folders if not is_ignored(name, ignored_names)]
+        yield from (Path(inner, name) for name in sorted(names) if not is_ignored(name, ignored_names))
 
 
 @lru_cache(maxsize=1 << 18)

@@ -51,20 +51,11 @@ def leads_out(folder: Path, file: Path) -> bool:
     return Path(os.path.abspath(file)).is_relative_to(os.path.abspath(folder)) and not lies_inside(folder, file)
 
 
-def check_table_inside(root: Path, table: Path) -> None:
-    """Raise a Problem if a table is a symbolic link out of the folder of a dataset."""
-    if leads_out(root, table):
-        raise outside_problem(table, root)
-
-
 def outside_problem(path: Path, folder: Path) -> Problem:
     """Return the problem that a file or folder leads out of the folder of its dataset."""
-    return Problem(
-        "file outside the folder of the dataset",
-        path,
-        f"this file or folder lies outside {folder}, behind a symbolic link",
-        "move it into that folder, or set data.follow_symlinks: true",
-    )
+    found = f"this file or folder lies outside {folder}, behind a symbolic link"
+    cure = "move it into that folder, or set data.follow_symlinks: true"
+    return Problem("file outside the folder of the dataset", path, found, cure)
 
 
 def stem_of(path: Path | str) -> str:

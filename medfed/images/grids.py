@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import nibabel as nib
@@ -13,7 +12,6 @@ from medfed.core.errors import Problem
 TOLERANCE = 0.1  # in voxels, at the corners of the mask
 MAX_VOXELS = 1 << 29  # 512 x 512 x 2048, a CT of the whole body: 2 GB in float32
 MIN_SPACING_MM, MAX_SPACING_MM = 1e-4, 100.0  # finer than light microscopes, and coarser than any scanner
-USUAL_SPACING_MM = (0.01, 25.0)  # outside, sizes in metres or micrometres are more likely than a microscope
 MAX_SHEAR_DEGREES = 1.0  # between the axes of a volume; distances in mm expect right angles
 
 
@@ -34,10 +32,7 @@ def check_spacing(path: Path, spacing: np.ndarray) -> None:
 
 
 def check_affine(path: Path, affine: np.ndarray) -> None:
-    """Raise a Problem if the axes of an affine matrix (4, 4) are not at right angles, or no possible voxel sizes.
-
-    All distances in mm would be wrong. `spacing_notices` describes sizes that are possible but unusual.
-    """
+    """Raise a Problem if the axes of an affine matrix (4, 4) are not at right angles, or no possible voxel sizes."""
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = np.linalg.norm(affine[:3, :3].astype(np.float64), axis=0)
     check_spacing(path, np.where(np.isfinite(affine).all(), spacing, np.nan))
@@ -57,24 +52,12 @@ def other_unit(path: Path, unit: str, key: str) -> Problem:
     return Problem("voxel size in another unit", path, found, "convert the header")
 
 
-def spacing_notices(spacing: Iterable[float]) -> list[str]:
-    """Describe a voxel size in mm that is possible but unusual: below 0.01 mm or above 25 mm."""
-    smallest, largest = USUAL_SPACING_MM
-    notices = []
-    if min(spacing) < smallest:
-        notices.append(f"voxels below {smallest:g} mm (a header in metres instead of mm?)")
-    if max(spacing) > largest:
-        notices.append(f"voxels above {largest:g} mm (a header in micrometres instead of mm?)")
-    return notices
-
-
 def reorder_axes(
     voxels: np.ndarray, affine: np.ndarray, grid_affine: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Exchange and reverse the axes of voxels (H, W, D, ...) as in a grid, of which they may cover any part.
 
-    Returns the voxels and the index (3,) of the first one in the grid; None if a corner does not lie on a voxel of the
-    grid, up to a tenth of a voxel. The affines, (4, 4), map voxel indices to millimetres.
+    Returns the voxels and the index (3,) of the first one in the grid; None if a corner does not lie on a voxel of it.
     """
     to_grid = np.linalg.inv(grid_affine) @ affine
     orientation = nib.io_orientation(to_grid)

@@ -22,35 +22,28 @@ MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D ima
 
 
 def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool) -> None:
-    """Raise a Problem if image (C, H, W, D) and mask (S, H, W, D) differ in shape, voxel size, orientation or position.
-
-    Differences of up to 0.001 mm in the voxel size, and of a tenth of a voxel in the position, are accepted.
-    `ignore_geometry` compares only the shapes.
-    """
+    """Raise a Problem if image (C, H, W, D) and mask (S, H, W, D) differ in shape, or in their place in space."""
     if image.shape[1:] != mask.shape[1:]:
-        raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:])
-    difference = _geometry_difference(image, mask)
-    if difference and not ignore_geometry:
+        is_2d = mask.shape[-1] == image.shape[-1] == 1
+        sizes = [_join(size[1:3] if is_2d else size[1:]) for size in (mask.shape, image.shape)]
+        found = f"the mask has {sizes[0]} {'pixels' if is_2d else 'voxels'}, but its image {image_path} has {sizes[1]}"
+        cure = "resample the mask by nearest neighbour, or set data.resample_masks: true (data.name: folder)"
+        raise Problem("mask of another size", mask_path, f"{found}; expected equal numbers", cure)
+    corners = np.array([[*corner, 1] for corner in np.ndindex(2, 2, 2)]) * [*(np.array(image.shape[1:]) - 1), 1]
+    shift_mm = np.linalg.norm(corners @ (image.affine - mask.affine).numpy().T, axis=1).max()
+    if not ignore_geometry and shift_mm > SHIFT_TOLERANCE * np.linalg.norm(image.affine[:3, :3].numpy(), axis=0).min():
+        places = [
+            f"{_join(np.linalg.norm(volume.affine[:3, :3].numpy(), axis=0).round(6))} mm along "
+            + "".join(nib.aff2axcodes(volume.affine.numpy()))
+            for volume in (mask, image)
+        ]
+        found = f"the mask, {places[0]}, lies up to {shift_mm:.3g} mm away from its image {image_path}, {places[1]}"
         cure = "resample the mask, or set data.ignore_mask_geometry: true if its voxels are those of the image"
-        raise Problem("mask in another position", mask_path, f"{difference} of its image {image_path}", cure)
-
-
-def _other_size(mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int]) -> Problem:
-    is_2d = mask_size[-1] == image_size[-1] == 1
-    sizes = [_join(size[:2] if is_2d else size) for size in (mask_size, image_size)]
-    unit = "pixels" if is_2d else "voxels"
-    found = f"the mask has {sizes[0]} {unit}, but its image {image_path} has {sizes[1]}"
-    cure = "resample the mask by nearest neighbour, or set data.resample_masks: true (data.name: folder)"
-    return Problem("mask of another size", mask_path, f"{found}; expected equal numbers", cure)
+        raise Problem("mask in another position", mask_path, f"{found}; expected the same place", cure)
 
 
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
-    """Resample a mask (S, H, W, D) of 0 and 1 to the voxel grid of its image (C, H, W, D), by nearest neighbour.
-
-    A volume is resampled in space, by the affines of both files; a 2-D mask is assumed to show the same field as its
-    image. A Problem if 2-D sizes differ in their ratio by more than 2 %, or if no part of a volume's mask lies inside
-    its image.
-    """
+    """Resample a mask (S, H, W, D) to its image by nearest neighbour: in space, or a 2-D one within the same field."""
     if reading.is_2d_image_file(image_path) and reading.is_2d_image_file(mask_path):
         ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
         if not 1 / MAX_ASPECT_CHANGE <= ratio <= MAX_ASPECT_CHANGE:
@@ -71,10 +64,7 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
 
 
 def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
-    """Exchange and reverse the axes of a mask if it then has the voxels of its image; else return it unchanged.
-
-    Programs write the rows of a volume in different orders; dcm2niix reverses those of DICOM. Nothing is interpolated.
-    """
+    """Exchange and reverse axes of a mask, as dcm2niix does, if it then has the voxels of its image; else keep it."""
     if np.allclose(mask.affine, image.affine, atol=SPACING_TOLERANCE_MM):
         return mask
     channels_last = np.moveaxis(mask.as_tensor().numpy(), 0, -1)
@@ -103,24 +93,6 @@ def join_masks(masks: Sequence[MetaTensor]) -> MetaTensor:
 def _on_grid(image: MetaTensor, channels: torch.Tensor, mask: MetaTensor) -> MetaTensor:
     """Return the channels of a mask with the affine of its image; the values in the file are still those of `mask`."""
     return MetaTensor(channels.to(torch.uint8), affine=image.affine, meta={"label_values": mask.meta["label_values"]})
-
-
-def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:
-    """Return how the position of a mask in space differs from that of its image, as a clause; "" if it does not."""
-    spacing, mask_spacing = (np.linalg.norm(volume.affine[:3, :3].numpy(), axis=0) for volume in (image, mask))
-    if np.abs(spacing - mask_spacing).max() > SPACING_TOLERANCE_MM:
-        return f"the mask's voxel size is {_join(mask_spacing)} mm, not the {_join(spacing)} mm"
-    directions = image.affine[:3, :3].numpy() / spacing, mask.affine[:3, :3].numpy() / mask_spacing
-    cosine = np.sum(directions[0] * directions[1], axis=0).min()
-    if cosine < 0.5:
-        codes, mask_codes = ("".join(nib.aff2axcodes(volume.affine.numpy())) for volume in (image, mask))
-        angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-        return f"the mask's axes point to {mask_codes}, up to {angle:.0f} degrees away from the axes {codes}"
-    corners = np.array([[*corner, 1] for corner in np.ndindex(2, 2, 2)]) * [*(np.array(image.shape[1:]) - 1), 1]
-    shift_mm = np.linalg.norm(corners @ (image.affine - mask.affine).numpy().T, axis=1).max()
-    if shift_mm <= SHIFT_TOLERANCE * spacing.min():
-        return ""
-    return f"the mask lies up to {shift_mm:.3g} mm away from the position"
 
 
 def _join(sizes: Sequence[float]) -> str:

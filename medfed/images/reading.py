@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import cast
 
 import numpy as np
@@ -17,11 +16,10 @@ from monai.data import MetaTensor
 from torch import Tensor
 
 from medfed.core.errors import Problem
-from medfed.images import grids, mha_nrrd, nifti, two_dimensional
+from medfed.images import mha_nrrd, nifti, two_dimensional
 
 SUFFIXES = (*nifti.SUFFIXES, *mha_nrrd.SUFFIXES, *two_dimensional.SUFFIXES)
-MAX_AXES = 4
-MAX_LABEL = 1 << 24  # float32 has all whole numbers up to this one
+MIN_USUAL_MM, MAX_USUAL_MM = 0.01, 25.0  # a smaller or larger voxel is rarely one of a scanner or microscope
 MAX_NOISE = 16  # value of a mask without foreground that was stored as JPEG
 
 
@@ -39,13 +37,8 @@ def is_2d_image_file(path: Path | str) -> bool:
 def read_image(path: Path, channels: int, notices: list[str], intensity_max: float | None = None) -> MetaTensor:
     """Read an image file of any supported format: (C, H, W, D) float32, finite.
 
-    2-D images are scaled to [0, 255] and have D = 1; volumes keep their stored intensities.
-
-    Args:
-        path: file in NIfTI, MHA, MHD, NRRD, PNG, JPEG, BMP or TIFF format.
-        channels: C. In a volume, the fourth axis of the file contains the channels.
-        notices: short descriptions of conversions and unusual properties are appended to this list.
-        intensity_max: the stored value that means white in 2-D images with more than 8 bits; None refuses such images.
+    Volumes keep their stored intensities, and their fourth axis is C = `channels`. 2-D images are scaled to [0, 255],
+    with more than 8 bits so that `intensity_max` is white, and have D = 1.
     """
     check_file(path)
     if is_2d_image_file(path):
@@ -55,7 +48,9 @@ def read_image(path: Path, channels: int, notices: list[str], intensity_max: flo
         image = read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
-        notices += grids.spacing_notices(spacing_mm(path, image) or ())
+        spacing = spacing_mm(path, image) or (1,)
+        if min(spacing) < MIN_USUAL_MM or max(spacing) > MAX_USUAL_MM:
+            notices.append("voxels below 0.01 mm or above 25 mm (a header in another unit than mm?)")
     return check_image(path, image, channels, notices)
 
 
@@ -64,24 +59,17 @@ def read_volume(path: Path) -> MetaTensor:
 
     C is the number of values per voxel or the length of the fourth axis, or 1; D is 1 for a 2-D image.
     """
-    voxels, n_axes, affine = _format_of(path).read(path)
-    if voxels.ndim > MAX_AXES:
-        found = f"the file has {voxels.ndim} axes of lengths {voxels.shape}; expected three, or four with channels"
-        raise Problem("volume with too many axes", path, found, "save one volume per file")
-    if voxels.dtype.kind not in "biuf" or voxels.dtype.itemsize > 8:
-        kind = "several values, such as a colour" if voxels.dtype.names else f"a number of the type {voxels.dtype.name}"
-        found = f"each voxel stores {kind}; expected a whole number or a real number of at most 64 bits"
+    format_of_file = nifti if suffix(path) in nifti.SUFFIXES else mha_nrrd
+    voxels, n_axes, affine = format_of_file.read(path)
+    if voxels.ndim > 4 or voxels.dtype.kind not in "biuf":
+        found = f"the file has voxels of the type {voxels.dtype} along axes of lengths {voxels.shape}"
+        expected = "expected real numbers along three axes, or four with channels"
         cure = "convert the image, for example to its magnitude in float32"
-        raise Problem("voxels that are no real numbers", path, found, cure)
+        raise Problem("voxels that are no real numbers", path, f"{found}; {expected}", cure)
     channels_first = np.moveaxis(voxels, -1, 0) if voxels.ndim > n_axes else voxels[None]
     with np.errstate(over="ignore"):  # infinite values are reported later
         volume = np.array(channels_first, dtype=np.float32, order="C")
     return MetaTensor(torch.from_numpy(volume.reshape(*volume.shape, *[1] * (3 - n_axes))), affine=torch.tensor(affine))
-
-
-def _format_of(path: Path) -> ModuleType:
-    """Return the module that reads a file, by its suffix."""
-    return next(module for module in (nifti, mha_nrrd, two_dimensional) if suffix(path) in module.SUFFIXES)
 
 
 def check_image(path: Path, image: MetaTensor, channels: int, notices: list[str]) -> MetaTensor:
@@ -97,23 +85,13 @@ def check_image(path: Path, image: MetaTensor, channels: int, notices: list[str]
     return image
 
 
-def read_mask(
-    path: Path, labels: Mapping[int, Sequence[str]], structures: Sequence[str], notices: list[str]
-) -> MetaTensor:
-    """Read a mask file and return one channel of 0 and 1 per structure, (S, H, W, D) uint8, as in `to_structures`."""
-    return to_structures(path, read_labels(path, notices), labels, structures)
-
-
 def read_labels(
     path: Path, notices: list[str], threshold: float | None = None, two_colours: bool = False
 ) -> MetaTensor:
     """Read the whole numbers that a mask file stores, (1, H, W, D) float32, without assigning them to structures.
 
-    Args:
-        path: file in any format that `read_image` supports.
-        notices: short descriptions of conversions and unusual properties are appended to this list.
-        threshold: for masks with soft edges: values above it become 1, all others 0. None refuses fractional values.
-        two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
+    With `threshold`, for masks with soft edges, values above it become 1 and all others 0. With `two_colours`, a 2-D
+    image file of exactly two colours, of which one is black, has the values 0 and 255.
     """
     check_file(path)
     if is_2d_image_file(path):
@@ -126,28 +104,18 @@ def read_labels(
         cure = "save it with a single channel (in 3D Slicer: export the segmentation as a labelmap)"
         raise Problem("mask with several values per voxel", path, found, cure)
     _check_finite(path, mask)
-    largest = float(mask.as_tensor().abs().max())
-    if largest >= MAX_LABEL:
-        found = f"the mask has labels up to {largest:g}; expected whole numbers below {MAX_LABEL:,}"
-        cure = "write the mask again with 0 for the background and 1, 2, ... for the structures"
-        raise Problem("labels that are too large", path, found, cure)
     if threshold is not None:
-        _check_threshold(path, mask, threshold)
+        largest = float(mask.max())
+        is_noise = path.suffix.lower() in (".jpg", ".jpeg") and largest <= MAX_NOISE
+        if 0 < largest <= threshold and not is_noise:
+            found = f"the largest value of the mask is {largest:g}; expected values above {threshold:g}"
+            raise Problem("mask below the threshold", path, found, "decrease data.mask_threshold")
         return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
     if fractional.any():
         found = f"the mask has fractional labels such as {float(mask[fractional][0]):g}; expected whole numbers"
         raise Problem("fractional labels", path, found, "resample the mask with nearest-neighbour interpolation")
     return mask
-
-
-def _check_threshold(path: Path, mask: Tensor, threshold: float) -> None:
-    """Raise a Problem if no value of a mask is above the threshold, although it has more than noise of compression."""
-    largest = float(mask.max())
-    is_noise = path.suffix.lower() in (".jpg", ".jpeg") and largest <= MAX_NOISE
-    if 0 < largest <= threshold and not is_noise:
-        found = f"the largest value of the mask is {largest:g}; expected values above data.mask_threshold {threshold:g}"
-        raise Problem("mask below the threshold", path, found, "decrease data.mask_threshold")
 
 
 def label_values(mask: Tensor) -> list[int]:
@@ -163,9 +131,7 @@ def to_structures(
 ) -> MetaTensor:
     """Convert a mask of labels, (1, H, W, D), into one channel of 0 and 1 per structure, (S, H, W, D) uint8.
 
-    `labels` has the names of the structures to which each allowed value belongs, such as {0: (), 1: ("disc",), 2:
-    ("disc", "cup")}: none for the background, several if one lies inside another. `meta["label_values"]` of the result
-    lists the values in the mask.
+    `labels` has the structures of each allowed value, such as {0: (), 1: ("disc",), 2: ("disc", "cup")}.
     """
     values = label_values(mask)
     if not set(values) <= set(labels):
@@ -210,12 +176,10 @@ def _match_channels(path: Path, image: MetaTensor, channels: int, notices: list[
 
 
 def check_file(path: Path) -> None:
-    """Raise a Problem if a path is not a file, is empty, or has no supported format by its name."""
+    """Raise a Problem if a path is not a file, or has no supported format by its name."""
     if not path.is_file():  # to open a pipe would wait for another program to write to it
         found = "the file does not exist, or it is a folder, a pipe or a link that leads to no file"
         raise Problem("missing file", path, found, "add it, or remove this case from the dataset")
-    if not path.stat().st_size:
-        raise Problem("empty file", path, "the file is empty (0 bytes)", "copy it again from its source")
     if suffix(path) is None:
         found = f"this file format is not supported; expected {', '.join(SUFFIXES)}, or a folder of DICOM slices"
         raise Problem("file format that is not supported", path, found, "convert the file (DICOM with dcm2niix)")

@@ -17,44 +17,34 @@ from medfed.images.problems import library_errors
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF")
 MAX_COLOURS = 8  # in a message
-MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
 _ORIENTATION = 0x0112  # EXIF tag
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0  # TIFF tag and value; Pillow inverts images of 8 bits, and no others
 _RAW_MODE_16_BIT = re.compile(r";16[BLN]\b")  # Pillow's raw modes with 16 bits per channel; BMP's BGR;16 is not one
 
 
 def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
-    """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB.
+    """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB, without an alpha channel.
 
-    The image is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. `white` is the
-    stored value that means white in images with more than 8 bits; None refuses these.
+    `white` is the stored value that means white in images with more than 8 bits; None refuses these.
     """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
         return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices)[None]
-    if image.mode in ("1", "L", "LA"):
-        mode = "L"
-    elif image.mode in ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"):
-        mode = "RGB"
-    else:
-        found = f"the image has the colour mode {image.mode}; expected grey or RGB"
-        raise Problem("other colour mode", path, found, "save it as one of these")
     if image.mode in ("LA", "RGBA", "PA") or "transparency" in image.info:
         notices.append("alpha channel dropped")
         image.info.pop("transparency", None)
-    if image.mode in ("P", "PA", "CMYK", "YCbCr"):
+    if image.mode not in ("1", "L", "LA", "RGB", "RGBA"):
         notices.append(f"{'palette' if image.mode[0] == 'P' else image.mode} converted to RGB")
-    pixels = np.asarray(image.convert(mode))
+    with library_errors(path):
+        pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     channels_first = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
     return channels_first.astype(np.float32, order="C")  # converted last, because float32 needs four times the memory
 
 
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -> np.ndarray:
-    """Read a mask from a 2-D image file as its stored values, (H, W) float32: of a palette, the indices; of a GIF file,
-    the grey values that it shows.
+    """Read the stored values of a mask, (H, W) float32: of a palette, the indices; of a GIF file, the colours as grey.
 
-    It is rotated as its EXIF data require, and an alpha channel is dropped; `notices` says so. With `two_colours`, a
-    mask of two colours, one of them black, has the values 0 and 255; other colours are refused.
+    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255; other colours are refused.
     """
     pixels = np.asarray(_open_mask(path, notices))
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
@@ -74,10 +64,7 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -
 
 
 def read_colours(path: Path, notices: list[str]) -> np.ndarray:
-    """Read a mask from a 2-D image file as grey values (H, W), not scaled, or as red, green and blue (H, W, 3) uint8.
-
-    A palette is converted to the colours that it shows. A Problem if the mask has its shape in the alpha channel.
-    """
+    """Read a mask, a palette as its colours, as grey values (H, W) or as red, green and blue (H, W, 3) uint8."""
     image = _open_mask(path, notices)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
@@ -100,20 +87,18 @@ def _open_mask(path: Path, notices: list[str]) -> Image.Image:
 
 
 def needed_channels(paths: Iterable[Path]) -> int:
-    """Return the channels, 1 or 3, that 2-D image files need without loss.
+    """Return the channels, 1 or 3, that 2-D image files need without loss; reading reports files that are damaged.
 
-    A palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour files are read
-    until one is in colour; of the others, only headers. If all images have a single colour, the way they are stored
-    counts. Files that cannot be read are left out; reading them reports the problem.
+    A palette of greys, and a colour image whose three channels are equal, are grey. If all images have a single colour,
+    the way they are stored counts.
     """
     has_grey_files = has_colour_files = is_grey = False
-    for path in filter(Path.is_file, paths):  # to open a pipe would wait for another program
+    for path in filter(Path.is_file, paths):
         with suppress(UserError), library_errors(path), Image.open(path, formats=FORMATS) as image:
             if image.mode[0] in ("1", "L", "I", "F") and image.mode != "LAB":
                 has_grey_files = True
                 continue
             has_colour_files = True
-            _check_pixels(path, image)
             pixels = np.asarray(image.convert("RGB"))
             if not (pixels == pixels[..., :1]).all():
                 return 3
@@ -122,52 +107,27 @@ def needed_channels(paths: Iterable[Path]) -> int:
 
 
 def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
-    """Decode the whole image and rotate it as its EXIF data require."""
+    """Decode the only page of an image and rotate it as its EXIF data require."""
     with library_errors(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about large images (checked here) and unusual metadata (not used)
-        try:
-            opened = Image.open(path, formats=FORMATS)
-        except Image.DecompressionBombError as error:
-            raise _too_large(path, str(error)) from None
-        with opened as image:
-            _check_header(path, image, notices, is_mask)
+        warnings.simplefilter("ignore")  # about large images and unusual metadata (not used)
+        with Image.open(path, formats=FORMATS) as image:
+            if image.format in ("TIFF", "GIF") and (n_pages := getattr(image, "n_frames", 1)) > 1:
+                found = f"the file has {n_pages} pages; expected one page"
+                raise Problem("file with several pages", path, found, "save a stack of slices as NIfTI or MHA")
+            is_tiff = isinstance(image, TiffImagePlugin.TiffImageFile)
+            is_inverted = is_tiff and image.tag_v2.get(_PHOTOMETRIC) == _MIN_IS_WHITE
+            if is_inverted and (is_mask or image.mode not in ("1", "L")):
+                found = "the file stores white as 0 (MinIsWhite in the TIFF tag PhotometricInterpretation)"
+                cure = "save it again, for example as PNG, and look at it"
+                raise Problem("white stored as 0", path, f"{found}; expected black as 0", cure)
+            if image.mode.startswith("RGB") and any(_RAW_MODE_16_BIT.search(str(tile[3])) for tile in image.tile):
+                notices.append("16-bit colour reduced to 8 bits")
+            if image.getexif().get(_ORIENTATION, 1) != 1:  # for a PNG file, this decodes the pixels
+                notices.append("rotated as its EXIF data require")
             image.load()
             if is_mask and image.format == "GIF":  # programs number its colours in any order
                 return image.convert("RGB")
             return ImageOps.exif_transpose(image)
-
-
-def _check_pixels(path: Path, image: Image.Image) -> None:
-    """Raise a Problem if an image has more than `MAX_PIXELS` pixels."""
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise _too_large(path, f"the image has {width} x {height} pixels")
-
-
-def _too_large(path: Path, found: str) -> Problem:
-    found = f"{found}; expected at most {MAX_PIXELS:,} pixels"
-    return Problem("image that is too large", path, found, "resize or crop it")
-
-
-def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: bool) -> None:
-    """Raise a Problem if an image has too many pixels, several pages, or values that would be read exchanged.
-
-    What the conversion changes is added to `notices`.
-    """
-    _check_pixels(path, image)
-    if image.format in ("TIFF", "GIF") and (n_pages := getattr(image, "n_frames", 1)) > 1:
-        found = f"the file has {n_pages} pages; expected one page"
-        raise Problem("file with several pages", path, found, "save a stack of slices as NIfTI or MHA")
-    is_inverted = isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _MIN_IS_WHITE
-    if is_inverted and (is_mask or image.mode not in ("1", "L")):
-        found = "the file stores white as 0 (MinIsWhite in the TIFF tag PhotometricInterpretation); expected black as 0"
-        raise Problem("white stored as 0", path, found, "save it again, for example as PNG, and look at it")
-    if image.mode in ("RGB", "RGBA") and any(
-        _RAW_MODE_16_BIT.search(str(tile[3])) for tile in getattr(image, "tile", ())
-    ):
-        notices.append("16-bit colour reduced to 8 bits")
-    if image.getexif().get(_ORIENTATION, 1) != 1:  # for a PNG file, this decodes the pixels
-        notices.append("rotated as its EXIF data require")
 
 
 def _scale_to_8_bit(pixels: np.ndarray, path: Path, white: float | None, notices: list[str]) -> np.ndarray:

@@ -58,7 +58,7 @@ def test_all_problems_of_all_files_are_found_at_once(data):
         ("UCL/Case02.nii.gz", "has no mask"),
         ("HK/Case00.nii.gz", "192 of 192 voxels are NaN"),
         ("HK/Case00_segmentation.nii.gz", "labels 0, 255"),
-        ("HK/Case01.nii.gz", "is empty"),
+        ("HK/Case01.nii.gz", "Empty file"),
         ("UCL/Case01_segmentation.nii.gz", "8 x 8 x 3 voxels, but its image"),
     ]
     assert len(report.problems) == len(expected)

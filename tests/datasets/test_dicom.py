@@ -97,10 +97,10 @@ class TestSeries:
         write_series(tmp_path / "1", volume(seed=1), SeriesDescription="t2_tse_tra")
         write_series(tmp_path / "2", volume((16, 12, 3), seed=2), SeriesDescription="ADC")
         refused(tmp_path, "2 DICOM series", "'ADC' (slices: 3)", "'t2_tse_tra' (slices: 5)", "data.dicom_series")
-        refused(tmp_path, "expected one that fits data.dicom_series 'T1' (0 do)", "'ADC'", series="T1")
-        refused(tmp_path, "(2 do)", series="*")
+        refused(tmp_path, "expected one that fits data.dicom_series 'T1'", "'ADC'", series="T1")
+        refused(tmp_path, "data.dicom_series '*'", series="*")
         write_series(tmp_path / "3", volume(), SeriesDescription="ADC")  # no setting tells the two apart
-        with pytest.raises(UserError, match="expected one; leave the others out with data.ignored_names$"):
+        with pytest.raises(UserError, match="or leave the others out with data.ignored_names$"):
             dicom.read_series(tmp_path)
         shutil.rmtree(tmp_path / "3")
         assert np.array_equal(dicom.read_series(tmp_path, "T2*").numpy()[0], volume(seed=1))
@@ -112,18 +112,21 @@ class TestRefusals:
         ("first", "second", "words"),
         [
             ({"PatientID": "7"}, {"PatientID": "8"}, ["different values of PatientID"]),
-            ({"slices": [0, 1, 3, 4]}, None, ["IM0093.dcm and IM0085.dcm is 6 mm; expected 3 mm"]),
-            ({"SeriesInstanceUID": "1"}, {"SeriesInstanceUID": "1", "slices": [2]}, ["same position", "other89"]),
+            ({"slices": [0, 1, 3, 4]}, None, ["IM0093.dcm and IM0085.dcm is 6 mm, that of most others 3 mm"]),
+            (
+                {"SeriesInstanceUID": "1"},
+                {"SeriesInstanceUID": "1", "slices": [2]},
+                ["other89 is 0 mm", "leave copies"],
+            ),
             ({"slices": [0], "NumberOfFrames": 2}, None, ["IM0097.dcm", "multi-frame", "dcm2niix"]),
             ({"PhotometricInterpretation": "MONOCHROME1"}, None, ["MONOCHROME1", "expected MONOCHROME2"]),
-            ({"SamplesPerPixel": 3}, None, ["SamplesPerPixel is 3"]),
             ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.4.1"}, None, ["multi-frame"]),
             ({"ModalityLUTSequence": [Dataset()]}, None, ["ModalityLUTSequence is a table"]),
             ({"RescaleSlope": "nan"}, None, ["RescaleSlope is nan", "expected a finite number"]),
             ({"RescaleSlope": 0}, None, ["RescaleSlope is 0.0", "a finite number other than 0"]),
             ({"RescaleSlope": 2, "RescaleIntercept": "inf"}, None, ["RescaleIntercept is inf"]),
             ({"Rows": 65535, "Columns": 65535}, None, ["have 384 bytes; expected 8,589,672,450"]),
-            ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, None, ["two directions at a right angle"]),
+            ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, None, ["is nan mm"]),
             ({"PixelSpacing": [-0.5, 0.7]}, None, ["PixelSpacing is [-0.5, 0.7]; expected 2 numbers above 0"]),
         ],
     )
@@ -144,10 +147,10 @@ class TestRefusals:
     def test_a_slice_of_another_size_orientation_or_spacing_is_named(self, tmp_path):
         for index, (words, shape, tags) in enumerate(
             (
-                ("Rows is 8, but 12", (16, 8, 5), {}),
+                ("Rows is 8, and 12", (16, 8, 5), {}),
                 ("ImageOrientationPatient is [1.0, ", (16, 12, 5), {"ImageOrientationPatient": [1, 0, 0, 0, 0, 1]}),
-                ("PixelSpacing is [0.9, 0.9], but [0.7", (16, 12, 5), {"PixelSpacing": [0.9, 0.9]}),
-                ("is missing", (16, 12, 5), {"ImagePositionPatient": None}),
+                ("PixelSpacing is [0.9, 0.9], and [0.7", (16, 12, 5), {"PixelSpacing": [0.9, 0.9]}),
+                ("ImagePositionPatient is None", (16, 12, 5), {"ImagePositionPatient": None}),
             )
         ):
             folder = tmp_path / str(index)
@@ -164,7 +167,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("compressor", "words"),
-        [("JPEG", "(16, 12, 1) voxels, but (65535, 65535, 1)"), ("JPEG2000", "IM0097.dcm: the file is damaged")],
+        [("JPEG", "(16, 12, 1) voxels, but (65535, 65535)"), ("JPEG2000", "IM0097.dcm: the file is damaged")],
     )
     def test_a_compressed_slice_of_another_size_than_its_header_says_is_refused(self, tmp_path, compressor, words):
         write_series(tmp_path, volume(), slices=[0])
@@ -176,11 +179,11 @@ class TestRefusals:
         write_series(tmp_path, volume())
         whole = (tmp_path / "IM0097.dcm").read_bytes()
         (tmp_path / "IM0097.dcm").write_bytes(whole[:400])
-        refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
+        refused(tmp_path, "IM0097.dcm: the file is damaged")
         (tmp_path / "IM0097.dcm").write_bytes(whole[:-100])
         refused(tmp_path, "IM0097.dcm: the file is damaged")
         (tmp_path / "IM0097.dcm").write_bytes(np.random.default_rng(0).bytes(5000))
-        refused(tmp_path, "IM0097.dcm: this DICOM file is damaged")
+        refused(tmp_path, "IM0097.dcm: the file is damaged")
 
 
 class TestOrderOfAxes:

@@ -168,7 +168,10 @@ class TestSegmentations:
     def test_segments_belong_to_structures_by_name_number_or_setting(self, tmp_path):
         first, second = self.sparse(1), self.sparse(2)
         self.make(tmp_path, {"Prostate": first, "urethra": second})
-        assert np.array_equal(self.mask(tmp_path, ("a", "b"))[0], [first, second])
+        numbers = {"a": (1,), "b": (2,)}
+        assert np.array_equal(self.mask(tmp_path, ("a", "b"), mask_values=numbers)[0], [first, second])
+        with pytest.raises(UserError, match="1 'Prostate', 2 'urethra'.*data.mask_values"):
+            self.mask(tmp_path, ("a", "b"))
         one, notices = self.mask(tmp_path, ("prostate",))
         assert np.array_equal(one, [first])
         assert notices == ("segments of the DICOM SEG without a structure of their name are not read",)
@@ -192,7 +195,7 @@ class TestSegmentations:
         other = write_series(tmp_path / ".other", volume((4, 3, 5)))
         self.make(tmp_path / "1", {"x": self.sparse(0)}, datasets=other)
         self.make(tmp_path / "2", {"x": self.sparse(0)}, segmentation_type="FRACTIONAL")
-        for name, words in {"1": "another frame of reference", "2": "fractional"}.items():
+        for name, words in {"1": "expected the same scan", "2": "fractional"}.items():
             with pytest.raises(UserError, match=words):
                 self.mask(tmp_path / name)
 

@@ -138,7 +138,9 @@ def test_many_values_need_a_threshold(root):
 def test_a_threshold_that_empties_a_mask_is_an_error_that_names_it(root, values, largest):
     mask(root / "north" / "masks" / "a.png", values)
     data = colour(root, mask_threshold=128.0)
-    with pytest.raises(UserError, match=f"a.png: the largest .* is {largest}; .* data.mask_threshold 128"):
+    with pytest.raises(
+        UserError, match=f"a.png: the largest .* is {largest}; .* above 128; decrease data.mask_threshold"
+    ):
         data.load(data.cases("north")[0])
 
 

@@ -75,7 +75,7 @@ class TestDetachedHeaders:
         assert mha_nrrd.data_file(path) == tmp_path / "a.raw"
         np.testing.assert_array_equal(grey(path)[0].numpy(), VOXELS)
         (tmp_path / "a.raw").unlink()
-        assert "names a.raw as the file with the voxels, which does not exist" in refusal(grey, path)
+        assert "names 'a.raw' as the file with the voxels; expected one file in the same folder" in refusal(grey, path)
 
     def test_voxels_behind_a_link_out_of_the_data_are_a_problem(self, site):
         root = site.parent
@@ -109,15 +109,14 @@ class TestSizes:
         (tmp_path / "a.nii.gz").write_bytes(gzip.compress(content + bytes(1 << 17)))
         assert "has 131,664 bytes; expected 592 bytes" in refusal(grey, tmp_path / "a.nii.gz")
         sentence = refusal(grey, with_header(tmp_path / "b.nii", 70, "h", 2))  # uint8, and still 16 bits per voxel
-        assert "voxels of 16 bits (bitpix) and of the type uint8" in sentence
+        assert "voxels of 16 bits (bitpix) and of the type uint8 from byte 352" in sentence
         sentence = refusal(grey, with_header(tmp_path / "c.nii", 108, "f", 0.0))
-        assert "the voxels begin at byte 0 by the header, which has 352 bytes itself" in sentence
+        assert "from byte 0; expected the length of the type, and a start at byte 352 or later" in sentence
 
     def test_an_image_that_pillow_does_not_open_for_its_size_is_too_large(self, tmp_path, monkeypatch):
         Image.new("L", (20, 20)).save(tmp_path / "a.png")
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        assert "(400 pixels)" in (sentence := refusal(grey, tmp_path / "a.png"))
-        assert sentence.endswith("expected at most 50,000,000 pixels; resize or crop it")
+        assert "(400 pixels) exceeds limit" in refusal(grey, tmp_path / "a.png")
 
     def test_several_pages_are_refused(self, tmp_path):
         pages = [Image.new("L", (8, 8)) for _ in range(9)]
@@ -130,14 +129,12 @@ class TestVoxels:
         assert "the file is damaged" in refusal(grey, with_header(tmp_path / "b.nii", 108, "f", np.inf))
         for read in (grey, lambda path: read_labels(path, [])):
             sentence = refusal(read, nifti(tmp_path / "a.nii.gz", VOXELS.astype(np.complex64) + 1j))
-            assert "each voxel stores a number of the type complex64; expected a whole number or a real" in sentence
-        for code, n_bits in ((1536, 128), (2048, 256), (1792, 128)):  # float128, complex256, complex128
+            assert (
+                "the file has voxels of the type complex64 along axes of lengths (6, 5, 4); expected real numbers"
+                in sentence
+            )
+        for code, n_bits in ((2048, 256), (1792, 128)):  # complex256, complex128
             refusal(grey, with_header(tmp_path / "b.nii", 70, "hh", code, n_bits))
-
-    def test_labels_that_float32_cannot_tell_apart_are_refused(self, tmp_path):
-        assert read_labels(nifti(tmp_path / "a.nii", (VOXELS > 50).astype(np.int64)), []).max() == 1
-        sentence = refusal(lambda path: read_labels(path, []), nifti(tmp_path / "a.nii", VOXELS + np.int64(2**24)))
-        assert "labels up to 1.67773e+07; expected whole numbers below 16,777,216" in sentence
 
     @pytest.mark.parametrize("size", [1e-30, 9e-5, 101, 1e30])
     def test_an_impossible_voxel_size_is_refused(self, tmp_path, size):

@@ -61,9 +61,3 @@ def test_pixel_data_of_another_length_are_refused(tmp_path, n_more):
     path.write_bytes(content[:at] + struct.pack("<I", length + n_more) + pixels)
     with pytest.raises(UserError, match=rf"{path.name}: the pixel data have \d+ bytes; expected 384|damaged"):
         dicom.read_series(tmp_path)
-
-
-def test_samples_per_pixel_are_named(tmp_path):
-    write_series(tmp_path, volume(), SamplesPerPixel=3, PlanarConfiguration=0)
-    with pytest.raises(UserError, match="SamplesPerPixel is 3; expected 1"):
-        dicom.read_series(tmp_path)

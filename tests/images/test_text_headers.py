@@ -43,17 +43,17 @@ def voxels(path: Path) -> np.ndarray:
     ("name", "header", "words"),
     [
         ("a.nrrd", NRRD.replace("raw", "raw" + "A" * 5000) + "\n", "expected at most 500"),
-        ("a.mhd", MHA + "ElementDataFile = ../secret.raw\n", "gives the voxels as '../secret.raw'"),
-        ("a.nrrd", NRRD + "data file: s%d.raw 0 1 1\n\n", "expected the name of one file in the same folder"),
-        ("a.nrrd", NRRD + "data file: LIST 2\nsecret.raw\n\n", "expected the name of one file in the same folder"),
+        ("a.mhd", MHA + "ElementDataFile = ../secret.raw\n", "names '../secret.raw' as the file with the voxels"),
+        ("a.nrrd", NRRD + "data file: s%d.raw 0 1 1\n\n", "expected one file in the same folder"),
+        ("a.nrrd", NRRD + "data file: LIST 2\nsecret.raw\n\n", "expected one file in the same folder"),
         (
             "a.mhd",
             MHA + "ElementDataFile = gone.raw\n",
-            "names gone.raw as the file with the voxels",
+            "names 'gone.raw' as the file with the voxels",
         ),
-        ("a.nrrd", NRRD + 'space units: "mm" "mm" "cubits"\n\n', "in the unit 'cubits' (space units); expected"),
+        ("a.nrrd", NRRD + 'space units: "mm" "mm" "cubits"\n\n', "in the unit 'cubits' (units); expected"),
         ("a.nrrd", NRRD + 'units: "um" "um" "um"\n\n', "in the unit 'um' (units); expected millimetres"),
-        ("a.mha", MHA + "DistanceUnits = cm\n" + LOCAL, "in the unit 'cm' (DistanceUnits); expected millimetres"),
+        ("a.mha", MHA + "DistanceUnits = cm\n" + LOCAL, "in the unit 'cm' (units); expected millimetres"),
     ],
 )
 def test_voxels_elsewhere_other_units_and_long_fields_are_refused(site, name, header, words):

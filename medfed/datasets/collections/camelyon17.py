@@ -14,7 +14,7 @@ from medfed.core.errors import Problem
 from medfed.datasets.base import PHANTOM_MARK, Card, Contents, Dataset, Standardise
 from medfed.datasets.case import Case
 from medfed.datasets.walk import walk
-from medfed.images.file_names import check_table_inside, outside_problem
+from medfed.images.file_names import leads_out, outside_problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -131,8 +131,8 @@ class Camelyon17(Dataset):
         import pandas as pd
 
         columns = [name for name in COLUMNS if name != "split" or self.splits == "published"]
-        if not self.follow_symlinks:
-            check_table_inside(Path(self.root), path)
+        if not self.follow_symlinks and leads_out(Path(self.root), path):
+            raise outside_problem(path, Path(self.root))
         try:
             table = pd.read_csv(path, usecols=columns, encoding="utf-8-sig").dropna(how="all")
             table = table.astype("Int64").astype("int64")  # Int64 refuses numbers with decimals

@@ -25,7 +25,7 @@ from medfed.datasets.part_names import is_part
 from medfed.datasets.patterns import Pattern, compile_pattern, compile_patterns
 from medfed.datasets.walk import walk
 from medfed.images import dicom, dicom_files, dicom_seg, pairs, reading, two_dimensional
-from medfed.images.file_names import check_table_inside, folded
+from medfed.images.file_names import folded, leads_out, outside_problem
 from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 
 IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
@@ -90,9 +90,8 @@ class Folder(Dataset):
         mask_colours: the colours of each structure, if the masks show structures in colours, such as
             {disc: ["#808080", "#000000"], cup: 0} or {lesion: [255, 0, 0]}: a grey value, a text in quotes with red,
             green and blue in hexadecimal, the three numbers, or a list of colours with such texts. The background is
-            the grey value `background_value`, or the entry `background`. All other colours are refused; those of a JPEG
-            file, which blurs colours, become the nearest colour. A mask with a single structure in one colour on black
-            needs no entry.
+            the grey value `background_value`, or the entry `background`. All other colours are refused, also those that
+            JPEG has blurred. A mask with a single structure in one colour on black needs no entry.
         background_value: the value in the mask file that belongs to no structure.
         mask_threshold: for masks with soft edges or stored as JPEG that show a single structure: all values above this
             threshold are the structure. null expects exactly one value other than the background.
@@ -268,8 +267,8 @@ class Folder(Dataset):
         rows = {}
         for path in paths:
             values = (pattern.match(path.relative_to(root).as_posix()) if pattern else None) or {}
-            if not self.follow_symlinks:
-                check_table_inside(root, path)
+            if not self.follow_symlinks and leads_out(root, path):
+                raise outside_problem(path, root)
             rows[path] = table.read_table(path, values.get("site", ""))
             if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
                 found = f"not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"

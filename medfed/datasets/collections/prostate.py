@@ -58,4 +58,5 @@ class Prostate(Dataset):
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         """Return the whole gland, (1, H, W, D): the values 1 and 2, which mark two zones at some sites."""
-        return reading.read_mask(case.mask_path, LABELS, self.structures, notices)
+        labels = reading.read_labels(case.mask_path, notices)
+        return reading.to_structures(case.mask_path, labels, LABELS, self.structures)
