@@ -21,7 +21,7 @@ from medfed.datasets.pairing import Layout, Match, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
 from medfed.images import pairs, reading
-from medfed.images.file_names import folded, outside_problem
+from medfed.images.file_names import folded
 
 MAX_SITES = 1000
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
@@ -98,7 +98,6 @@ class Dataset:
             What a method shares has its own minimum, `method.min_patients`.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead, and
             every result states that the data are synthetic.
-        follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.
         ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
             orientation or position) and assumes that their voxels correspond one to one.
         allow_duplicates: true allows the same image file to occur more than once, in one site or in several.
@@ -112,7 +111,6 @@ class Dataset:
     standardise: Standardise = "none"
     min_patients: PositiveInt = 3
     if_missing: Literal["error", "phantom"] = "error"
-    follow_symlinks: bool = False
     ignore_mask_geometry: bool = False
     allow_duplicates: bool = False
 
@@ -232,7 +230,7 @@ class Dataset:
 
     def scan(self) -> Contents:
         """Find all cases by the names of the files, without opening them. A subclass may find them in another way."""
-        files = walk(Path(self.root), follow_symlinks=self.follow_symlinks)
+        files = walk(Path(self.root))
         masks = tuple(("", pattern) for pattern in compile_patterns(self.mask_patterns))
         return self.scan_layouts(files, [Layout(compile_patterns(self.image_patterns), masks)])
 
@@ -274,9 +272,6 @@ class Dataset:
         for site in contents.problems:
             if site:
                 contents.cases.setdefault(site, [])
-        for path in files.outside:
-            place = next((site for site in contents.cases if folded(path.split("/")[0]) == folded(site)), "")
-            contents.problems[place].append(outside_problem(files.root / path, files.root))
         left = [path for path in files.images if path not in seen]
         left += [path for path in files.slices if not seen.intersection(parents(path))]
         contents.unread = describe_unread(files.root, left)

@@ -29,7 +29,7 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     channels (`Dataset.with_stored_channels`).
 
     Args:
-        root: folder of the dataset, or a table: a CSV or JSON file that lists the images.
+        root: folder of the dataset, or a table: a CSV file that lists the images.
         name: name of the only dataset to try, as in a config: a known name or the dotted name of a class. None tries
             all datasets.
 
@@ -43,7 +43,7 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
 def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str, Any] | None = None) -> Dataset:
     """Do what `recognise` does, but leave the number of image channels at its default.
 
-    `settings` are the user's own for `Folder`; `ignored_names`, `sites` and `follow_symlinks` decide which files count.
+    `settings` are the user's own for `Folder`; `ignored_names` and `sites` decide which files count.
     """
     settings = settings or {}
     if root.is_file() and root.suffix.lower() in table.SUFFIXES:
@@ -72,7 +72,7 @@ def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str,
         )
     if tables:
         return _from_table(root, tables[0])
-    files = walk(root, tuple(settings.get("ignored_names", ())), bool(settings.get("follow_symlinks", False)))
+    files = walk(root, tuple(settings.get("ignored_names", ())))
     usual = find_patterns(files, tuple(settings.get("sites", ())))
     usual["ignored_names"] = (*settings.get("ignored_names", ()), *usual.get("ignored_names", ()))
     return Folder(root=str(root), **usual, **(CLASSIFICATION if "{class}" in usual["image"] else {}))

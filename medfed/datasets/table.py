@@ -1,15 +1,14 @@
-"""Read a table (CSV) or a JSON list that names the site, the patient, the image and the mask or class of each case."""
+"""Read a table (CSV) that names the site, the patient, the image and the mask or class of each case."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 from medfed.core import registry
@@ -19,13 +18,13 @@ from medfed.datasets.base import Contents
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.check_groups import as_problem
 from medfed.images import dicom, dicom_files
-from medfed.images.file_names import folded, leads_out, outside_problem, stem_of
+from medfed.images.file_names import folded, stem_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 COLUMNS = ("site", "patient", "image", "mask", "class", "split")
-SUFFIXES = (".csv", ".tsv", ".json")
+SUFFIXES = (".csv", ".tsv")
 MAX_BYTES = 100_000_000  # 455,954 images need 60 MB
 MAX_LISTED = 3  # rows that an error message names
 _PARTS = {
@@ -40,13 +39,11 @@ _PARTS = {
 }
 
 
-def read_table(path: Path, site: str = "") -> DataFrame:
+def read_table(path: Path) -> DataFrame:
     """Read a table of images as text: the known columns, and `place`, such as "line 7".
 
-    A CSV file has a header with the columns site, image, and mask or class, and optionally patient and split; columns
-    are separated by commas, semicolons or tabs. A JSON file is a list of objects with these keys, or MONAI's and MSD's
-    object with such a list under "training", in which `label` is the mask. `site` is the site of all rows of a table
-    without this column; in MSD's lists, it is the name of their folder.
+    The header has the columns site, image, and mask or class, and optionally patient and split; columns are separated
+    by commas, semicolons or tabs.
 
     UserError if the file is missing or damaged, lacks a column, or if a row lacks a value.
     """
@@ -55,8 +52,6 @@ def read_table(path: Path, site: str = "") -> DataFrame:
     if repeated := [name for name in COLUMNS if names.count(name) > 1]:
         raise UserError(f"{path}: there are {names.count(repeated[0])} columns '{repeated[0]}'; expected one")
     rows = rows.loc[:, ~rows.columns.duplicated()]
-    if site and "site" not in rows:
-        rows = rows.assign(site=site)
     _check_columns(path, [name for name in rows.columns if name != "place"])
     if rows.empty:
         raise UserError(f"{path}: the table has no rows; expected one row for each image")
@@ -75,7 +70,7 @@ def read_table(path: Path, site: str = "") -> DataFrame:
 
 
 def columns_of(path: Path) -> set[str]:
-    """Return the names of the columns of a table, or of the keys of a list; an empty set for any other file."""
+    """Return the names of the columns of a table; an empty set for any other file."""
     try:
         return {str(name) for name in _rows(path, 2, "replace")} - {"place"}  # reading the rows refuses the encoding
     except UserError:
@@ -88,36 +83,25 @@ def find_table_cases(
     class_names: Sequence[str],
     contents: Contents,
     patient_in_name: Callable[[str, str, Path], str],
-    guarded: Path | None = None,
 ) -> None:
     """Add the cases that a table names, and the problems with its rows and files, to `contents`.
 
     A case has the name of its image file; if several files of the site have this name, their folders come before it.
     `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image) for rows
-    without one, or ""; it may raise a UserError. A symbolic link must not lead out of the folder `guarded`.
+    without one, or ""; it may raise a UserError.
     """
     root = path.parent
     listed = dict.fromkeys(name for name in (*rows["image"], *(() if class_names else rows["mask"])) if name)
     existing = {name: _existing(root, name) for name in listed}
-    outside = set()
-    for name, file in existing.items():
-        slices = dicom_files.all_files(file) if file and guarded and file.is_dir() else ()
-        if file and guarded and any(leads_out(guarded, one) for one in (file, *slices)):
-            outside.add(name)
     numbers = {folded(name): number for number, name in enumerate(class_names)}
     for site, of_site in rows.groupby("site", sort=True):
         problems = contents.problems[site]
         problems += _problems(path, of_site, existing, numbers)
-        files = {name: existing[name] for name in of_site["image"]}
-        if guarded:
-            problems += [
-                outside_problem(root / name, guarded) for name in (*files, *of_site["mask"].unique()) if name in outside
-            ]
-        stems = Counter(stem_of(file) for file in files.values() if file)
+        stems = Counter(stem_of(file) for name in of_site["image"].unique() if (file := existing[name]))
         cases = contents.cases.setdefault(site, [])
         for row in of_site.rename(columns={"class": "label"}).itertuples():
             file, mask_file, label = existing[row.image], existing.get(row.mask), numbers.get(folded(row.label))
-            if not file or {row.image, row.mask} & outside or (label if class_names else mask_file) is None:
+            if not file or (label if class_names else mask_file) is None:
                 continue
             name = stem_of(file)
             if stems[name] > 1:
@@ -143,11 +127,9 @@ def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> Data
     import pandas as pd
 
     try:
-        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig", errors)
         if path.suffix.lower() == ".json":
-            rows = pd.DataFrame(_json_rows(json.loads(text), path))
-            rows = rows.map(lambda value: "" if value is None or value != value else str(value))
-            return rows.assign(place=[f"entry {number}" for number in range(1, len(rows) + 1)])
+            raise ValueError("a JSON file")
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig", errors)
         rows = pd.read_csv(
             io.StringIO(text),
             sep=max(",;\t", key=text.partition("\n")[0].count),
@@ -162,30 +144,13 @@ def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> Data
         rows["place"] = [f"line {index + 1}" for index in rows.index]
         return rows
     except OSError as error:
-        found = f"the file {path} cannot be read ({error.strerror}); expected a CSV or JSON file"
+        found = f"the file {path} cannot be read ({error.strerror}); expected a CSV file"
         raise UserError(f"data.table: {found}; its path starts at data.root") from None
-    except (ValueError, RecursionError, IndexError, TypeError) as error:  # those of pandas and json are ValueErrors
+    except (ValueError, IndexError) as error:  # those of pandas are ValueErrors
         raise UserError(
-            f"{path}: not a table or list of images ({' '.join(str(error).split())}); expected a CSV or JSON file in "
-            "UTF-8 (in Excel, the file type 'CSV UTF-8')"
+            f"{path}: not a table of images ({' '.join(str(error).split())}); expected a CSV file in UTF-8 (in Excel, "
+            "the file type 'CSV UTF-8')"
         ) from None
-
-
-def _json_rows(content: Any, path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON list, or of MONAI's and MSD's object of such lists, with its split."""
-    if isinstance(content, dict):
-        parts = {part: name for name, part in _PARTS.items() if name and isinstance(content.get(name), list)}
-        listed = {part: content[name] for part, name in parts.items()}
-        several = sum(any(isinstance(entry, dict) for entry in entries) for entries in listed.values()) > 1
-        content = [
-            {"split": part if several else "", "site": path.absolute().parent.name, "mask": entry.get("label"), **entry}
-            for part, entries in listed.items()
-            for entry in entries
-            if isinstance(entry, dict)  # MSD's list of test images has no masks
-        ]
-    if not isinstance(content, list) or not content or not all(isinstance(entry, dict) for entry in content):
-        raise UserError(f'{path}: expected a list of objects such as {{"site": ..., "image": ..., "mask": ...}}')
-    return [{key: value for key, value in entry.items() if key in COLUMNS} for entry in content]
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
@@ -244,9 +209,6 @@ def _problems(
             if len(places) > 1:
                 found = f"{path.name} names this {kind} in {', '.join(places[:MAX_LISTED])}; expected it once"
                 problems.append(Problem(f"repeated {kind} in a table", file, found, "remove the other rows"))
-    for file in sorted(set(images) & set(masks)):
-        found = f"{path.name} names this file as an image and as a mask; expected two files"
-        problems.append(Problem("image and mask in one file", file, found, "correct the table"))
     if len({part != "" for part in rows["split"]}) > 1:
         found = (
             f"the column 'split' of the site {rows['site'].iloc[0]} is empty in some rows; expected it in all or none"

@@ -16,7 +16,7 @@ from medfed.datasets.part_names import are_years, is_part
 from medfed.datasets.patterns import compile_pattern
 from medfed.datasets.walk import Files
 from medfed.images.dicom_files import kind_of
-from medfed.images.file_names import folded, outside_problem, stem_of
+from medfed.images.file_names import folded, stem_of
 from medfed.images.reading import is_2d_image_file, suffix
 
 IMAGE_FOLDERS = tuple("images imgs img image imagestr original originals dicom".split())
@@ -103,8 +103,6 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
             patterns = {"image": layout.images, "mask": [pattern for _, pattern in layout.masks]}
             settings = {key: own[0].text.replace("{folder}", field) for key, own in patterns.items() if own}
             return settings | ({"ignored_names": unlabelled} if unlabelled else {})
-    if files.outside:
-        raise outside_problem(files.root / files.outside[0], files.root)
     raise UserErrors(_describe(files, tried, unknown))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from medfed.images.dicom_files import kind_of
-from medfed.images.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back, lies_inside
+from medfed.images.file_names import DOCUMENT_SUFFIXES, VOXEL_SUFFIXES, is_ignored, leads_back
 from medfed.images.reading import suffix
 
 
@@ -16,21 +16,19 @@ from medfed.images.reading import suffix
 class Files:
     """Files below a folder, by their paths relative to it, with `/` and in alphabetical order.
 
-    Hidden files, those of operating systems, text files and tables are left out.
+    Hidden files, those of operating systems, text files and tables are left out. Symbolic links are followed.
 
     Args:
         root: the folder.
         images: image files by their suffix, DICOM SEG objects, and files of unknown formats.
         series: folders that hold DICOM images, in them or in folders inside them.
         slices: number of DICOM images directly in each of the folders that hold some.
-        outside: files and folders behind a symbolic link that leads out of `root`; they are in no other field.
     """
 
     root: Path
     images: tuple[str, ...]
     series: tuple[str, ...]
     slices: dict[str, int]
-    outside: tuple[str, ...]
 
     def without(self, ignored_names: Sequence[str]) -> Files:
         """Return these files without those of which a part of the path has an ignored name."""
@@ -40,15 +38,14 @@ class Files:
 
         if not ignored_names:
             return self
-        images, series, outside = (tuple(filter(is_read, paths)) for paths in (self.images, self.series, self.outside))
-        return Files(self.root, images, series, {path: n for path, n in self.slices.items() if is_read(path)}, outside)
+        images, series = (tuple(filter(is_read, paths)) for paths in (self.images, self.series))
+        return Files(self.root, images, series, {path: n for path, n in self.slices.items() if is_read(path)})
 
 
-def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = False) -> Files:
+def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
     """List all files below a folder; only of files without a known suffix, the first bytes are read."""
     images: list[str] = []
     slices: dict[str, int] = {}
-    outside: list[str] = []
     pending = [""]
     while pending:
         inner = pending.pop()
@@ -58,9 +55,7 @@ def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = 
                     continue
                 place = inner + entry.name
                 path = Path(entry.path)
-                if entry.is_symlink() and not follow_symlinks and not lies_inside(root, path):
-                    outside.append(place)
-                elif path.is_dir() if entry.is_symlink() else entry.is_dir():  # a link to itself is no folder
+                if path.is_dir() if entry.is_symlink() else entry.is_dir():  # a link to itself is no folder
                     pending += [] if leads_back(path) else [f"{place}/"]
                 elif suffix(entry.name):
                     images.append(place)
@@ -71,4 +66,4 @@ def walk(root: Path, ignored_names: Sequence[str] = (), follow_symlinks: bool = 
                 elif kind != "other":
                     images.append(place)
     series = {str(folder) for place in slices for folder in (PurePosixPath(place), *PurePosixPath(place).parents)}
-    return Files(root, tuple(sorted(images)), tuple(sorted(series - {"."})), slices, tuple(sorted(outside)))
+    return Files(root, tuple(sorted(images)), tuple(sorted(series - {"."})), slices)

@@ -6,7 +6,7 @@ DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -45,15 +45,12 @@ def kind_of(path: Path) -> Kind | None:
 
 def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -> list[Path]:
     """Return the DICOM files of one kind in a folder and in the folders inside it, in the order of their names."""
-    return [path for path in all_files(folder, ignored_names) if kind_of(path) == kind]
-
-
-def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield the files in a folder, in the order of their names, and then those of each folder inside it."""
+    files = []
     for inner, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not leads_back(Path(inner, name)))
         folders[:] = [name for name in folders if not is_ignored(name, ignored_names)]
-        yield from (Path(inner, name) for name in sorted(names) if not is_ignored(name, ignored_names))
+        files += [Path(inner, name) for name in sorted(names) if not is_ignored(name, ignored_names)]
+    return [path for path in files if kind_of(path) == kind]
 
 
 @lru_cache(maxsize=1 << 18)

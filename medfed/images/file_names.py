@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from medfed.core.errors import Problem
 from medfed.images.reading import suffix
 
 DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini")  # hold no image
@@ -39,23 +37,6 @@ def is_ignored(name: str, patterns: Sequence[str] = ()) -> bool:
 def leads_back(path: Path) -> bool:
     """Return whether a folder is a link to one of the folders in which it lies, so that a search never ends."""
     return path.is_symlink() and path.resolve() in {folder.resolve() for folder in path.absolute().parents}
-
-
-def lies_inside(folder: Path, file: Path) -> bool:
-    """Return whether a file lies in a folder after all links were followed."""
-    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
-
-
-def leads_out(folder: Path, file: Path) -> bool:
-    """Return whether a file in a folder, by its path, is behind a symbolic link that leads out of the folder."""
-    return Path(os.path.abspath(file)).is_relative_to(os.path.abspath(folder)) and not lies_inside(folder, file)
-
-
-def outside_problem(path: Path, folder: Path) -> Problem:
-    """Return the problem that a file or folder leads out of the folder of its dataset."""
-    found = f"this file or folder lies outside {folder}, behind a symbolic link"
-    cure = "move it into that folder, or set data.follow_symlinks: true"
-    return Problem("file outside the folder of the dataset", path, found, cure)
 
 
 def stem_of(path: Path | str) -> str:

@@ -66,7 +66,7 @@ def _find(dataset: str, source: Path) -> list[tuple[Collection, FoundCase]]:
     if not source.is_dir():
         found = "there is no such folder; expected a folder with an unpacked download"
         raise Problem("no folder", source, found, "unpack it first, or correct the path")
-    files = walk(source.resolve(), follow_symlinks=True)
+    files = walk(source.resolve())
     cases = [(collection, case) for collection in COLLECTIONS[dataset] for case in collection.find(files)]
     if not cases:
         names = sorted(path.name for path in source.iterdir())

@@ -120,15 +120,14 @@ class TestLayouts:
         assert found(without) == (pairs, []) and without.contents.unread == []
 
     @pytest.mark.parametrize("settings", [IN_CASE, {"table": "list.csv"}])
-    def test_a_link_to_a_slice_outside_the_root_is_refused(self, tmp_path, settings):
+    def test_links_to_slices_are_followed(self, tmp_path, settings):
         root = tmp_path / "root"
         series(tmp_path / "elsewhere")
         nifti_mask(root / "n" / "a" / "mask.nii.gz")
         (root / "list.csv").write_text("site,image,mask\nn,n/a,n/a/mask.nii.gz")
         for path in (tmp_path / "elsewhere").iterdir():
             (root / "n" / "a" / path.name).symlink_to(path)
-        assert "data.follow_symlinks" in "".join(found(Folder(str(root), **settings))[1])
-        assert found(Folder(str(root), **settings, follow_symlinks=True)) == ({"n/a n/a/mask.nii.gz"}, [])
+        assert found(Folder(str(root), **settings)) == ({"n/a n/a/mask.nii.gz"}, [])
 
     def test_the_same_series_in_two_folders_is_found(self, tmp_path):
         for case in "ab":

@@ -56,7 +56,7 @@ def test_a_text_that_is_no_pattern_is_refused_with_its_name(text):
 
 def pairs(paths: str, images: str, *masks: str, structures: str = "") -> Pairs:
     patterns = zip(structures.split(",") if structures else [""] * len(masks), map(compile_pattern, masks), strict=True)
-    files = Files(Path("r"), tuple(sorted(paths.split())), (), {}, ())
+    files = Files(Path("r"), tuple(sorted(paths.split())), (), {})
     return pair(files, Layout(tuple(map(compile_pattern, images.split())), tuple(patterns)))
 
 

@@ -1,4 +1,3 @@
-import json
 import re
 import unicodedata
 from pathlib import Path
@@ -70,10 +69,9 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
         ("list.csv", ROWS.replace("all/", "all\\")),
         ("list.csv", "\ufeff" + ROWS.replace("site,patient", "Site, Patient")),
         ("a.tsv", ROWS.replace(",", "\t")),
-        ("a.json", json.dumps([dict(zip(ROWS.split()[0].split(","), row.split(","))) for row in ROWS.split()[1:]])),
     ],
 )
-def test_tables_of_other_programs_and_json_are_the_same(root, name, content):
+def test_tables_of_other_programs_are_the_same(root, name, content):
     expected = Folder(root=str(root), table="list.csv").cases("north")
     assert [case.image for case in expected] == [root / "all" / f"{n}.png" for n in (1, 2, 3)]
     (root / "list.csv").unlink()
@@ -125,7 +123,6 @@ def test_a_table_with_classes_is_for_classification(root):
         ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
         ("patient,image", " Image,image", "there are 2 columns 'image'"),
         ("all/2m.png", "all/1m.png", "1m.png: list.csv names this mask in"),
-        ("all/1m.png", "all/1.png", "1.png: list.csv names this file as an image and as a mask"),
         ("all/2.png", "all/../all/1.png", "1.png: list.csv names this image"),
     ],
 )
@@ -169,39 +166,6 @@ def test_a_missing_table_and_an_empty_one_are_named(root):
         Folder(root=str(root), table="none.csv").site_names()
     with pytest.raises(UserError, match="list.csv: the table has no rows; expected one row for each image"):
         table(root, "site,image,mask\n").site_names()
-
-
-def decathlon(root: Path, *pairs: tuple[str, str], **more) -> Folder:
-    """A site north with a dataset.json that lists these images and masks, and the site south with one pair."""
-    for site, of_site in (("north", pairs), ("south", [("im/1", "im/1m")])):
-        for image, _ in of_site:
-            images(root / site, image)
-        entries = [{"image": f"./{image}.png", "label": f"./{mask}.png"} for image, mask in of_site]
-        (root / site / "dataset.json").write_text(json.dumps({"training": entries, **more}))
-    return Folder(root=str(root), table="{site}/dataset.json")
-
-
-def test_each_site_has_a_list_of_the_medical_segmentation_decathlon(tmp_path):
-    more = {"test": ["./im/3.png"], "labels": {"0": "background", "1": "gland"}}
-    dataset = decathlon(tmp_path, ("a/1", "a/1m"), ("b/1", "b/1m"), ("b/2", "b/2m"), **more)
-    cases = [(case.name, case.mask_path, case.part) for case in dataset.cases("north")]
-    of = tmp_path / "north"
-    assert cases == [("2", of / "b/2m.png", ""), ("a/1", of / "a/1m.png", ""), ("b/1", of / "b/1m.png", "")]
-    assert dataset.site_names() == ["north", "south"] and len(dataset.cases("south")) == 1
-    single = recognise(tmp_path / "north")
-    assert (single.table, single.site_names(), len(single.cases("north"))) == ("dataset.json", ["north"], 3)
-    (of / "b" / "2m.png").unlink()
-    assert "b/2m.png: there is no such file" in refusal(Folder(root=str(tmp_path), table="{site}/dataset.json"))
-    assert "dataset.json names this mask in entry 1, entry 2" in refusal(decathlon(of, ("1", "1m"), ("2", "1m")))
-
-
-def test_a_list_of_monai_may_have_a_site_in_each_entry_and_parts_of_a_split(root):
-    content = {
-        "training": [{"site": "n", "image": "all/1.png", "label": "all/1m.png"}],
-        "validation": [{"site": "n", "image": "all/2.png", "label": "all/2m.png"}],
-    }
-    cases = table(root, json.dumps(content), "cases.json").cases("n")
-    assert [(case.mask_path.name, case.part) for case in cases] == [("1m.png", "train"), ("2m.png", "validation")]
 
 
 def test_a_patient_by_the_pattern_is_in_one_part(root):

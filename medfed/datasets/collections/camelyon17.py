@@ -14,7 +14,6 @@ from medfed.core.errors import Problem
 from medfed.datasets.base import PHANTOM_MARK, Card, Contents, Dataset, Standardise
 from medfed.datasets.case import Case
 from medfed.datasets.walk import walk
-from medfed.images.file_names import leads_out, outside_problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -91,9 +90,7 @@ class Camelyon17(Dataset):
         """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site` at each site."""
         home, contents = self._home(), Contents(classes=CLASSES)
         table = self._table(home / TABLE)
-        files = walk(home, follow_symlinks=self.follow_symlinks)
-        contents.problems[""] = [outside_problem(home / place, Path(self.root)) for place in files.outside]
-        existing = set(files.images)
+        existing = set(walk(home).images)
         for centre, rows in table.groupby("center"):
             site = f"hospital_{centre + 1}"
             cases = contents.cases.setdefault(site, [])
@@ -105,7 +102,7 @@ class Camelyon17(Dataset):
                         cases.append(Case(site, name, folder / f"{name}.png", (), unit, tumour, part))
                     else:
                         missing.append(name)
-                if missing and not files.outside:
+                if missing:
                     found = (
                         f"{len(missing):,} of the {len(patches):,} patches that metadata.csv lists are missing, the "
                         f"first is {missing[0]}.png"
@@ -131,8 +128,6 @@ class Camelyon17(Dataset):
         import pandas as pd
 
         columns = [name for name in COLUMNS if name != "split" or self.splits == "published"]
-        if not self.follow_symlinks and leads_out(Path(self.root), path):
-            raise outside_problem(path, Path(self.root))
         try:
             table = pd.read_csv(path, usecols=columns, encoding="utf-8-sig").dropna(how="all")
             table = table.astype("Int64").astype("int64")  # Int64 refuses numbers with decimals

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -22,10 +21,10 @@ from medfed.datasets.base import Card, Contents, Dataset, describe_unread
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Match, parents
 from medfed.datasets.part_names import is_part
-from medfed.datasets.patterns import Pattern, compile_pattern, compile_patterns
+from medfed.datasets.patterns import Pattern, compile_patterns
 from medfed.datasets.walk import walk
 from medfed.images import dicom, dicom_files, dicom_seg, pairs, reading, two_dimensional
-from medfed.images.file_names import folded, leads_out, outside_problem
+from medfed.images.file_names import folded
 from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_mask, structures_by_colour
 
 IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
@@ -71,10 +70,9 @@ class Folder(Dataset):
             as {disc: "{site}/disc/{case}.png", cup: "{site}/cup/{case}.png"}. A field that only the masks have, such as
             `{lesion}` in "{site}/masks/{case}_{lesion}.png", joins several masks of an image. null is
             "{site}/masks/{case}.*", or no mask if the images have a `{class}`.
-        table: a CSV or JSON file that lists the cases instead of the patterns, with the columns site, image, mask or
+        table: a CSV file that lists the cases instead of the patterns, with the columns site, image, mask or
             class, and optionally patient and split (train, validation, test). It lies in `root`, or anywhere with an
-            absolute path. Paths in it are relative to its folder, or absolute. "{site}/dataset.json" is a list for each
-            site, such as those of MSD.
+            absolute path. Paths in it are relative to its folder, or absolute.
         by_site: settings of single sites, such as {CHASEDB1: {mask: "{site}/1st/{case}_1stHO.png"}}. They replace the
             settings of the same names: image, mask, mask_values, mask_colours, background_value, mask_threshold,
             intensity_max, resample_masks, patient_pattern, ignored_names, dicom_series.
@@ -211,9 +209,9 @@ class Folder(Dataset):
         """Find the cases by the patterns or in the table; names of DICOM cases tell nothing about the patients."""
         root = Path(self.root)
         if self.table is not None:
-            contents = self._scan_table(root, self.table)
+            contents = self._scan_table(root, root / self.table)
         else:
-            files = walk(root, self.ignored_names, self.follow_symlinks)
+            files = walk(root, self.ignored_names)
             contents = self.scan_layouts(files, self._layouts)
             if all(pattern.text.startswith("{site}/") for pattern in self._layout.images) and not contents.problems[""]:
                 self._refuse_folders_without_images(root, contents)
@@ -257,32 +255,18 @@ class Folder(Dataset):
         masks = tuple((name, one) for name, patterns in by_structure.items() for one in _compiled("mask", patterns))
         return Layout(images, masks, self.sites[0] if len(self.sites) == 1 else "", self.ignored_names)
 
-    def _scan_table(self, root: Path, text: str) -> Contents:
-        """Return the cases that the table, or the table of each site, lists."""
+    def _scan_table(self, root: Path, path: Path) -> Contents:
+        """Return the cases that the table lists."""
         contents = Contents()
-        pattern = compile_pattern(text) if "{site}" in text else None
-        paths = [root / text]
-        if pattern is not None:
-            paths = sorted(root.glob(text.replace("{site}", "*")))
-        rows = {}
-        for path in paths:
-            values = (pattern.match(path.relative_to(root).as_posix()) if pattern else None) or {}
-            if not self.follow_symlinks and leads_out(root, path):
-                raise outside_problem(path, root)
-            rows[path] = table.read_table(path, values.get("site", ""))
-            if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
-                found = f"not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
-                warning = Problem("columns that are not read", path, found, "rename or remove the columns")
-                contents.warnings[""].append(warning)
-            if values:
-                rows[path]["site"] = values["site"]
-        if not any((of_table["mask"] != "").any() for of_table in rows.values()):
-            classes = (zip(of_table["site"], of_table["class"]) for of_table in rows.values())
-            contents.classes = self.class_names_of(chain.from_iterable(classes))
-        guarded = None if self.follow_symlinks else root
-        for path, of_table in rows.items():
-            table.find_table_cases(path, of_table, contents.classes, contents, self.patient_in_name, guarded)
-        files = walk(root, self.ignored_names, follow_symlinks=True)
+        rows = table.read_table(path)
+        if others := sorted(table.columns_of(path) - {*table.COLUMNS, ""}):
+            found = f"not read: the columns {', '.join(others)}; the column of the patients is called 'patient'"
+            warning = Problem("columns that are not read", path, found, "rename or remove the columns")
+            contents.warnings[""].append(warning)
+        if not (rows["mask"] != "").any():
+            contents.classes = self.class_names_of(zip(rows["site"], rows["class"]))
+        table.find_table_cases(path, rows, contents.classes, contents, self.patient_in_name)
+        files = walk(root, self.ignored_names)
         listed = {os.path.abspath(path) for cases in contents.cases.values() for case in cases for path in case.files}
         left = [
             path
