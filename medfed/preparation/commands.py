@@ -44,21 +44,22 @@ def add_prepare_command(commands: Commands) -> None:
         "prepare",
         help="write original downloads in the layout of a dataset",
         description="Find original collections in folders with unpacked downloads, and write "
-        "their cases in the layout that a dataset reads. Nothing is overwritten. "
-        "docs/collections.md lists the downloads.",
+        "their cases in the layout that a dataset reads. docs/collections.md lists the downloads.",
     )
-    command.add_argument("name", help="name in a config: prostate or fundus")
+    command.add_argument("name", choices=("prostate", "fundus"), help="name in a config")
     command.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
-    command.add_argument("out", type=Path, metavar="OUT", help="the folder to write, for example data/prostate")
+    command.add_argument("out", type=Path, metavar="OUT", help="new folder, for example data/prostate")
     command.add_argument("--quiet", action="store_true", help="print only the result, no progress")
 
 
 def run_prepare(args: argparse.Namespace) -> int:
     """Write the prepared dataset, print what was done, and return the exit code."""
+    from medfed.preparation import fundus, prostate
     from medfed.preparation.prepare import format_summary, prepare
 
-    summary = prepare(args.name, args.sources, args.out, progress_bar("preparing", args.quiet))
-    print(format_summary(summary))
+    collections = prostate.COLLECTIONS if args.name == "prostate" else fundus.COLLECTIONS
+    summary = prepare(collections, args.sources, args.out, progress_bar("preparing", args.quiet))
+    print(format_summary(collections, summary))
     print(f"The dataset is in {args.out}; to check it: python -m medfed.data check {args.out} --dataset {args.name}")
     return 0
 

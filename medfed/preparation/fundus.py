@@ -32,7 +32,7 @@ from PIL import Image
 from medfed.core.errors import UserError
 from medfed.datasets.collections.fundus import MAX_CUP_GREY, MAX_RIM_GREY
 from medfed.images import reading, two_dimensional
-from medfed.preparation.collection import Collection
+from medfed.preparation.prepare import Collection
 
 SIDE = 800  # pixels; the collection of DoFE has squares of this size around the disc
 CUP, RIM, BACKGROUND = 0, 128, 255

@@ -1,95 +1,121 @@
-"""Find out which collections lie in folders, write their cases, and count what was written and left out."""
+"""Find the cases of original collections in unpacked downloads, write them, and count what was written and left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from medfed.core.errors import Problem, UserError
-from medfed.core.files import write_atomically
-from medfed.core.registry import suggestion
 from medfed.datasets.base import Progress
 from medfed.datasets.walk import walk
-from medfed.preparation import fundus, prostate
-from medfed.preparation.collection import Collection, FoundCase
+from medfed.outputs.bundle.write import atomic_folder
 
-COLLECTIONS = {"prostate": prostate.COLLECTIONS, "fundus": fundus.COLLECTIONS}
+FoundCase = tuple[str, dict[str, list[Path]]]  # the name of a case, and the paths of each of its parts
 MAX_NAMES = 20  # cases that the summary names for one reason
 
 
-def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress | None = None) -> pd.DataFrame:
-    """Write the downloads in `sources` to a folder in the layout that a dataset ("prostate" or "fundus") reads.
+@dataclass(frozen=True)
+class Collection:
+    """Where the files of an original collection lie, and how a case is converted.
 
-    No file is overwritten. One that exists with the same content is accepted, so that an interrupted preparation can be
-    started again. UserError for other content, if a source contains no collection, or if no case could be written.
+    Args:
+        layout: folders and files of the download, for messages.
+        parts: what a case consists of, such as {"image": REGEX, "mask": REGEX}. An expression fits the end of a path,
+            for a DICOM series that of its folder; its group `name` is the case. Upper and lower case are equal.
+        site: returns the site of a case, given its name.
+        convert: returns the content of each new file by its path in the output folder, given the site, the name and the
+            path of each part. Raises UserError if the case is left out.
+        notes: sentences that a user must know.
+    """
+
+    title: str
+    layout: str
+    parts: Mapping[str, str]
+    site: Callable[[str], str]
+    convert: Callable[..., dict[str, bytes]]
+    notes: tuple[str, ...]
+
+
+def prepare(
+    collections: Sequence[Collection], sources: Sequence[Path], out: Path, progress: Progress | None = None
+) -> pd.DataFrame:
+    """Write the cases of collections whose downloads lie in `sources` to the new folder `out`.
+
+    UserError if `out` exists, if a source contains no collection, or if no case could be written.
 
     Returns:
-        one row for each case: `collection`, `site`, `case`, `status` ("written", "existing" or "left out"), `reason`.
+        one row for each case: `collection`, `site`, `case`, and `reason`, why it was left out, or "".
     """
-    if dataset not in COLLECTIONS:
-        raise UserError(f"no preparation of '{dataset}'. {suggestion(dataset, COLLECTIONS)}")
-    cases = [case for source in sources for case in _find(dataset, source)]
+    if out.exists():
+        raise Problem("existing folder", out, "exists already", "remove it, or choose another output folder")
+    cases = [case for source in sources for case in _find(collections, source)]
     rows = []
-    for collection, case in progress(cases) if progress else cases:
-        new_files, reason = dict[str, bytes](), ""
-        try:
-            new_files = collection.new_files(case)
-        except UserError as error:
-            reason = str(error)
-        status = "left out" if reason else "written" if _write(out, new_files) else "existing"
-        rows.append((collection.title, collection.site(case[0]), case[0], status, reason))
-    summary = pd.DataFrame(rows, columns=["collection", "site", "case", "status", "reason"])
-    if (summary["status"] == "left out").all():
-        found = f"no case could be used; the first, {rows[0][2]}, was left out: {rows[0][4]}"
-        raise Problem("no usable case", sources[0], found, "download the collection again")
-    return summary
+    with atomic_folder(out.resolve()) as folder:
+        for collection, case in progress(cases) if progress else cases:
+            reason = ""
+            try:
+                _write(folder, collection, case)
+            except UserError as error:
+                reason = str(error)
+            rows.append((collection.title, collection.site(case[0]), case[0], reason))
+        if all(reason for *_, reason in rows):
+            found = f"no case could be used; the first, {rows[0][2]}, was left out: {rows[0][3]}"
+            raise Problem("no usable case", sources[0], found, "download the collection again")
+    return pd.DataFrame(rows, columns=["collection", "site", "case", "reason"])
 
 
-def format_summary(cases: pd.DataFrame) -> str:
+def format_summary(collections: Sequence[Collection], cases: pd.DataFrame) -> str:
     """Return a table of the sites, the reasons for what was left out, and the notes of the collections."""
-    counts = pd.crosstab([cases["collection"], cases["site"]], cases["status"])
-    counts = counts.reindex(columns=["written", "existing", "left out"], fill_value=0).reset_index()
+    status = cases["reason"].map(lambda reason: "left out" if reason else "written").rename("status")
+    counts = pd.crosstab([cases["collection"], cases["site"]], status)
+    counts = counts.reindex(columns=["written", "left out"], fill_value=0).reset_index()
     lines = [counts.to_string(index=False)]
     for (site, reason), left_out in cases[cases["reason"] != ""].groupby(["site", "reason"], sort=False)["case"]:
         more = f" and {len(left_out) - MAX_NAMES} more" if len(left_out) > MAX_NAMES else ""
         lines.append(f"left out: {site}: {len(left_out)} x {reason} ({', '.join(left_out[:MAX_NAMES])}{more})")
-    collections = [
-        one for of_dataset in COLLECTIONS.values() for one in of_dataset if one.title in set(cases["collection"])
-    ]
-    return "\n".join([*lines, *dict.fromkeys(f"note: {note}" for one in collections for note in one.notes)])
+    used = [one for one in collections if one.title in set(cases["collection"])]
+    return "\n".join([*lines, *dict.fromkeys(f"note: {note}" for one in used for note in one.notes)])
 
 
-def _find(dataset: str, source: Path) -> list[tuple[Collection, FoundCase]]:
-    """The cases of the collections in one source; a Problem if there is none."""
+def _find(collections: Sequence[Collection], source: Path) -> list[tuple[Collection, FoundCase]]:
+    """Return the cases in one source, without collections of which no case has some part; a Problem if none is left."""
     if not source.is_dir():
         found = "there is no such folder; expected a folder with an unpacked download"
         raise Problem("no folder", source, found, "unpack it first, or correct the path")
     files = walk(source.resolve())
-    cases = [(collection, case) for collection in COLLECTIONS[dataset] for case in collection.find(files)]
-    if not cases:
+    found_cases: list[tuple[Collection, FoundCase]] = []
+    for collection in collections:
+        cases: dict[str, FoundCase] = {}
+        for place in (*files.images, *files.slices):
+            for part, pattern in collection.parts.items():
+                match = re.fullmatch(f"(?:.*/)?{pattern}", f"{files.root.name}/{place}", re.IGNORECASE)
+                if match:
+                    new = match["name"], {part: list[Path]() for part in collection.parts}
+                    cases.setdefault(new[0].lower(), new)[1][part].append(files.root / place)
+        if all(any(paths[part] for _, paths in cases.values()) for part in collection.parts):
+            found_cases += [(collection, case) for _, case in sorted(cases.items())]
+    if not found_cases:
         names = sorted(path.name for path in source.iterdir())
         listed = ", ".join(names[:6]) + (f", ... ({len(names)} entries)" if len(names) > 6 else "")
-        layouts = "; ".join(f"{collection.title}: {collection.layout}" for collection in COLLECTIONS[dataset])
+        layouts = "; ".join(f"{collection.title}: {collection.layout}" for collection in collections)
         found = f"found {listed or 'nothing'}; expected one of these downloads: {layouts}"
         raise Problem("no download", source, found, "unpack the archives, or correct the path")
-    return cases
+    return found_cases
 
 
-def _write(out: Path, new_files: Mapping[str, bytes]) -> bool:
-    """Write the files of a case, all of them or none; return whether one of them is new."""
-    new = {out / name: content for name, content in new_files.items() if not (out / name).exists()}
-    for name, content in sorted(new_files.items()):
-        if out / name not in new and (out / name).read_bytes() != content:
-            found = "the file exists with another content; nothing is overwritten"
-            raise Problem("other content", out / name, found, "choose another output folder, or remove this one")
-    try:
-        for path, content in new.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content)
-    except BaseException:  # also after Ctrl-C, no image stays without its mask
-        for path in new:
-            path.unlink(missing_ok=True)
-        raise
-    return bool(new)
+def _write(out: Path, collection: Collection, case: FoundCase) -> None:
+    """Write the files of a case; UserError if the case is left out."""
+    name, paths = case
+    for part, of_part in paths.items():
+        if len(of_part) != 1:
+            raise UserError(f"{len(of_part)} files or series are its {part}" if of_part else f"no {part}")
+    new_files = collection.convert(collection.site(name), name, *(path for [path] in paths.values()))
+    if any((out / new).exists() for new in new_files):
+        raise UserError("another case has the same name")
+    for new, content in new_files.items():
+        (out / new).parent.mkdir(parents=True, exist_ok=True)
+        (out / new).write_bytes(content)

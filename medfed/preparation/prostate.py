@@ -33,7 +33,7 @@ from monai.data import MetaTensor
 
 from medfed.core.errors import UserError
 from medfed.images import dicom, pairs, reading
-from medfed.preparation.collection import Collection
+from medfed.preparation.prepare import Collection
 
 MAX_VOLUME_CHANGE = 0.1  # of the mask's volume, when it is resampled
 PROMISE12_CASES = {
