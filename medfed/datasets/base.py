@@ -23,7 +23,6 @@ from medfed.datasets.walk import Files, walk
 from medfed.images import pairs, reading
 from medfed.images.file_names import folded
 
-MAX_SITES = 1000
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
 Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
@@ -185,17 +184,12 @@ class Dataset:
 
     @cached_property
     def contents(self) -> Contents:
-        """What the only scan of the folder has found. UserError for no site, too many sites or an invalid name."""
+        """What the only scan of the folder has found. UserError for no site or an invalid name."""
         contents = self.scan()
         if not contents.cases:
             found = f"the folder '{self.root}' contains no site; expected {self.card.layout}"
             nothing = Problem("folder without a site", "data.root", found, self._help())
             raise join_problems(contents.problems[""] or [nothing, *contents.unread])
-        if len(contents.cases) > MAX_SITES:
-            first = next(iter(contents.cases))
-            found = f"found {len(contents.cases):,} sites, such as '{first}'; expected at most {MAX_SITES:,}"
-            cure = "if these are patients or images, correct the field {site} of data.image"
-            raise Problem("too many sites", self.root, found, cure)
         try:
             site_names.check(contents.cases)
         except ValueError as error:

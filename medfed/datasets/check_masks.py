@@ -1,4 +1,4 @@
-"""Find masks that were read wrongly: they lost all structures, cover nearly the whole image, or mix structures."""
+"""Find masks that were read wrongly: they show nothing, cover nearly the whole image, or mix structures."""
 
 from __future__ import annotations
 
@@ -10,22 +10,9 @@ from medfed.datasets.check_report import CheckedSite
 from medfed.federation.survey import COVER
 from medfed.federation.survey_mismatches import cover_mismatches
 from medfed.images import reading
-from medfed.images.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
 INVERTED = "masks that may be inverted"
-
-
-def lost_problem(site: str, n_lost: int, n_masks: int) -> Problem | None:
-    """Return the problem that all masks of a site that were read have the notice `LOST`, or None."""
-    if not n_lost or n_lost < n_masks:
-        return None
-    return Problem(
-        "masks that lost all structures",
-        site,
-        f"{LOST}, in each of {n_masks} masks; expected the colours of every structure",
-        "correct data.mask_colours, or list only the other sites in data.sites",
-    )
 
 
 def shown_nowhere(root: str, structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medfed.core.errors import Problem
@@ -82,19 +82,3 @@ def refuse_patients_as_sites(root: Path, cases: Mapping[str, Sequence[Case]]) ->
         "data.sites"
     )
     raise Problem("patients as sites", root, found, cure)
-
-
-def shared_patient_warnings(site: str, cases: Iterable[Case]) -> list[Problem]:
-    """Warn if all DICOM images of a site count as one patient: PatientID may be the same for all patients."""
-    images = {case.image: case.patient for case in cases if case.image.is_dir()}
-    if len(images) < 2 or len(set(images.values())) > 1:
-        return []
-    return [
-        Problem(
-            "one DICOM patient for all images",
-            site,
-            f"all {len(images)} DICOM images count as one patient, so that no split by patient is possible",
-            "if PatientID is the same for all patients, set data.patient_pattern to find the patient in the names of "
-            "the folders, such as '^([^/]+)' for the first folder in the site, or '([^/]+)$' for the last",
-        )
-    ]

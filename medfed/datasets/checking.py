@@ -19,7 +19,6 @@ from medfed.datasets.check_groups import as_problem
 from medfed.datasets.check_report import CheckedCase, CheckedSite, DatasetReport
 from medfed.datasets.duplicates import file_sha256, find_duplicates
 from medfed.datasets.splits import split
-from medfed.images.mask_colours import LOST
 
 
 @cpu_threads(1)
@@ -51,10 +50,6 @@ def check_dataset(dataset: Dataset, progress: Progress | None = None, others_tak
     sites = [CheckedSite(site, len(cases_at[site]), tuple(of_site)) for site, of_site in checked.items()]
     with _collect(problems, Path(dataset.root)):
         _ = dataset.intensity_range
-    for checked_site in sites:
-        n_lost = sum(LOST in case.notices for case in checked_site.cases)
-        if problem := check_masks.lost_problem(checked_site.name, n_lost, len(checked_site.cases)):
-            problems.append(problem)
     problems += [] if others_take_part else check_masks.shown_nowhere(dataset.root, dataset.structures, sites)
     warnings = [warning for site in ("", *cases_at) for warning in dataset.contents.warnings[site]]
     warnings += dataset.contents.unread
@@ -145,5 +140,7 @@ def _split_warnings(dataset: Dataset, cases_at: Mapping[str, Sequence[Case]], ot
             n_patients = len({case.patient for case in cases})
             found = f"none of the {n_patients} patients is in the test part, so there is no score if this site trains"
             cure = "add patients, set data.test_ratio, or let it be the unseen site"
+            if n_patients == 1 and cases[0].image.is_dir():
+                cure += "; if PatientID is the same for all patients, set data.patient_pattern, such as '^([^/]+)'"
             warnings.append(Problem("site without a test part", site, found, cure))
     return warnings

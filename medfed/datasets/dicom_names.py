@@ -33,13 +33,8 @@ def hide_names(case: Case, salt: bytes) -> Case:
 
     Before, the case is named by its folder, and `patient` is PatientID, or the folder if PatientID is empty.
     """
-    patient = patient_key(salt, case.patient)
+    patient = f"p{_digits(salt, 'patient', case.patient)[:N_PATIENT_DIGITS]}"
     return replace(case, name=f"{patient}_{_digits(salt, 'case', case.name)[:N_CASE_DIGITS]}", patient=patient)
-
-
-def patient_key(salt: bytes, patient: str) -> str:
-    """Return the name of a patient: `p` and 12 hexadecimal digits of a keyed hash of PatientID."""
-    return f"p{_digits(salt, 'patient', patient)[:N_PATIENT_DIGITS]}"
 
 
 def read_salt(path: Path) -> bytes:

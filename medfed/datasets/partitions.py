@@ -58,18 +58,13 @@ def partition(
             sizes = dict.fromkeys(sizes, 1)
         shares = heterogeneous_shares(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, n_patients)
     parts = assign_to_clients(training, shares), assign_to_clients(validation, shares)
-    names = client_names(n_clients)
+    names = [f"client_{number:0{len(str(n_clients))}d}" for number in range(1, n_clients + 1)]  # of equal lengths
     if empty := [name for name, cases in zip(names, parts[0], strict=True) if not cases]:
         raise ValueError(
             f"{len(empty)} of {n_clients} clients would have no training image, the first is {empty[0]}; expected at "
             "least one patient per client; use fewer clients or another federation.partition"
         )
     return {name: Split(train, validation, []) for name, train, validation in zip(names, *parts, strict=True)}
-
-
-def client_names(n: int) -> list[str]:
-    """Return client_001 to client_100 for n = 100; all names have equally many digits."""
-    return [f"client_{number:0{len(str(n))}d}" for number in range(1, n + 1)]
 
 
 def heterogeneous_shares(

@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
-from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import read_bounded
 from medfed.datasets.base import Contents
@@ -154,14 +153,12 @@ def _rows(path: Path, n_rows: int | None = None, errors: str = "strict") -> Data
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raise UserError if a column is missing; the message says which one may be meant."""
+    """Raise UserError if a column is missing."""
     for needed in (("site",), ("image",), ("mask", "class")):
         if not set(needed) & set(columns):
             wanted = " or ".join(f"'{name}'" for name in needed)
-            near = next((name for name in columns if name not in COLUMNS and registry.nearest(name, needed)), None)
-            hint = f"did you mean '{near}'? " if near else "is it 'label'? " if "label" in columns else ""
             raise UserError(
-                f"{path}: there is no column {wanted}; {hint}expected site, image, and mask or class, and optionally "
+                f"{path}: there is no column {wanted}; expected site, image, and mask or class, and optionally "
                 f"patient and split; found {', '.join(columns) or 'none'}"
             )
 

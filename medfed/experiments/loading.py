@@ -14,11 +14,9 @@ from monai.data import MetaTensor
 from medfed.cli.progress import ProgressBar
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.case_facts import CaseFacts, measure_case
-from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.site_facts import MAX_MEASURED, site_facts
 from medfed.datasets.splits import Split
 from medfed.federation.survey import SiteSurvey
-from medfed.images.mask_colours import LOST
 from medfed.tasks.task import MAX_CACHE_BYTES, Task
 
 
@@ -64,10 +62,7 @@ class SiteImages:
         self.task.check_files(self.dataset, cases, self._notice, self.bar.update)
 
     def warn_of_notices(self, splits: Mapping[str, Split]) -> None:
-        """Warn once for each site and notice; UserError if every mask of a site lost its foreground."""
-        for site, patients in splits.items():
-            if problem := lost_problem(site, self.notices[site, LOST], len(patients.all())):
-                raise problem
+        """Warn once for each site and notice."""
         for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)
 

@@ -15,8 +15,6 @@ from medfed.images import reading, two_dimensional
 
 ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a config writes them
 BACKGROUND = "background"  # name of the colour that belongs to no structure
-MAX_NAMED_COLOURS = 4  # in an error message
-LOST = "the mask has several colours, but by data.mask_colours all are background"  # a notice
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 _GREY = 0x010101  # times a grey value is the number of this colour
 
@@ -62,14 +60,11 @@ def read_coloured_mask(
     colours, affine = _read_colours(path, notices)
     counts = dict(zip(*(column.tolist() for column in np.unique(colours, return_counts=True))))
     if unknown := counts.keys() - by_colour.keys():
-        frequent = sorted(unknown, key=lambda colour: -counts[colour])[:MAX_NAMED_COLOURS]
-        listed = ", ".join(f"{name_of(colour)} ({counts[colour]:,} pixels)" for colour in frequent)
+        frequent = max(sorted(unknown), key=lambda colour: counts[colour])
         names = ", ".join(f"{name_of(key)} ({' and '.join(of_key) or BACKGROUND})" for key, of_key in by_colour.items())
-        found = f"the mask has {len(unknown)} colours that data.mask_colours does not name: {listed}; expected {names}"
+        found = f"the mask has {len(unknown)} colours without a name in data.mask_colours, such as {name_of(frequent)}"
         cure = f"name them there, such as {BACKGROUND}, or save the mask as PNG with one colour per structure"
-        raise Problem("colours without a name", path, found, cure)
-    if len(counts) > 1 and not any(by_colour[colour] for colour in counts):
-        notices.append(LOST)
+        raise Problem("colours without a name", path, f"{found}; expected {names}", cure)
     number_of = {names: number for number, names in enumerate(dict.fromkeys(by_colour.values()))}  # 0: the background
     channels = [np.isin(colours, [key for key, names in by_colour.items() if name in names]) for name in structures]
     return MetaTensor(

@@ -30,7 +30,7 @@ def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.n
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
         return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices)[None]
-    if image.mode in ("LA", "RGBA", "PA") or "transparency" in image.info:
+    if "transparency" in image.info or (image.mode.endswith("A") and image.getextrema()[-1] != (255, 255)):
         notices.append("alpha channel dropped")
         image.info.pop("transparency", None)
     if image.mode not in ("1", "L", "LA", "RGB", "RGBA"):
@@ -89,21 +89,15 @@ def _open_mask(path: Path, notices: list[str]) -> Image.Image:
 def needed_channels(paths: Iterable[Path]) -> int:
     """Return the channels, 1 or 3, that 2-D image files need without loss; reading reports files that are damaged.
 
-    A palette of greys, and a colour image whose three channels are equal, are grey. If all images have a single colour,
-    the way they are stored counts.
+    A palette of greys, and a colour image whose three channels are equal, are grey.
     """
-    has_grey_files = has_colour_files = is_grey = False
     for path in filter(Path.is_file, paths):
         with suppress(UserError), library_errors(path), Image.open(path, formats=FORMATS) as image:
-            if image.mode[0] in ("1", "L", "I", "F") and image.mode != "LAB":
-                has_grey_files = True
-                continue
-            has_colour_files = True
-            pixels = np.asarray(image.convert("RGB"))
-            if not (pixels == pixels[..., :1]).all():
-                return 3
-            is_grey |= bool(pixels.min() < pixels.max())
-    return 3 if has_colour_files and not is_grey and not has_grey_files else 1
+            if image.mode[0] not in ("1", "L", "I", "F") or image.mode == "LAB":
+                pixels = np.asarray(image.convert("RGB"))
+                if not (pixels == pixels[..., :1]).all():
+                    return 3
+    return 1
 
 
 def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:

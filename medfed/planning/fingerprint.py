@@ -11,11 +11,9 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.case_facts import CaseFacts, measure_case
-from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.splits import sample_cases, split
 from medfed.images import reading, two_dimensional
-from medfed.images.mask_colours import LOST
 
 MAX_READ = 30  # cases of a site that are read first; further ones hardly change a median
 
@@ -93,8 +91,8 @@ def take_fingerprint(
 ) -> Fingerprint:
     """Read the training patients of the sites that train; no file of another site, for validation or for the test.
 
-    While no mask that was read shows one of the structures, further cases are read. UserError if none shows it, if
-    every mask of a site lost its foreground, or if a file cannot be used.
+    While no mask that was read shows one of the structures, further cases are read. UserError if none shows it, or if
+    a file cannot be used.
     """
     found = {site: dataset.cases(site) for site in sorted(sites)}
     training = {
@@ -111,9 +109,6 @@ def take_fingerprint(
             break
         facts[case.site].append(_read(dataset, case, notices[case.site]))
         shown |= {index for index, structure in enumerate(facts[case.site][-1].structures) if structure.cover}
-    for site, of_site in facts.items():
-        if problem := lost_problem(site, notices[site].count(LOST), len(of_site)):
-            raise problem
     if missing := [name for index, name in enumerate(dataset.structures) if index not in shown]:
         raise UserError(
             f"{dataset.root}: no mask that is used for training shows {' or '.join(missing)} (sites that train: "

@@ -121,8 +121,8 @@ def test_text_and_json_contain_the_same_facts_and_different_sizes_are_a_range(da
 def test_the_published_prostate_layout_and_any_other_sites_with_colour_images_are_recognised(data, tmp_path_factory):
     assert recognise(Path(data.root)) == Prostate(root=data.root)
     root = tmp_path_factory.mktemp("colour")
-    for name, shape in (("images/a.jpg", (4, 4, 3)), ("masks/a.png", (4, 4))):
-        save_pixels(root / "north" / name, np.zeros(shape))
+    for name, pixels in (("images/a.jpg", np.full((4, 4, 3), (200, 0, 0))), ("masks/a.png", np.zeros((4, 4)))):
+        save_pixels(root / "north" / name, pixels)
     patterns = {"image": "{site}/images/{case}.*", "mask": "{site}/masks/{case}.*"}
     assert recognise(root) == Folder(root=str(root), image_channels=3, **patterns)
 

@@ -71,10 +71,6 @@ def root(tmp_path) -> Path:
     header = "patient,node,x_coord,y_coord,tumor,center,split"
     (tmp_path / "camelyon17/metadata.csv").write_text("\n".join([header, *lines]))
     touch(tmp_path / "pacs", "README.txt", *objects(PACS))
-    for site in PACS.published_counts:
-        names = sorted(name for name in objects(PACS) if name.startswith(f"{site}/"))
-        for word, listed in (("crossval", names[::4]), ("train", [n for n in names if n not in names[::4]])):
-            (tmp_path / f"{site}_{word}_kfold.txt").write_text("\n".join(f"{name} 1" for name in listed))
     digits = [*objects(DigitsDG, "train/"), *objects(DigitsDG, "val/")]
     for name, paths in (("officehome", objects(OfficeHome)), ("vlcs", objects(VLCS)), ("digits_dg", digits)):
         touch(tmp_path / name, *paths)
@@ -94,7 +90,6 @@ COLLECTIONS = [
     (Camelyon17, "camelyon17", {"splits": "published"}, "11cc814102c69d9c"),
     (Camelyon17, "camelyon17", {"splits": "published", "max_per_site": 20}, "68ee093e810b0aa1"),
     (PACS, "pacs", {}, "b30166faa6099b40"),
-    (PACS, "pacs", {"lists": "."}, "4a6eb7f7330697cb"),
     (OfficeHome, "officehome", {}, "f36fbac07e322231"),
     (VLCS, "vlcs", {}, "2639d4abea9084f2"),
     (DigitsDG, "digits_dg", {}, "fe297298e0d3787d"),

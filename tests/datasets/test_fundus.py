@@ -115,13 +115,10 @@ def test_masks_with_other_values_are_refused(tmp_path, values):
         data.load(data.cases("DRISHTI-GS")[0])
 
 
-def test_a_cup_that_leaves_its_disc_and_a_mask_without_a_cup_are_notices(tmp_path):
-    outside = eye_mask()
-    outside[20:22, 20:22] = 0
+def test_a_mask_without_a_cup_is_a_notice(tmp_path):
     data = Fundus(root=str(tmp_path))
-    for mask, notice in ((outside, "cup with no disc around it"), (eye_mask(cup=128), "no cup in the mask")):
-        write(tmp_path / "Domain1" / "train" / "ROIs", mask=mask)
-        assert data.load(data.cases("DRISHTI-GS")[0]).notices == (notice,)
+    write(tmp_path / "Domain1" / "train" / "ROIs", mask=eye_mask(cup=128))
+    assert data.load(data.cases("DRISHTI-GS")[0]).notices == ("no cup in the mask",)
 
 
 def test_equal_names_and_a_missing_part_of_the_published_split_are_refused(root):

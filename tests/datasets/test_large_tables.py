@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 
 from medfed.core import site_names
-from medfed.core.errors import UserError
-from medfed.datasets import base, table
+from medfed.datasets import table
 from medfed.datasets.collections.folder import Folder
 
 N_SITES = 40
@@ -31,9 +30,3 @@ def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(dataset, m
     cases = dataset.cases_by_site(dataset.site_names())
     assert [len(cases[f"s{n}"]) for n in range(N_SITES)] == [1] * N_SITES
     assert calls == {"names": N_SITES, "files": 2 * N_SITES}
-
-
-def test_very_many_sites_are_one_sentence(dataset, monkeypatch):
-    monkeypatch.setattr(base, "MAX_SITES", N_SITES - 1)
-    with pytest.raises(UserError, match="found 40 sites, such as 's0'; expected at most 39; if these are patients"):
-        dataset.site_names()

@@ -7,7 +7,7 @@ import pytest
 
 from medfed.datasets import partitions
 from medfed.datasets.case import Case
-from medfed.datasets.partitions import client_names, heterogeneous_shares, partition
+from medfed.datasets.partitions import heterogeneous_shares, partition
 from medfed.datasets.splits import Split, split
 from medfed.federation.settings import Partition
 
@@ -172,5 +172,4 @@ def test_more_clients_than_patients_and_clients_without_an_image_are_refused_by_
 
 
 def test_names_sort_as_numbers():
-    assert client_names(100)[:2] == ["client_001", "client_002"] and client_names(9)[8] == "client_9"
-    assert client_names(100) == sorted(client_names(100))
+    assert list(partition(sites({"a": 10}), 10, "domains", 0))[::9] == ["client_01", "client_10"]

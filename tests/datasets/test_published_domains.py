@@ -58,18 +58,6 @@ def pacs_root(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def lists(pacs_root, tmp_path_factory) -> Path:
-    """Lists in the authors' form: the first dog of each domain is for validation, everything else for training."""
-    folder = tmp_path_factory.mktemp("lists")
-    for site in PACS.published_counts:
-        names = sorted(path.relative_to(pacs_root).as_posix() for path in (pacs_root / site).rglob("*.png"))
-        lines = [f"{name} {CLASSES.index(name.split('/')[1]) + 1}" for name in names]
-        (folder / f"{site}_crossval_kfold.txt").write_text(lines[0] + "\n")
-        (folder / f"{site}_train_kfold.txt").write_text("\n".join([*lines[1:], f"{site}/dog/not_on_the_disk.png 1"]))
-    return folder
-
-
 @pytest.mark.parametrize(("dataset", "part"), [(PACS, ""), (OfficeHome, ""), (VLCS, ""), (DigitsDG, "val")])
 def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(dataset, part, tmp_path):
     sites, n = tuple(dataset.published_counts), dataset.published_n_classes
@@ -101,22 +89,6 @@ def test_other_folders_of_the_collection_are_no_sites_and_are_named(pacs_root):
     data = PACS(root=str(pacs_root))
     assert data.site_names() == ["art_painting", "cartoon", "photo", "sketch"] and data.classes == CLASSES
     assert [unread.place for unread in data.contents.unread] == [f"{pacs_root}/Train val splits"]
-
-
-def test_the_lists_of_pacs_decide_the_split_and_an_image_in_no_list_or_a_missing_list_is_named(pacs_root, lists):
-    cases = PACS(root=str(pacs_root), lists=str(lists)).cases("photo")
-    for ratios in ((0.1, 0.2), (0.4, 0.0)):
-        parts = split(cases, 1, *ratios)
-        assert [case.name for case in parts.validation] == ["dog/pic_000"] and not parts.test
-        assert len(parts.train) == 15
-    without = split(PACS(root=str(pacs_root)).cases("photo"), 1, 0.4, 0.0)
-    assert len(without.validation) == 6, "0.4 * 16 without lists"
-    (lists / "cartoon_crossval_kfold.txt").write_text("")
-    with pytest.raises(UserError, match=r"cartoon/dog/pic_000.png: this image is in no list of .*data.lists: null"):
-        PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")
-    (lists / "cartoon_crossval_kfold.txt").unlink()
-    with pytest.raises(UserError, match=r"data.lists: the list .*cartoon_crossval_kfold.txt cannot be read \(FileNot"):
-        PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")
 
 
 def test_digits_dg_has_four_domains_of_ten_digits_with_the_published_split(digits_root):

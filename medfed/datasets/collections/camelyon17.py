@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from monai.data import MetaTensor
-
 from medfed.core.bounds import ImageSize, NonNegativeInt
 from medfed.core.errors import Problem
 from medfed.datasets.base import PHANTOM_MARK, Card, Contents, Dataset, Standardise
@@ -110,13 +108,6 @@ class Camelyon17(Dataset):
                     cure = "unpack the archive again, or remove the rows of these patches from metadata.csv"
                     contents.problems[site].append(Problem("missing patches", folder, found, cure))
         return contents
-
-    def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        image_notices: list[str] = []
-        image = super().read_image(case, image_notices)
-        # The patches are published as RGBA with full opacity, so a dropped alpha channel is not worth a notice.
-        notices += [notice for notice in image_notices if notice != "alpha channel dropped"]
-        return image
 
     def _home(self) -> Path:
         """Return the folder that contains metadata.csv."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from monai.data import MetaTensor
@@ -16,7 +16,7 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
-from medfed.datasets import check_patients, dicom_names, nesting, table
+from medfed.datasets import check_patients, dicom_names, table
 from medfed.datasets.base import Card, Contents, Dataset, describe_unread
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Match, parents
@@ -35,7 +35,6 @@ SITE_KEYS = (
     "mask_colours",
     "background_value",
     "mask_threshold",
-    "intensity_max",
     "resample_masks",
     "patient_pattern",
     "ignored_names",
@@ -75,7 +74,7 @@ class Folder(Dataset):
             absolute path. Paths in it are relative to its folder, or absolute.
         by_site: settings of single sites, such as {CHASEDB1: {mask: "{site}/1st/{case}_1stHO.png"}}. They replace the
             settings of the same names: image, mask, mask_values, mask_colours, background_value, mask_threshold,
-            intensity_max, resample_masks, patient_pattern, ignored_names, dicom_series.
+            resample_masks, patient_pattern, ignored_names, dicom_series.
         image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour (grey ones are repeated
             three times), more for volumes with a fourth axis.
         structure_names: names of the structures that the masks show, at least one. If `mask` has a pattern for each
@@ -222,8 +221,6 @@ class Folder(Dataset):
         if not self.sites and any(series.values()) and self.table is None:
             check_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
         for site, cases in contents.cases.items():
-            if self._at(site).patient_pattern is None:
-                contents.warnings[site] += check_patients.shared_patient_warnings(site, series[site])
             contents.cases[site] = self._hide_names(root, cases, series[site])
         contents.warnings[""] += self._root_warnings(contents)
         return contents
@@ -336,15 +333,8 @@ class Folder(Dataset):
         own = self._at(case.site)
         if case.image.is_dir():
             series = dicom.read_series(case.image, own.dicom_series, own.ignored_names)
-            image = reading.check_image(case.image, series, self.channels, notices)
-        else:
-            image = reading.read_image(case.image, self.channels, notices, own.intensity_max)
-        if own.intensity_max != self.intensity_max and not reading.is_2d_image_file(case.image):
-            if self.intensity_max is None or own.intensity_max is None:
-                found = f"data.by_site.{case.site}.intensity_max is set for volumes, but data.intensity_max is not"
-                raise Problem("intensity_max of a single site", case.image, found, "set data.intensity_max too")
-            image = cast(MetaTensor, image * (self.intensity_max / own.intensity_max))
-        return image
+            return reading.check_image(case.image, series, self.channels, notices)
+        return reading.read_image(case.image, self.channels, notices, self.intensity_max)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         new: list[str] = []
@@ -372,9 +362,7 @@ class Folder(Dataset):
         if self.mask_colours:
             chosen = {name: colours for name, colours in self.mask_colours.items() if name in (*names, BACKGROUND)}
             by_colour = structures_by_colour(chosen, names, self.background_value)
-            mask = read_coloured_mask(path, by_colour, names, notices)
-            notices += nesting.nesting_notices(mask.as_tensor(), by_colour, names)
-            return mask
+            return read_coloured_mask(path, by_colour, names, notices)
         is_single = len(names) == 1 and not values
         mask = reading.read_labels(path, notices, self.mask_threshold, is_single and self.background_value == 0)
         if not is_single:
@@ -382,9 +370,7 @@ class Folder(Dataset):
             for index, name in enumerate(names, 1):
                 for value in values.get(name, (index,)):
                     labels[value] = (*labels.get(value, ()), name)
-            channels = reading.to_structures(path, mask, labels, names)
-            notices += nesting.nesting_notices(channels.as_tensor(), labels, names)
-            return channels
+            return reading.to_structures(path, mask, labels, names)
         others = [value for value in reading.label_values(mask) if value != self.background_value]
         if len(others) > 1:
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"

@@ -11,7 +11,6 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.core.errors import Problem, UserError
-from medfed.datasets import nesting
 from medfed.datasets.base import Card, Contents, Dataset
 from medfed.datasets.case import Case
 from medfed.datasets.pairing import Match
@@ -114,6 +113,4 @@ class Fundus(Dataset):
         hard = torch.full_like(grey, 255.0)
         hard[grey <= MAX_RIM_GREY] = 128
         hard[grey <= MAX_CUP_GREY] = 0
-        mask = reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
-        notices += nesting.nesting_notices(mask.as_tensor(), LABELS, self.structures)
-        return mask
+        return reading.to_structures(case.mask_path, cast(MetaTensor, hard), LABELS, self.structures)
