@@ -7,7 +7,6 @@ the data, in a folder or in an argument raises `medfed.UserError` with one sente
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pandas import DataFrame
 from torch import nn
 
 from medfed.config import strict_yaml
@@ -27,42 +27,22 @@ from medfed.config.schema import Config, changed, load, load_text
 from medfed.core import registry
 from medfed.core.errors import UserError, UserErrors
 from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
-from medfed.experiments.comparison_tables import ComparisonTables, build_tables
+from medfed.experiments.comparison_tables import read_comparison, read_costs, write_tables
 from medfed.experiments.leave_one_out import ComparisonPlan, plan_comparison
-from medfed.experiments.method_choice import MethodChoice, MethodLike
+from medfed.experiments.method_text import MethodLike, method_text
 from medfed.experiments.run import start_or_resume
-from medfed.experiments.run_folds import Unfinished, run_folds
+from medfed.experiments.run_folds import LOCKED, run_folds
 from medfed.experiments.setup import build_network
 from medfed.outputs.bundle.export import export as export_bundle
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.outputs.tables.run_table import closing_table
+from medfed.results.render import as_file, first_screen
+from medfed.results.row import BASELINE
 from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]
-FLOATS = (
-    "mean",
-    "sd",
-    "low",
-    "high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p",
-    "p_holm",
-    "detectable",
-    "first_share",
-    "mean_difference",
-    "seeds_low",
-    "seeds_high",
-    "baseline_difference",
-    "baseline_difference_low",
-    "baseline_difference_high",
-)
-INTEGERS = ("n_seeds", "n_patients", "n_pairs", "n_missed", "n_cases", "rank", "rank_low", "rank_high")
-NUMBERS = {**dict.fromkeys(FLOATS, float), **dict.fromkeys(INTEGERS, int)}
 
 
 def find_config(path_or_name: str | Path) -> Path:
@@ -275,44 +255,36 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        plan: ComparisonPlan,
-        tables: ComparisonTables,
-        unfinished: Unfinished,
-        *,
-        _keep: _TemporaryFolder | None = None,
+        self, plan: ComparisonPlan, unfinished: Mapping[str, str], *, _keep: _TemporaryFolder | None = None
     ) -> None:
-        self.folder, self.n_locked, self.incompatible = plan.out, len(unfinished.locked), dict(plan.incompatible)
-        self.failed = dict(unfinished.failed)
-        self.plan, self.tables, self._keep = plan, tables, _keep
+        self.folder, self.incompatible = plan.out, dict(plan.incompatible)
+        self.n_locked = list(unfinished.values()).count(LOCKED)
+        self.failed = {name: why for name, why in unfinished.items() if why != LOCKED}
+        self.plan, self._keep = plan, _keep
+        self.tables, self.costs = read_comparison(plan), read_costs(plan)
+        write_tables(self.tables, self.costs, plan, self.folder)
 
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the file `table.csv` as dictionaries: one per structure, metric, method and unseen site.
+    @property
+    def scores(self) -> DataFrame:
+        """Return the scores of all methods as a pandas DataFrame, which is also the file `table.csv`.
 
-        `mean` and `sd` are the mean and the standard deviation of the score over the seeds; `sd` is None for a single
-        seed. `low` and `high` are the ends of the mean's 95 % interval over patients. `difference` is the difference
-        from the row `compared_with` (the baseline, or FedAvg of equal effort), with its interval, the p value of a
-        paired test before (`p`) and after (`p_holm`) the correction for the number of tests, and the `verdict`. In the
-        row whose `unseen_site` is "average", all of these are about the average over all unseen sites. Values that are
-        unknown are None; an unknown text is "".
+        There is one row for each method (`row`), role of the site, structure, metric, unit and site; the site "average"
+        is the mean over the sites. `mean` and `sd` are over the seeds, `low` and `high` are the ends of the 95 %
+        interval over patients, and `rank` is that of the average. Fractions such as Dice are in percent. Unknown
+        numbers are NaN.
         """
-        with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
-            return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
+        return self.tables.scores
 
-    @cached_property
-    def joining(self) -> list[dict[str, Any]]:
-        """Return the rows of the file `joining.csv` as dictionaries: what joining gives and what not pooling costs.
+    @property
+    def differences(self) -> DataFrame:
+        """Return the paired differences of rows as a pandas DataFrame, which is also the file `differences.csv`.
 
-        Each row has the mean difference, over patients, of two rows of the table (`first` minus `second`) for one
-        structure, metric and site. `meaning` is "gain from joining" or "cost of not pooling", and `images` is "own
-        test" or "unseen". The list is empty without a row `local` or `pooled`.
+        Each row is the `difference` of two methods (`row` minus `minus`) at one site, with its 95 % interval. `kind` is
+        "method" (from the baseline, or FedAvg of equal effort), "effort" (from the baseline of less effort), "gain from
+        joining" or "cost of not pooling". Differences of the kind "method" have the p value of a paired test before
+        (`p`) and after (`p_holm`) the correction for the number of tests, and a `verdict`.
         """
-        path = self.folder / "joining.csv"
-        if not self.tables.joining:
-            return []
-        with open(path, newline="", encoding="utf-8") as file:
-            return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
+        return as_file(self.tables.differences)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -322,8 +294,8 @@ class Comparison:
 
     @property
     def table(self) -> str:
-        """Return the tables of the comparison as one text, as `medfed.evaluate` prints them."""
-        return self.tables.to_text()
+        """Return the main tables and the conclusions as text, as `medfed.evaluate` prints them."""
+        return first_screen(self.tables)
 
     def __str__(self) -> str:
         return self.table
@@ -448,7 +420,7 @@ def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool 
 
 def compare(
     config: Config,
-    methods: Sequence[MethodChoice],
+    methods: Sequence[str],
     out: str | Path | None = None,
     *,
     leave_two_out: bool = False,
@@ -482,15 +454,13 @@ def compare(
             baseline,
             equal_effort,
         )
-        plan.write()
-        if progress and (note := plan.effort_note()):
-            print(note, file=sys.stderr)
+        plan.folder.write()
+        if progress and plan.effort_note:
+            print(plan.effort_note, file=sys.stderr)
         unfinished = run_folds(plan.folds, jobs, quiet=not progress)
-        if unfinished.failed and not any(fold.folder.is_finished() for fold in plan.folds):
-            raise UserErrors(f"{name}: {why}" for name, why in unfinished.failed.items())
-        tables = build_tables(plan)
-        tables.write(folder)
-    return Comparison(plan, tables, unfinished, _keep=keep)
+        if unfinished and not any(fold.folder.is_finished() for fold in plan.folds):
+            raise UserErrors(f"{name}: {why}" for name, why in unfinished.items())
+        return Comparison(plan, unfinished, _keep=keep)
 
 
 def _compare(
@@ -516,7 +486,7 @@ def _compare(
     check_arguments(**values, methods=chosen, out=out, resume=resume, progress=progress)
     comparison = compare(
         base,
-        [MethodChoice.of(method, base) for method in chosen],
+        [method_text(method, base) for method in chosen],
         out,
         leave_two_out=leave_two_out,
         pairs=values["pairs"],
@@ -559,9 +529,3 @@ def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, _Tempo
             "stopped; the results were in a temporary folder, which is deleted; give a folder with --out to be able to "
             "continue with --resume"
         ) from None
-
-
-def _number(column: str, text: str) -> Any:
-    """A cell of a CSV file as the type of its column (`NUMBERS`); None for an empty number, text for other columns."""
-    kind = NUMBERS.get(column, str)
-    return None if kind is not str and text == "" else kind(text)

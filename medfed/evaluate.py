@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
 from medfed.core.errors import UserError
-from medfed.outputs.tables.comparison_row import BASELINE
+from medfed.results.row import BASELINE
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         "method is then compared with FedAvg of less effort",
     )
     add_jobs_flag(parser, "runs")
+    parser.add_argument("--explain", action="store_true", help="also print what the columns mean")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
@@ -82,13 +83,13 @@ def _evaluate(args: argparse.Namespace) -> int:
     from medfed import api
     from medfed.config.overrides import Override
     from medfed.config.schema import load
-    from medfed.experiments.method_choice import MethodChoice
+    from medfed.results.render import explanations, first_screen
 
     config = load(api.find_config(args.config), overrides(args))
     number = "two_sites" if args.leave_two_sites_out else "one_site"
     comparison = api.compare(
         config,
-        [MethodChoice.parse(method) for method in args.methods],
+        args.methods,
         args.out or Path("runs") / f"{Path(config.source).stem}-leave_{number}_out",
         leave_two_out=args.leave_two_sites_out,
         seeds=args.seeds,
@@ -101,22 +102,19 @@ def _evaluate(args: argparse.Namespace) -> int:
         baseline=args.baseline,
         equal_effort=not args.no_equal_effort,
     )
-    print(comparison.tables.to_text(bold=sys.stdout.isatty()))
+    print(first_screen(comparison.tables, colours=sys.stdout.isatty()))
+    if args.explain:
+        print("\n" + "\n".join(f"- {sentence}" for sentence in explanations(comparison.tables)))
     if comparison.n_locked:
         print(
-            f"\n{comparison.n_locked} of {len(comparison.plan.folds)} runs are locked by another process; once it "
-            "is done, --resume completes the table."
+            f"{comparison.n_locked} runs are locked by another process; --resume completes the table when it is done."
         )
     for name, reason in comparison.failed.items():
-        print(f"\nfailed: {name}: {reason}. --resume repeats it.")
+        print(f"failed: {name}: {reason}. --resume repeats it.")
     for name, reason in comparison.incompatible.items():
-        print(f"\nnot compared: {name}: {reason}")
-    more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
-    more += "; joining and pooling: joining.csv, joining.json" if comparison.tables.joining else ""
-    print(
-        f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv, "
-        "cost.json. Each run has its own folder in it."
-    )
+        print(f"not compared: {name}: {reason}")
+    table = comparison.folder / "table.md"
+    print(f"\nAll metrics, p values, failures and costs: {table} (.csv, .json, .tex). --explain: what columns mean.")
     return 1 if comparison.n_locked or comparison.failed else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medfed.cli.program import add_code_flag, add_jobs_flag, run_program
 from medfed.core.errors import UserError
-from medfed.reproduction.commands import choose_parts, commands_of, read_folders
+from medfed.reproduction.commands import commands_of
 from medfed.reproduction.entries import PAPERS, load_paper
 from medfed.reproduction.listing import describe_entry, describe_paper, list_papers
 
@@ -30,14 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="few, small images and few rounds: minutes on two cores; uses phantoms unless --data is given",
     )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="[NAME=]FOLDER",
-        help="folder of a dataset, for example pacs=FOLDER; repeat the flag for several",
-    )
-    parser.add_argument("--only", nargs="+", metavar="PART", help="run these parts of the entry only")
+    parser.add_argument("--data", metavar="FOLDER", help="folder of the images, if it is not the one in the config")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="run these parts of the entry only")
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds instead of the entry's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results (default: runs/PAPER-ENTRY)")
@@ -61,12 +55,13 @@ def _reproduce(args: argparse.Namespace) -> int:
         return 0
     paper = load_paper(args.paper)
     entry = paper.entry(args.entry)
-    commands = commands_of(entry, args.small, read_folders(entry, args.data, args.small), args.set, args.seeds)
-    commands = choose_parts(entry, commands, args.only or [], args.small)
+    commands = commands_of(entry, args.only, small=args.small, folder=args.data, more=args.set, seeds=args.seeds)
     if args.dry_run:
         for command in commands:
             command.load()  # a setting that the run would refuse is refused here, too
-        print(describe_entry(args.paper, entry, commands, numbers=True))
+        from medfed.reproduction.results import printed_numbers  # imports torch, which the lists do not need
+
+        print("\n\n".join([describe_entry(args.paper, entry, commands), *printed_numbers(entry)]))
         return 0
     if not commands:
         raise UserError(f"{args.paper} {entry.name} cannot be run{' small' * args.small}: {entry.missing}")

@@ -17,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
         "--accept-config-change", action="store_true", help="resume although a setting differs from that of the run"
     )
     add_jobs_flag(parser, "sites")
+    parser.add_argument("--explain", action="store_true", help="also print what the columns mean")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.train", lambda: _train(args), args.allow_code)
@@ -27,7 +28,8 @@ def _train(args: argparse.Namespace) -> int:
     from medfed import api
     from medfed.config.schema import load
     from medfed.experiments.run import default_folder
-    from medfed.outputs.tables.learning import did_not_learn
+    from medfed.outputs.tables.run_table import closing_table
+    from medfed.results.notes import did_not_learn
 
     config = load(api.find_config(args.config), overrides(args))
     run = api.run(
@@ -38,7 +40,7 @@ def _train(args: argparse.Namespace) -> int:
         jobs=args.jobs,
         progress=not args.quiet,
     )
-    print(run)
+    print(closing_table(run.summary, args.explain))
     print(f"\nAll files are in {run.folder}: cases.csv, summary.json, figures/, model.safetensors, ledger.csv.")
     export = f"python -m medfed.export {shlex.quote(str(run.folder))}"
     print(

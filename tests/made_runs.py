@@ -4,6 +4,7 @@ import hashlib
 import json
 import struct
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,11 @@ from safetensors.numpy import save_file
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
-from medfed.outputs.comparison_folder import RUNS, PlannedRun, write_comparison
+from medfed.outputs.comparison_folder import RUNS, ComparisonFolder
 from medfed.outputs.csv_files import format_rows
 from medfed.outputs.manifest import Manifest
 from medfed.outputs.run_folder import FIGURES, MANIFESTS, RunFolder
-from medfed.outputs.tables.comparison_data import Line, Table
-from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
+from medfed.results.row import ROW_FILE, ComparisonRow, read_row
 from medfed.tasks.class_scoring import ClassScoring, case_row
 from medfed.tasks.mask_scoring import MaskScoring
 from medfed.tasks.scoring import Scoring
@@ -84,12 +84,6 @@ def scored(method: str, site: str, rows: list[dict], seed: int = 0, **others) ->
     """What a comparison reads of a run at an unseen site; `others` stand over what is there."""
     keys = {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
     return keys | {"summary": _scoring(rows).summarise([])} | others
-
-
-def line_of(table: Table, method: str, metric: str = "dice") -> Line:
-    """The line of a method in the first block of a metric."""
-    block = next(block for block in table.blocks if block.metric == metric)
-    return next(line for line in block.lines if line.method == method)
 
 
 NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
@@ -178,16 +172,16 @@ def made_comparison(path: Path, methods: tuple[str, ...] = ("fedavg", "elcfs"), 
                 where = path / method.replace(":", "-") / f"unseen_{unseen}" / f"seed_{seed}"
                 rows = mask_rows(sites, unseen, 0.02 * shift + 0.001 * seed)
                 made_run(where, method.partition(":")[0], unseen, seed, tuple(sites), rows)
-                ComparisonRow(method).write(RunFolder(where))
+                RunFolder(where).write_json(ROW_FILE, asdict(ComparisonRow(method)))
     return with_plan(path)
 
 
 def with_plan(path: Path, baseline: str = "fedavg") -> Path:
     """Write `comparison.json` with the runs in the folder of a comparison; return the folder."""
-    planned = []
+    planned = {}
     for run in sorted(path.glob(RUNS)):
         summary = json.loads((run / "summary.json").read_text())
         row = read_row(run, summary["method"])
-        planned.append(PlannedRun(run, row, summary["unseen_site"], "", summary["seed"]))
-    write_comparison(path, planned, baseline)
+        planned[run] = (row.label, summary["unseen_site"], summary["seed"])
+    ComparisonFolder(path, planned, baseline).write()
     return path

@@ -33,7 +33,7 @@ def drawn_figures() -> Iterator[None]:
 def leave_out_charts(monkeypatch) -> None:
     """Make the report's charts empty until the test ends: drawing them takes three quarters of a page's time."""
 
-    def empty(figure, prefix, label, natural_size=False) -> str:
+    def empty(figure, prefix, label) -> str:
         return f'<svg role="img" aria-label="{escape(label)}"/>'
 
     monkeypatch.setattr(charts, "to_svg", empty)

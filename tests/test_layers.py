@@ -19,6 +19,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"datasets", "methods"},
     {"phantoms", "tasks"},
     {"config"},
+    {"results"},
     {"outputs"},
     {"experiments", "preparation"},
     {"scoring"},

@@ -15,12 +15,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import pandas as pd
 from matplotlib import pyplot as plt
 
-from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.comparison_data import Block, Line
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.comparison import Comparison, ScoredRun, compare_runs
+from medfed.results.conclusions import CONCLUSIONS
+from medfed.results.patients import GROUP
+from medfed.results.render import notes_and_conclusions
+from medfed.results.row import row_of
+from medfed.results.statistics import AVERAGE, verdict_text
+from medfed.results.text_tables import TextTable, interval, number, text_table, to_markdown
 from medfed.tasks.factory import scoring_of
 
 HERE = Path(__file__).parent
@@ -42,7 +48,7 @@ def collect(folders: Sequence[str]) -> None:
         run, data = path.parent, path.parents[3].name
         if data not in ROWS or not (run / "summary.json").is_file():
             continue
-        summary, row = json.loads((run / "summary.json").read_text()), ComparisonRow.of(json.loads(path.read_text()))
+        summary, row = json.loads((run / "summary.json").read_text()), row_of(json.loads(path.read_text()))
         seed, unseen = summary["seed"], summary["unseen_site"]
         target = HERE / "runs" / data / row.folder / f"unseen_{unseen}-seed_{seed}"
         if target.exists():
@@ -72,117 +78,133 @@ def collect(folders: Sequence[str]) -> None:
         (target / "summary.json").write_text(json.dumps(summary, sort_keys=True) + "\n")
 
 
-def read(data: str) -> list[dict]:
-    """The runs of a collection, as `build_table` reads them."""
-    results = []
+def read(data: str) -> list[ScoredRun]:
+    """The runs of a collection with the values of their unseen patients, in percent; AUROC is one value of the site."""
+    runs = []
     for path in sorted((HERE / "runs" / data).glob("*/*/summary.json")):
         summary = json.loads(path.read_text())
-        file = next(path.parent.glob("scores.csv*"))
-        text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
-        cases: dict[tuple, dict] = {}
-        for row in filter(lambda row: row["role"] == "unseen", csv.DictReader(io.StringIO(text))):
-            names, value = {key: row[key] for key in COLUMNS[3:8]}, float(row["value"])
-            if row["metric"] == "accuracy":  # two classes, right and wrong, have the same accuracy as all classes
-                names |= {"label": "right", "p_right": value, "p_wrong": 1 - value, "correct": int(value)}
-            else:
-                names = {column.key: None for column in scoring_of(summary).columns} | names | {"status": "ok"}
-            cases.setdefault(tuple(row[key] for key in ("image", "structure")), names)[row["metric"]] = value
-        row = ComparisonRow.of(summary["row"])
-        keys = {"method": row.label, "row": row, "unseen_site": summary["unseen_site"], "seed": summary["seed"]}
-        results.append(keys | {"rows": list(cases.values()), "selection": "last", "data": "real", "summary": summary})
-    return results
+        names = dict.fromkeys(COLUMNS[:-1], str)
+        table = pd.read_csv(next(path.parent.glob("scores.csv*")), dtype=names, keep_default_na=False)
+        table = table[table.role == "unseen"].rename(columns={"metric": "key"})
+        columns = {column.key: column for column in scoring_of(summary).columns}
+        table["metric"] = [columns[key].metric.name for key in table.key]
+        table["unit"] = [columns[key].unit for key in table.key]
+        table["value"] = [columns[key].scale * value for key, value in zip(table.key, table.value)]
+        values = table.groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()
+        parts = [values.assign(score=values.value)]
+        for site, structures in summary["unseen"]["sites"].items():
+            for structure, scores in structures.items() if "auroc" in columns else ():
+                auroc = {"metric": "auroc", "unit": "%", "patient": "", "value": 100 * scores["auroc"]["mean"]}
+                parts.append(pd.DataFrame([{"role": "unseen", "site": site, "structure": structure, **auroc}]))
+        runs.append(ScoredRun(row_of(summary["row"]), summary, pd.concat(parts, ignore_index=True)))
+    return runs
 
 
-def complete(results: list[dict], data: str) -> list[dict]:
+def complete(runs: list[ScoredRun], data: str) -> list[ScoredRun]:
     """The runs of the seeds whose first rows are complete, without a row that lacks a site in one of its seeds."""
-    sites = {site for r in results for site in (r["unseen_site"], *r["summary"]["source_sites"])}
+    sites = {site for run in runs for site in (run.summary["unseen_site"], *run.summary["source_sites"])}
     done: dict[tuple, set] = {}
-    for r in results:
-        done.setdefault((r["method"], r["seed"]), set()).add((r["unseen_site"], r["row"].trained_at))
+    for run in runs:
+        label, site, seed = run.key
+        done.setdefault((label, seed), set()).add((site, run.row.trained_at))
     n = {key: len(folds) for key, folds in done.items()}
     whole = {key for key in n if n[key] == len(sites) * (len(sites) - 1 if key[0] == "local" else 1)}
     seeds = {seed for _, seed in n if all((method, seed) in whole for method in ROWS[data][1].split())}
-    return [r for r in results if (r["method"], r["seed"]) in whole and r["seed"] in seeds]
+    return [run for run in runs if (run.key[0], run.key[2]) in whole and run.key[2] in seeds]
 
 
-def _number(value: float | None, low: float | None = None, high: float | None = None, sign: str = "") -> str:
-    ends = "" if low is None or high is None else f" [{low:{sign}.1f}, {high:{sign}.1f}]"
-    return "-" if value is None else f"{value:{sign}.1f}{ends}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
-def _score_table(block: Block, sites: Sequence[str]) -> list[str]:
+def _score_table(comparison: Comparison, metric: str, unit: str) -> TextTable:
+    """The average and the sites of each row."""
+    table = comparison.scores
+    own = table[(table.metric == metric) & (table.unit == unit)]
+    sites = comparison.sites()
     rows = []
-    for line in filter(None, (*block.lines, block.trivial)):
-        cells = [_number(cell.mean, cell.low, cell.high) if cell else "-" for cell in (line.average, *line.cells)]
-        rows.append([line.method, *cells])
-    return _table(["row", "average", *sites], rows)
+    for label in dict.fromkeys([*comparison.rows, *own.row]):
+        cells = {
+            line.site: number(line.mean, 1) + interval(line.low, line.high)
+            for line in own[own.row == label].itertuples()
+        }
+        rows.append([label, *(cells.get(site, "-") for site in (AVERAGE, *sites))])
+    return text_table("", ["row", AVERAGE, *sites], rows)
 
 
-def _difference_row(line: Line) -> list[str]:
-    d, less = line.difference, line.from_baseline
-    over_seeds = f"{_number(d.seeds_low, sign='+')} to {_number(d.seeds_high, sign='+')}"
-    p = "-" if d.p_holm is None else f"{d.p_holm:.2g}"
-    seeds = ", ".join(f"{value:+.1f}" for value in d.of_seeds)
-    cells = [_number(d.mean, d.low, d.high, "+"), over_seeds, seeds, p, d.verdict_text, _number(d.detectable)]
-    from_less = _number(less.mean, less.low, less.high, "+") if less else ""
-    return [line.method, line.against, *cells, from_less]
+def _difference_table(differences: pd.DataFrame) -> TextTable:
+    """The average differences of the compared methods."""
+    own = differences[differences.site == AVERAGE]
+    rows = []
+    for line in own[own.kind == "method"].itertuples():
+        less = [_signed(other) for other in own[(own.kind == "effort") & (own.row == line.row)].itertuples()]
+        over_seeds = f"{number(line.seeds_low, 1, '+')} to {number(line.seeds_high, 1, '+')}"
+        seeds, p = (
+            ", ".join(f"{value:+.1f}" for value in line.of_seeds),
+            "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
+        )
+        end = [over_seeds, seeds, p, verdict_text(line), number(line.detectable, 1), *less, *[""] * (not less)]
+        rows.append([line.row, line.minus, _signed(line), *end])
+    return text_table("", DIFFERENCE, rows)
 
 
-def _draw(block: Block, sites: Sequence[str], title: str, path: Path) -> None:
+def _signed(line: Any) -> str:
+    ends = "" if pd.isna(line.low) else f" [{line.low:+.1f}, {line.high:+.1f}]"
+    return f"{line.difference:+.1f}{ends}"
+
+
+def _draw(differences: pd.DataFrame, sites: Sequence[str], title: str, path: Path) -> None:
     """Differences at each unseen site and on average: a line is the interval over patients, a tick is a seed."""
-    lines = [line for line in block.lines if line.difference is not None and line.differences]
-    figure, axes = plt.subplots(1, len(lines), sharex=True, sharey=True, squeeze=False, layout="tight")
-    figure.set_size_inches(3.2 * len(lines) + 1, 0.45 * len(sites) + 1.6)
-    for axis, line in zip(axes.ravel(), lines, strict=True):
-        for place, d in enumerate((*line.differences, line.difference)):
-            colour = "black" if place < len(sites) else "tab:red"
-            axis.plot([d.low, d.high], [place, place], color=colour)
-            axis.plot(d.mean, place, "o", color=colour, markersize=4)
-            axis.plot(d.of_seeds, [place + 0.22] * len(d.of_seeds), "|", color=colour, markersize=7)
+    own = differences[differences.kind == "method"]
+    methods = list(dict.fromkeys(own.row))
+    figure, axes = plt.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False, layout="tight")
+    figure.set_size_inches(3.2 * len(methods) + 1, 0.45 * len(sites) + 1.6)
+    places = [*sites, AVERAGE]
+    for axis, method in zip(axes.ravel(), methods, strict=True):
+        for line in own[own.row == method].itertuples():
+            place, colour = places.index(line.site), "tab:red" if line.site == AVERAGE else "black"
+            axis.plot([line.low, line.high], [place, place], color=colour)
+            axis.plot(line.difference, place, "o", color=colour, markersize=4)
+            axis.plot(line.of_seeds, [place + 0.22] * len(line.of_seeds), "|", color=colour, markersize=7)
         axis.axvline(0, color="grey", linewidth=0.8)
-        axis.set_title(f"{line.method}\nminus {line.against}", fontsize=8)
-        axis.set_yticks(range(len(sites) + 1), [*sites, "average"])
+        axis.set_title(f"{method}\nminus {own[own.row == method].minus.iloc[0]}", fontsize=8)
+        axis.set_yticks(range(len(places)), places)
         axis.set_ylim(len(sites) + 0.5, -0.5)
         axis.tick_params(labelsize=8)
-    figure.suptitle(f"{title}, {block.name}, points: line = 95 % over patients, | = one seed", fontsize=9)
+    figure.suptitle(f"{title}, points: line = 95 % over patients, | = one seed", fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
 def section(data: str) -> list[str]:
     """The part of README.md about one collection; empty before its first complete seed."""
-    results = complete(read(data), data)
-    if not results:
+    runs = complete(read(data), data)
+    if not runs:
         return []
-    structures = sorted({row["structure"] for result in results for row in result["rows"]})
-    methods = [result for result in results if result["row"].arrangement == "federated"]
-    table = build_table(methods, structures)
-    main = table.blocks[0]
-    seeds = {str(r["seed"]): r["summary"]["environment"]["cuda"] or "CPU" for r in methods}
+    methods = [run for run in runs if run.row.arrangement == "federated"]
+    comparison = compare_runs(methods)
+    main = comparison.metrics[comparison.shown[0]]
+    seeds = {run.key[2]: run.summary["environment"]["cuda"] or "CPU" for run in methods}
     devices = ", ".join(f"seed {seed} on {device}" for seed, device in sorted(seeds.items()))
-    text = [f"## {ROWS[data][0]}", "", f"{main.name} ({main.unit}); {devices}. In brackets: 95 % over patients."]
-    for block in table.blocks:
-        if any(line.average for line in block.lines):
-            text += [] if block is main else [f"{block.name} ({block.unit}), not tested:"]
-            text += _score_table(block, table.sites)
-    text += _table(DIFFERENCE, [_difference_row(line) for line in main.lines if line.difference])
-    text += [f"![Differences by fold](differences_{data}.png)", ""]
-    _draw(main, table.sites, ROWS[data][0], HERE / f"differences_{data}.png")
-    first = [r for r in results if r["seed"] == 1 and r["method"] in ("fedavg", "pooled", "local")]
+    text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over patients.", ""]
+    blocks = comparison.scores[comparison.scores.metric.isin(comparison.shown) & (comparison.scores.site == AVERAGE)]
+    for metric, unit in dict.fromkeys(zip(blocks.metric, blocks.unit)):
+        text += [] if metric == main.name else [f"{comparison.metrics[metric].label} ({unit}), not tested:", ""]
+        text += [to_markdown(_score_table(comparison, metric, unit)), ""]
+    own = comparison.differences
+    own = own[own.metric == main.name]
+    text += [to_markdown(_difference_table(own)), "", f"![Differences by fold](differences_{data}.png)", ""]
+    _draw(own, comparison.sites(), f"{ROWS[data][0]}, {main.label}", HERE / f"differences_{data}.png")
+    first = [run for run in runs if run.key[2] == 1 and run.key[0] in ("fedavg", "pooled", "local")]
     if first:
-        text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:"]
-        text += _score_table(build_table(first, structures).blocks[0], table.sites)
-    text += ["Cost of a run, all sites together, mean over folds and seeds (seconds: other runs shared the machine):"]
+        text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]
+        text += [to_markdown(_score_table(compare_runs(first), main.name, "%")), ""]
+    text += [
+        "Cost of a run, all sites together, mean over folds and seeds (seconds: other runs shared the machine):",
+        "",
+    ]
     rows = []
-    for line in main.lines:
-        costs = [r["summary"]["cost"] for r in methods if r["method"] == line.method]
-        rows.append([line.method, *(f"{fmean(cost[key] for cost in costs):.0f}" for key in COSTS)])
-    text += _table(["row", "steps", "images", "training, s"], rows)
-    return text + ["What can and what cannot be concluded:", "", *(f"* {line}" for line in table.conclusions), ""]
+    for label in comparison.rows:
+        costs = [run.summary["cost"] for run in methods if run.row.label == label]
+        rows.append([label, *(f"{fmean(cost[key] for cost in costs):.0f}" for key in COSTS)])
+    text += [to_markdown(text_table("", ["row", "steps", "images", "training, s"], rows)), ""]
+    return text + [f"{CONCLUSIONS}:", "", *(f"* {line}" for line in notes_and_conclusions(comparison)), ""]
 
 
 def main(arguments: Sequence[str]) -> None:

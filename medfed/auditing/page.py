@@ -21,7 +21,7 @@ from medfed.auditing.weights_text import case_label, describe_update, mean_score
 from medfed.outputs.figures.figure import as_array, to_display_orientation
 from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
 from medfed.outputs.report.html import STYLE, render_page
-from medfed.outputs.tables.run_notes import PHANTOM
+from medfed.results.notes import PHANTOM
 
 AUDIT_STYLE = Path(__file__).with_name("audit.css")
 TEMPLATES = Path(__file__).with_name("templates")

@@ -22,7 +22,7 @@ from medfed.experiments.run_folds import run_folds
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.federation.message import Kind, Message
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.row import ComparisonRow
 
 SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
 CONFIG = """

@@ -22,7 +22,7 @@ from medfed.federation.privacy_accounting import require_accountant
 from medfed.federation.site import Site
 from medfed.federation.survey import survey_request
 from medfed.federation.validation_site import ValidationSite
-from medfed.outputs.tables.table import align_columns
+from medfed.results.text_tables import aligned
 
 N_STEPS = 2  # training steps in a dry run
 Row = Mapping[str, Any]  # a row of the ledger, with the number of patients
@@ -114,7 +114,7 @@ def format_report(
         f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
         f"({n_images}):\n"
     )
-    text = align_columns([[(word, "") for word in line] for line in table], False, n_left=4)
+    text = aligned(table, 4)
     return "\n".join([heading, text, "\n" + explanation])
 
 

@@ -113,7 +113,7 @@ def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") ->
 def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
     """Convert the argument `vary`, such as {"method.alpha": [0.01, 0.1]}, to one list of overrides for each setting."""
     return [
-        [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "vary") for value in values]
+        [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "--vary") for value in values]
         for key, values in vary.items()
     ]
 

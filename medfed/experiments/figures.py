@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -243,14 +241,7 @@ def _draw_styles(run: Results) -> None:
 
 
 def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site) -> None:
-    """Draw the map of the sites' styles (of two or more sites) and that of interpolations; both need scikit-learn."""
-    if find_spec("sklearn") is None:
-        warnings.warn(
-            f"{FIGURES}/tsne.png is not drawn, because it needs scikit-learn; install it with "
-            "pip install -e '.[figures]' in medfed's folder",
-            stacklevel=2,
-        )
-        return
+    """Draw the map of the sites' styles (of two or more sites) and that of interpolations."""
     if len(sites) > 1:
         save_style_map(sites, run.folder / "tsne.png", run.label)
     images, patients = _shown_images(first)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -12,17 +11,15 @@ from medfed.config.overrides import Override
 from medfed.config.schema import Config, changed, resolved
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.matching import check_match
-from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.method_text import Part, effort_of, method_changes, parts_of
 from medfed.experiments.references import with_effort, without_federation
-from medfed.experiments.setup import build_task, check_earlier_rounds
 from medfed.federation.method import Effort
-from medfed.outputs.comparison_folder import PlannedRun
+from medfed.outputs.comparison_folder import Key
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
+from medfed.results.row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
 
+Varied = Sequence[Sequence[Override]]  # for each varied setting, its values
 FIXED = {  # settings that a comparison cannot vary, and why
     "method.name": "--methods names the methods to compare",
     "seed": "--seeds and the config's seed set the seeds of each row",
@@ -31,7 +28,6 @@ FIXED = {  # settings that a comparison cannot vary, and why
     "federation.selection": "all rows of a table use the same rule",
     **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
 }
-Varied = tuple[Override, ...]
 
 
 @dataclass(frozen=True)
@@ -44,221 +40,16 @@ class Fold:
     folder: RunFolder
 
     @property
-    def planned(self) -> PlannedRun:
-        """The run as an entry of `comparison.json`."""
-        validation_site = self.config.federation.validation_site or ""
-        return PlannedRun(self.folder.path, self.row, self.site, validation_site, self.config.seed)
-
-
-@dataclass(frozen=True)
-class EqualEffort:
-    """The rows of FedAvg with which rows of more effort are compared."""
-
-    references: Mapping[str, str] = field(default_factory=dict)  # label of the reference, by the row's label
-    added: tuple[str, ...] = ()  # methods added to those of the user, such as "fedavg@steps=ccst"
-    refused: Mapping[str, str] = field(default_factory=dict)  # why a reference cannot be run, by its label
+    def key(self) -> Key:
+        return self.row.label, self.site, self.config.seed
 
     @property
-    def runnable(self) -> set[str]:
-        """Labels of the rows of equal effort that can be run."""
-        return {*self.references.values()} - {*self.refused}
+    def name(self) -> str:
+        """For messages, such as "elcfs, unseen UCL, seed 3"."""
+        return f"{self.row.run_label}, unseen {self.site}, seed {self.config.seed}"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Plans the runs of a comparison as changes of one base config."""
-
-    base: Config
-
-    def compatible_methods(self, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
-        """Return the methods that work on a dataset with default settings, and why each other one does not."""
-        refused: dict[str, str] = {}
-        site = next((name for name in dataset.site_names() if name != self.base.federation.validation_site), "")
-        names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
-        for name in names:
-            try:
-                _check_fits(self.config_of(MethodChoice.parse(name), site, self.base.seed), dataset)
-            except UserError as error:
-                if name == BASELINE:
-                    raise
-                refused[name] = str(error)
-        return [name for name in names if name not in refused], refused
-
-    def plan(
-        self,
-        out: Path,
-        methods: Sequence[MethodChoice],
-        n_seeds: int,
-        names: Sequence[str],
-        sites: Sequence[str] | None,
-        validates: Mapping[str, str] = {},
-        varied: Sequence[Sequence[Override]] = (),
-        equal: EqualEffort | None = None,
-    ) -> list[Fold]:
-        """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible.
-
-        Args:
-            names: names of all sites of the dataset.
-            sites: names of the sites that are the unseen site in turn; None takes all.
-            validates: name of the validation site, by the name of the unseen site; empty if only one site is left out.
-            varied: for each varied setting, a list of its values; each combination is a row for methods that have them.
-            equal: from `equal_effort`; of the methods that it added, only the runnable rows are run.
-        """
-        for site in sites or []:
-            if site not in names:
-                raise UserError(f"--sites {site}: no such site in {self.base.data.root}; found {', '.join(names)}")
-        if len(names) < 2:
-            raise UserError(
-                f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
-            )
-        equal = equal or EqualEffort()
-        rows = [
-            (replace(row, equal_effort=equal.references.get(row.label, "")), method, values)
-            for row, method, values in self._rows(methods, varied)
-            if method.label not in equal.added or row.label in equal.runnable
-        ]
-        folds = []
-        for seed in range(self.base.seed, self.base.seed + n_seeds):
-            for site, (row, method, values) in product(sites or names, rows):
-                config = self.config_of(method, site, seed, validates.get(site), values)
-                federation = config.federation
-                source = _source_sites(config, names)
-                if method.effort_of:
-                    other = self.config_of(method.effort_of, site, seed, validates.get(site)).method
-                    n_clients = federation.clients or len(source)
-                    config = with_effort(config, method, other.effort(n_clients), n_clients)
-                for own, at in _runs_of_row(row, config, source):
-                    place = out / own.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"
-                    folds.append(Fold(own, site, at, RunFolder(place)))
-        return folds
-
-    def equal_effort(
-        self,
-        methods: Sequence[MethodChoice],
-        names: Sequence[str],
-        site: str,
-        validation: str | None = None,
-        varied: Sequence[Sequence[Override]] = (),
-    ) -> EqualEffort:
-        """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg. Rows with
-        the same effort share one such row. A row of `methods` that already has the effort is taken. `site` is any
-        unseen site; it and `validation` decide how many sites train."""
-        rows = sorted(self._rows(methods, varied), key=lambda entry: entry[1].effort_of is None)  # given ones first
-        can_share = all(values[0].path[0] == "method" for values in varied)
-        efforts: dict[str, Effort] = {}
-        references: dict[str, str] = {}
-        refused: dict[str, str] = {}
-        for row, method, values in rows:
-            if row.arrangement in SENT:
-                continue
-            own = [value.text.removeprefix("method.") for value in values if value.path[0] == "method"]
-            others = [value for value in values if value.path[0] != "method"]
-            taken, values = (method.effort_of, ()) if method.effort_of else (method, values)
-            label = f"{taken.label}{',' if ':' in taken.label else ':'}{','.join(own)}" if own else taken.label
-            config = self.config_of(taken, site, self.base.seed, validation, values)
-            n_clients = config.federation.clients or len(_source_sites(config, names))
-            effort = config.method.effort(n_clients)
-            if max(effort) <= 1:
-                continue
-            same = next((other for other in efforts if can_share and efforts[other] == effort), label)
-            efforts.setdefault(label, effort)
-            if method.effort_of:
-                continue
-            reference = MethodChoice.parse(f"{BASELINE}@steps={same}")
-            references[row.label] = row.baseline_label(reference.label)
-            try:
-                with_effort(
-                    self.config_of(reference, site, self.base.seed, validation, others), reference, effort, n_clients
-                )
-            except UserError as error:
-                refused[references[row.label]] = str(error)
-        chosen = [label.partition(", ")[0] for label in references.values() if label not in refused]
-        added = [name for name in dict.fromkeys(chosen) if name not in [method.label for method in methods]]
-        return EqualEffort(references, tuple(added), refused)
-
-    def config_of(
-        self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
-    ) -> Config:
-        """Return the base config with these changes; `validation` None keeps the validation site of the base config."""
-        changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
-        changes |= {"federation.validation_site": validation} if validation else {}
-        source = f"--methods {method.label}"
-        chosen = [
-            Override(tuple(key.split(".")), value, source, flag="") for key, value in method.changes(self.base).items()
-        ]
-        config = changed(self.base, changes, [*chosen, *varied])
-        return config if len(method.parts) == 1 else self._with_notices_of_parts(config, method)
-
-    def _with_notices_of_parts(self, config: Config, method: MethodChoice) -> Config:
-        """Return the config of a stack with the notices that each part gives if it is the only method."""
-        notices = dict.fromkeys(config.notices)
-        for name, settings in method.parts:
-            if name == self.base.method_name and "preset" in settings:
-                source = f"--methods {method.label}"
-                written = [Override(("method", key), value, source, flag="") for key, value in settings.items()]
-                notices |= dict.fromkeys(changed(self.base, {}, written).notices)
-        return replace(config, notices=tuple(notices))
-
-    def _rows(
-        self, methods: Sequence[MethodChoice], varied: Sequence[Sequence[Override]]
-    ) -> list[tuple[ComparisonRow, MethodChoice, Varied]]:
-        """Return the rows of the table with their methods and their varied values. A setting `method.x` is varied only
-        for methods that have it: with `--vary method.k=1,2`, FedAvg keeps one row and CCST has two. UserError if no
-        method has the setting, or if two rows are the same."""
-        known = [self._settings_of(method) for method in methods]
-        for first, *_ in varied:
-            if not any(_takes(first, settings) for settings in known):
-                settings = sorted(set().union(*known) - {"name"})
-                labels = ", ".join(method.label for method in methods)
-                raise UserError(
-                    f"--vary {first.key}: none of the methods {labels} has this setting. "
-                    f"{registry.suggestion(first.path[1], settings)}"
-                )
-        rows = []
-        for method, settings_of_method in zip(methods, known, strict=True):
-            own = [
-                values
-                for values in varied
-                if _takes(values[0], settings_of_method)
-                and (method.arrangement not in SENT or is_taken_without_federation(values[0].key))
-            ]
-            written = {f"method.{key}" for _, settings in method.parts for key in settings}
-            if twice := [values[0].key for values in own if values[0].key in written]:
-                raise UserError(f"--vary {twice[0]}: --methods {method.label} sets it too; remove it from one of them")
-            for values in product(*own):
-                rows.append((ComparisonRow(method.label, tuple(override.text for override in values)), method, values))
-        folders = [row.folder.casefold() for row, *_ in rows]
-        if twice := [row.label for row, *_ in rows if folders.count(row.folder.casefold()) > 1]:
-            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; remove one of them")
-        return rows
-
-    def _settings_of(self, method: MethodChoice) -> set[str]:
-        return set(resolved(self.config_of(method, "", self.base.seed))["method"])
-
-
-def check_rows(folds: Sequence[Fold]) -> None:
-    """Check that each row can train on its dataset; otherwise a wrong row would end the comparison hours later."""
-    for fold in {fold.row: fold for fold in reversed(folds)}.values():
-        try:
-            _check_fits(fold.config, fold.config.data.ensure_available())
-        except UserError as error:
-            raise UserError(f"{fold.row.label}: {error}; or remove this row. Nothing was trained") from error
-
-
-def _check_fits(config: Config, dataset: Dataset) -> None:
-    """Raise UserError if the method does not work with the task, the network, or the size of the images."""
-    task = build_task(config, dataset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
-        config.network.check_image_size(dataset.image_size)
-        config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
-        check_match(config)
-        network = config.network.build(task.channels, task.out_channels)
-        wrapped = config.method.wrap_network(network, config.network)
-        check_earlier_rounds(config, wrapped)
-
-
-def check_varied(varied: Sequence[Sequence[Override]]) -> None:
+def check_varied(varied: Varied) -> None:
     """Raise UserError if a setting cannot be varied, is varied twice, or has a value twice."""
     keys = [values[0].key for values in varied]
     for values, key in zip(varied, keys, strict=True):
@@ -272,25 +63,143 @@ def check_varied(varied: Sequence[Sequence[Override]]) -> None:
                 raise UserError(f"{source}: {override.text} comes twice; leave one out")
 
 
-def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], root: str) -> dict[str, str]:
-    """Return the validation site of each unseen site; without `pairs`, it is the next site in `names`, in a circle."""
-    if len(names) < 3:
-        raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")
-    if not pairs:
-        return dict(zip(names, [*names[1:], names[0]], strict=True))
-    validates: dict[str, str] = {}
-    for unseen, validation in pairs:
-        source = f"--pairs {unseen}/{validation}"
-        for name in (unseen, validation):
-            if name not in names:
-                raise UserError(
-                    f"{source}: no site '{name}'; expected UNSEEN/VALIDATION. {registry.suggestion(name, names)}"
-                )
-        if unseen == validation or unseen in validates:
-            mistake = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
-            raise UserError(f"{source}: {mistake}; name another site")
-        validates[unseen] = validation
-    return validates
+def rows_of(base: Config, methods: Sequence[str], varied: Varied = ()) -> list[ComparisonRow]:
+    """Return the rows of the table: every method with every combination of the settings that it has.
+
+    A setting `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg has one row and
+    CCST two. UserError if no method has the setting, or if two rows are the same.
+    """
+    settings = {name: {*resolved(config_of(base, ComparisonRow(name), "", base.seed))["method"]} for name in methods}
+    for (first, *_), known in product(varied, [set().union(*settings.values())]):
+        if not _has(known, first):
+            raise UserError(
+                f"--vary {first.key}: none of the methods {', '.join(methods)} has this setting. "
+                f"{registry.suggestion(first.path[1], sorted(known - {'name'}))}"
+            )
+    rows = []
+    for method in methods:
+        is_federated = ComparisonRow(method).arrangement not in SENT
+        own = [
+            values
+            for values in varied
+            if _has(settings[method], values[0]) and (is_federated or is_taken_without_federation(values[0].key))
+        ]
+        written = {f"method.{key}" for _, given in parts_of(method) for key in given}
+        if twice := [values[0].key for values in own if values[0].key in written]:
+            raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; remove it from one of them")
+        rows += [ComparisonRow(method, tuple(value.text for value in values)) for values in product(*own)]
+    folders = [row.folder.casefold() for row in rows]
+    if same := [row.label for row in rows if folders.count(row.folder.casefold()) > 1]:
+        raise UserError(f"--methods: {' and '.join(map(repr, same))} would share a folder; remove one of them")
+    return rows
+
+
+def with_equal_effort(
+    base: Config, rows: Sequence[ComparisonRow], names: Sequence[str], site: str, validation: str | None = None
+) -> tuple[list[ComparisonRow], dict[str, str]]:
+    """Name, in each row that takes more steps or images than FedAvg, the row of FedAvg with which it is compared.
+
+    Rows with the same effort share such a row; one in `rows` that already has the effort is taken. Returns the rows,
+    followed by the added ones, and why others cannot be run, by label. `site`, which is any unseen site, and
+    `validation` decide how many of the sites in `names` train.
+    """
+    can_share = all(setting.startswith("method.") for row in rows for setting in row.varied)
+    efforts: dict[str, Effort] = {}
+    references: dict[ComparisonRow, ComparisonRow] = {}
+    refused: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: not effort_of(row.method)):  # given ones first
+        if row.arrangement in SENT:
+            continue
+        if method := effort_of(row.method):
+            efforts.setdefault(method, _effort(base, ComparisonRow(method), names, site, validation)[0])
+            continue
+        effort, n_clients = _effort(base, row, names, site, validation)
+        if max(effort) <= 1:
+            continue
+        own = ",".join(setting.removeprefix("method.") for setting in row.varied if setting.startswith("method."))
+        method = f"{row.method}{',' if ':' in row.method else ':'}{own}" if own else row.method
+        same = next((other for other in efforts if can_share and efforts[other] == effort), method)
+        efforts.setdefault(method, effort)
+        others = tuple(setting for setting in row.varied if not setting.startswith("method."))
+        references[row] = reference = ComparisonRow(f"{BASELINE}@steps={same}", others)
+        try:
+            with_effort(config_of(base, reference, site, base.seed, validation), reference, effort, n_clients)
+        except UserError as error:
+            refused[reference.label] = str(error)
+    added = [row for row in dict.fromkeys(references.values()) if row not in rows and row.label not in refused]
+    methods = [row.method for row in added]
+    added.sort(key=lambda row: methods.index(row.method))
+    compared = [replace(row, equal_effort=references[row].label) if row in references else row for row in rows]
+    return [*compared, *added], refused
+
+
+def folds_of(
+    base: Config,
+    out: Path,
+    rows: Sequence[ComparisonRow],
+    n_seeds: int,
+    names: Sequence[str],
+    unseen_sites: Sequence[str],
+    validates: Mapping[str, str] = {},
+) -> list[Fold]:
+    """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible.
+
+    `names` are the names of all sites; `validates` has the validation site of each unseen site, if two are left out.
+    """
+    folds = []
+    for seed, site, row in product(range(base.seed, base.seed + n_seeds), unseen_sites, rows):
+        validation = validates.get(site)
+        config = config_of(base, row, site, seed, validation)
+        source = _source_sites(config, names)
+        if method := effort_of(row.method):
+            n_clients = config.federation.clients or len(source)
+            other = config_of(base, ComparisonRow(method), site, seed, validation).method
+            config = with_effort(config, row, other.effort(n_clients), n_clients)
+        runs = {row: config}
+        if row.arrangement == LOCAL:
+            runs = {replace(row, trained_at=name): without_federation(config, LOCAL, name) for name in source}
+        elif row.arrangement in SENT:
+            runs = {row: without_federation(config, row.arrangement)}
+        left_out = f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
+        folds += [
+            Fold(own, site, config, RunFolder(out / own.folder / left_out / f"seed_{seed}"))
+            for own, config in runs.items()
+        ]
+    return folds
+
+
+def config_of(base: Config, row: ComparisonRow, site: str, seed: int, validation: str | None = None) -> Config:
+    """Return the base config with the method and the varied settings of a row, without its effort and arrangement;
+    `validation` None keeps the validation site of the base config."""
+    changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
+    changes |= {"federation.validation_site": validation} if validation else {}
+    parts, source = parts_of(row.method), f"--methods {row.method}"
+    varied = [Override.parse(setting, "--vary") for setting in row.varied]
+    config = changed(base, changes, [*_overrides(method_changes(parts, base), source), *varied])
+    return config if len(parts) == 1 else _with_notices_of_parts(config, base, parts, source)
+
+
+def _with_notices_of_parts(config: Config, base: Config, parts: Sequence[Part], source: str) -> Config:
+    """Return the config of a stack with the notices that each part gives if it is the only method."""
+    notices = dict.fromkeys(config.notices)
+    for name, settings in parts:
+        if name == base.method_name and "preset" in settings:
+            alone = method_changes([(name, settings)], base)
+            notices |= dict.fromkeys(changed(base, {}, _overrides(alone, source)).notices)
+    return replace(config, notices=tuple(notices))
+
+
+def _overrides(changes: Mapping[str, object], source: str) -> list[Override]:
+    return [Override(tuple(key.split(".")), value, source, flag="") for key, value in changes.items()]
+
+
+def _effort(
+    base: Config, row: ComparisonRow, names: Sequence[str], site: str, validation: str | None
+) -> tuple[Effort, int]:
+    """Return the effort of a row as multiples of FedAvg's, and its number of clients."""
+    config = config_of(base, row, site, base.seed, validation)
+    n_clients = config.federation.clients or len(_source_sites(config, names))
+    return config.method.effort(n_clients), n_clients
 
 
 def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
@@ -300,18 +209,6 @@ def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
     return participating_sites(source, federation.participating, config.seed, config.source)
 
 
-def _runs_of_row(row: ComparisonRow, config: Config, source: Sequence[str]) -> list[tuple[ComparisonRow, Config]]:
-    """Return the runs of a row for one unseen site and seed: one, or for `local` one for each source site."""
-    if row.arrangement == LOCAL:
-        return [(replace(row, trained_at=site), without_federation(config, LOCAL, site)) for site in source]
-    return [(row, without_federation(config, row.arrangement) if row.arrangement in SENT else config)]
-
-
-def _takes(override: Override, settings: set[str]) -> bool:
+def _has(settings: set[str], override: Override) -> bool:
     """Return whether this override varies a method with these settings."""
     return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings
-
-
-def _folder_of_sites(site: str, validation: str | None) -> str:
-    """Name of the folder of a run, such as "unseen_BMC-validation_UCL"."""
-    return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")

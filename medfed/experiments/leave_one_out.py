@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medfed.config.overrides import Override
 from medfed.config.schema import Config
+from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.experiments.grid import EqualEffort, Fold, Grid, check_rows, check_varied, validation_sites
-from medfed.experiments.method_choice import MethodChoice
+from medfed.datasets.base import Dataset
+from medfed.experiments.grid import Fold, Varied, check_varied, config_of, folds_of, rows_of, with_equal_effort
+from medfed.experiments.matching import check_match
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
-from medfed.experiments.setup import progress_bar
-from medfed.outputs.comparison_folder import write_comparison
-from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.experiments.setup import build_task, check_earlier_rounds, progress_bar
+from medfed.outputs.comparison_folder import ComparisonFolder
+from medfed.results.row import BASELINE, ComparisonRow, is_federated
 
 
 @dataclass(frozen=True)
@@ -26,43 +28,20 @@ class ComparisonPlan:
     leaves_two_out: bool = False  # whether each run also has a validation site that never trains
     incompatible: Mapping[str, str] = field(default_factory=dict)  # why a method or a row of equal effort is left out
     baseline: str = BASELINE  # the method with which all other methods are compared
-    added: tuple[str, ...] = ()  # for equal effort, such as "fedavg@steps=ccst"
+    effort_note: str = ""  # what the added rows of equal effort cost, to show before the first run
 
-    def effort_note(self) -> str:
-        """Return what the rows of equal effort cost, to show before the first run; "" without such rows."""
-        methods_of: dict[str, list[str]] = {}
-        for row in dict.fromkeys(fold.row for fold in self.folds if fold.row.equal_effort):
-            methods_of.setdefault(row.equal_effort, []).append(row.label)
-        if not methods_of:
-            return ""
-        n_runs = sum(fold.row.method in self.added for fold in self.folds)
-        if not n_runs:
-            return ""
-        epochs = {fold.row.label: fold.config.federation.local_epochs for fold in reversed(self.folds)}
-        parts = [
-            f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
-            f"{' and '.join(methods)} {'are' if len(methods) > 1 else 'is'} compared with it"
-            for label, methods in methods_of.items()
-            if label in epochs
-            for baseline in [next(f.row for f in self.folds if f.row.label == methods[0]).baseline_label(self.baseline)]
-        ]
-        return (
-            f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
-            "--no-equal-effort leaves them out."
-        )
-
-    def write(self) -> None:
-        """Write `comparison.json`, from which the report knows the runs of the tables."""
-        write_comparison(self.out, [fold.planned for fold in self.folds], self.baseline)
+    @property
+    def folder(self) -> ComparisonFolder:
+        return ComparisonFolder(self.out, {fold.folder.path: fold.key for fold in self.folds}, self.baseline)
 
 
 def plan_comparison(
     config: Config,
     out: Path,
-    methods: Sequence[MethodChoice],
+    methods: Sequence[str],
     n_seeds: int = 1,
     sites: Sequence[str] | None = None,
-    varied: Sequence[Sequence[Override]] = (),
+    varied: Varied = (),
     leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None,
     resume: bool = False,
@@ -73,7 +52,7 @@ def plan_comparison(
     """Plan all runs of a comparison, and refuse before the first training what could not be trained.
 
     Args:
-        methods: one with the label "all" stands for every method that works on the task.
+        methods: "all" stands for every method that works on the task.
         n_seeds: the runs have the config's seed, seed + 1, ...
         sites: names of the sites that are the unseen site in turn; None takes every site.
         varied: for each setting that is varied, a list of its values.
@@ -91,22 +70,24 @@ def plan_comparison(
         raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
     check_varied(varied)
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
-    names = dataset.site_names()
-    grid = Grid(config)
+    names, root = dataset.site_names(), config.data.root
     incompatible: dict[str, str] = {}
-    if "all" in [method.label for method in methods]:
-        names_of_methods, incompatible = grid.compatible_methods(dataset)
-        every = [MethodChoice.parse(name) for name in names_of_methods]
-        methods = [one for method in methods for one in (every if method.label == "all" else [method])]
-    validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
-    chosen = sites or (pairs and list(validates)) or None
-    equal = EqualEffort()
-    if equal_effort and baseline == BASELINE and BASELINE in [method.label for method in methods] and len(names) > 1:
-        site = next((name for name in chosen or () if name in names), names[0])  # `plan` refuses others
-        equal = grid.equal_effort(methods, names, site, validates.get(site), varied)
-        incompatible |= equal.refused
-        methods = [*methods, *map(MethodChoice.parse, equal.added)]
-    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, equal)
+    if "all" in methods:
+        every, incompatible = compatible_methods(config, dataset)
+        methods = [name for method in methods for name in (every if method == "all" else [method])]
+    validates = validation_sites(names, pairs or (), root) if leave_two_out else {}
+    unseen_sites = sites or (list(validates) if pairs else names)
+    for site in unseen_sites:
+        if site not in names:
+            raise UserError(f"--sites {site}: no such site in {root}; found {', '.join(names)}")
+    if len(names) < 2:
+        raise UserError(f"{root}: leaving one site out needs at least two sites, found {', '.join(names)}")
+    rows = given = rows_of(config, methods, varied)
+    if equal_effort and baseline == BASELINE and BASELINE in methods:
+        site = unseen_sites[0]
+        rows, refused = with_equal_effort(config, rows, names, site, validates.get(site))
+        incompatible |= refused
+    folds = folds_of(config, out, rows, n_seeds, names, unseen_sites, validates)
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
             f"{out}: holds runs of this comparison; continue it with --resume, or choose another folder with --out"
@@ -123,9 +104,88 @@ def plan_comparison(
             "method of this comparison"
         )
     labels = list(dict.fromkeys(fold.row.label for fold in folds))
-    if baseline != BASELINE and not any(fold.row.baseline_label(baseline) in labels for fold in folds):
+    if baseline != BASELINE and not any(row.baseline_label(baseline) in labels for row in rows):
         raise UserError(
             f"--baseline {baseline}: no row of this name; found {'; '.join(labels)}; name one of --methods, without "
             "varied settings"
         )
-    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, equal.added)
+    note = _effort_note(folds, [row.label for row in rows[len(given) :]])
+    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, note)
+
+
+def compatible_methods(base: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
+    """Return the methods that work on a dataset with default settings, and why each other one does not."""
+    refused: dict[str, str] = {}
+    site = next((name for name in dataset.site_names() if name != base.federation.validation_site), "")
+    names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
+    for name in names:
+        try:
+            _check_fits(config_of(base, ComparisonRow(name), site, base.seed), dataset)
+        except UserError as error:
+            if name == BASELINE:
+                raise
+            refused[name] = str(error)
+    return [name for name in names if name not in refused], refused
+
+
+def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], root: str) -> dict[str, str]:
+    """Return the validation site of each unseen site; without `pairs`, it is the next site in `names`, in a circle."""
+    if len(names) < 3:
+        raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")
+    if not pairs:
+        return dict(zip(names, [*names[1:], names[0]], strict=True))
+    validates: dict[str, str] = {}
+    for unseen, validation in pairs:
+        source = f"--pairs {unseen}/{validation}"
+        for name in (unseen, validation):
+            if name not in names:
+                raise UserError(
+                    f"{source}: no site '{name}'; expected UNSEEN/VALIDATION. {registry.suggestion(name, names)}"
+                )
+        if unseen == validation or unseen in validates:
+            mistake = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
+            raise UserError(f"{source}: {mistake}; name another site")
+        validates[unseen] = validation
+    return validates
+
+
+def check_rows(folds: Sequence[Fold]) -> None:
+    """Check that each row can train on its dataset; otherwise a wrong row would end the comparison hours later."""
+    for fold in {fold.row: fold for fold in reversed(folds)}.values():
+        try:
+            _check_fits(fold.config, fold.config.data.ensure_available())
+        except UserError as error:
+            raise UserError(f"{fold.row.label}: {error}; or remove this row. Nothing was trained") from error
+
+
+def _check_fits(config: Config, dataset: Dataset) -> None:
+    """Raise UserError if the method does not work with the task, the network, or the size of the images."""
+    task = build_task(config, dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
+        config.network.check_image_size(dataset.image_size)
+        config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
+        check_match(config)
+        network = config.network.build(task.channels, task.out_channels)
+        wrapped = config.method.wrap_network(network, config.network)
+        check_earlier_rounds(config, wrapped)
+
+
+def _effort_note(folds: Sequence[Fold], added: Sequence[str]) -> str:
+    """Return what the added rows of equal effort cost; "" without such rows."""
+    if not added:
+        return ""
+    epochs = {fold.row.label: fold.config.federation.local_epochs for fold in reversed(folds)}
+    parts = []
+    for label in added:
+        rows = list(dict.fromkeys(fold.row for fold in folds if fold.row.equal_effort == label))
+        names, baseline = [row.label for row in rows], rows[0].baseline_label()
+        parts.append(
+            f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
+            f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} compared with it"
+        )
+    n_added = sum(fold.row.label in added for fold in folds)
+    return (
+        f"Equal effort: {'; '.join(parts)}. This adds {n_added} to {len(folds) - n_added} runs; --no-equal-effort "
+        "leaves them out."
+    )

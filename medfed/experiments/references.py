@@ -10,10 +10,9 @@ from dataclasses import fields
 
 from medfed.config.schema import Config, changed
 from medfed.core.errors import UserError
-from medfed.experiments.method_choice import MethodChoice
 from medfed.federation.method import Effort
 from medfed.federation.settings import Federation
-from medfed.outputs.tables.comparison_row import LOCAL, POOLED
+from medfed.results.row import LOCAL, POOLED, ComparisonRow
 
 # Settings of a federation that have no meaning for one participant.
 _UNUSED = (
@@ -29,7 +28,7 @@ _UNUSED = (
 )
 
 
-def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients: int) -> Config:
+def with_effort(config: Config, row: ComparisonRow, effort: Effort, n_clients: int) -> Config:
     """Return a config of FedAvg that takes as many optimiser steps and images as another method, by its `effort`.
 
     More local epochs give the images, and larger batches if the other method adds copies to its batches. `pooled` also
@@ -40,11 +39,11 @@ def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients:
     images_per_step = config.training.batch_size * effort.images / effort.steps
     if epochs != int(epochs) or images_per_step != int(images_per_step):
         raise UserError(
-            f"--methods {choice.label}: the method takes {effort.steps:g} times the steps and {effort.images:g} times "
+            f"--methods {row.method}: the method takes {effort.steps:g} times the steps and {effort.images:g} times "
             f"the images of FedAvg, which needs {epochs:g} local epochs with batches of {images_per_step:g} images; "
             "expected whole numbers; choose another federation.local_epochs or training.batch_size"
         )
-    if choice.arrangement == POOLED:
+    if row.arrangement == POOLED:
         images_per_step *= n_clients
     return changed(config, {"federation.local_epochs": int(epochs), "training.batch_size": int(images_per_step)})
 

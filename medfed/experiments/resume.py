@@ -18,7 +18,7 @@ from medfed.federation.settings import Cache
 from medfed.functional.weights import check_same_entries
 from medfed.networks.parts.adain import codec_path
 from medfed.outputs.run_folder import MANIFESTS, RunFolder
-from medfed.outputs.tables.comparison_row import ROW_FILE
+from medfed.results.row import ROW_FILE
 
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.

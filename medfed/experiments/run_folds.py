@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-import queue
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from medfed.cli.program import machine_sentence
 from medfed.cli.progress import OnTraining, ProgressBar
-from medfed.config.schema import Config, load_text, resolved
+from medfed.config.schema import load_text, resolved
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError, WorkerBug
 from medfed.core.machine import max_processes
+from medfed.engines.parts.worker_pool import do_at_once
 from medfed.engines.parts.worker_process import (
     WorkerFailed,
     WorkerProcess,
@@ -33,99 +32,72 @@ from medfed.experiments.grid import Fold
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
 from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.row import ROW_FILE, row_of
 
 LOG = "run.log"  # in the folder of a run that a worker process does
-DONE, LOCKED = b"done", b"locked"  # replies of a worker
+LOCKED = "locked by another process"
 MAX_SHOWN = 3  # runs whose progress is shown
 
 
-@dataclass
-class Unfinished:
-    """The runs that were skipped because another process locks their folder, and why others failed, by `name_of`."""
-
-    locked: list[Fold] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-
-
-def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinished:
+def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str, str]:
     """Train and score all runs of a comparison that are not finished; a run that fails does not stop the others.
 
     Args:
         jobs: how many runs work at the same time. With 1, all work in this process. With more, each run has a worker
             process that writes to `run.log` in the run's folder; more jobs than runs divide the sites of a run. None
             starts worker processes after the first run if they are expected to save time, but not on a GPU.
+
+    Returns:
+        Why a run is not finished, by its name: LOCKED, or why it failed.
     """
     for fold in folds:
-        check_run_folder(fold.folder, resolved(fold.config), resume=_was_started(fold.folder))
-    unfinished = Unfinished()
-    left = [fold for fold in folds if not fold.folder.is_finished()]
+        _check_folder(fold)
     done = [fold for fold in folds if fold.folder.is_finished()]
+    left = [fold for fold in folds if not fold.folder.is_finished()]
     for fold in left[:1]:
         fold.folder.create()  # refuses a folder that cannot be written once, and not for each run
-    for fold in done:  # only checks that the files are complete
-        _do_here(fold, jobs, quiet, unfinished)
+    reasons = {fold.name: do_run(fold, jobs, quiet) for fold in done}  # only checks that the files are complete
     n_jobs = 1 if len(left) == 1 else jobs or 1
-    with _Progress(len(folds), len(done), quiet, position=1) as progress:  # below the progress of the run
+    with closing(_Progress(len(folds), len(done), quiet, position=1)) as progress:  # below the progress of the run
         while left and n_jobs == 1:
             began = time.thread_time()
-            with progress.running(fold := left.pop(0)):
-                _do_here(fold, jobs, quiet, unfinished)
+            progress.show(fold := left.pop(0), 0.0)
+            reasons[fold.name] = do_run(fold, jobs, quiet)
+            progress.end(fold)
             if jobs is None and left:
                 rest_s = (time.thread_time() - began) * len(left)
                 n_jobs = n_workers_worth_it(rest_s, 0.0, lambda: _max_jobs(left))
     if left:
-        with _Progress(len(folds), len(folds) - len(left), quiet, position=0) as progress:
-            _do_in_workers(left, n_jobs, progress, unfinished)
-    order = list(map(name_of, folds))
-    unfinished.failed = dict(sorted(unfinished.failed.items(), key=lambda failure: order.index(failure[0])))
-    return unfinished
+        with closing(_Progress(len(folds), len(folds) - len(left), quiet, position=0)) as progress:
+            reasons |= _do_in_workers(left, n_jobs, progress)
+    return {fold.name: reason for fold in folds if (reason := reasons[fold.name])}
 
 
-def name_of(fold: Fold) -> str:
-    """Return the name of a run for the progress bar and messages, such as "elcfs, unseen UCL, seed 3"."""
-    return f"{fold.row.run_label}, unseen {fold.site}, seed {fold.config.seed}"
-
-
-def do_run(
-    row: ComparisonRow,
-    config: Config,
-    folder: RunFolder,
-    jobs: int | None,
-    quiet: bool,
-    on_training: OnTraining | None = None,
-) -> None:
-    """Train and score one run of a comparison, or continue it; `jobs` counts the sites that work at the same time."""
-    with folder.locked():
-        check_run_folder(folder, resolved(config), resume=_was_started(folder))
-        row.write(folder)
-        run(config, folder, quiet, jobs, on_training, ONE_SITE if row.trained_at else "")
-
-
-def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) -> None:
-    """Do one run in this process; if it is locked or fails, add it to `unfinished`."""
+def do_run(fold: Fold, jobs: int | None, quiet: bool, on_training: OnTraining | None = None) -> str:
+    """Train and score a run, or continue it; return "" if it is finished, LOCKED, or why it failed. `jobs` counts the
+    sites that work at the same time."""
     try:
-        do_run(fold.row, fold.config, fold.folder, jobs, quiet)
+        with fold.folder.locked():
+            _check_folder(fold)
+            fold.folder.write_json(ROW_FILE, asdict(fold.row))
+            run(fold.config, fold.folder, quiet, jobs, on_training, ONE_SITE if fold.row.trained_at else "")
     except RunFolderLockedError:
-        unfinished.locked.append(fold)
+        return LOCKED
     except BrokenPipeError:  # the program that reads the output has ended
         raise
-    except Exception as error:  # the next run can still be done
-        unfinished.failed[name_of(fold)] = _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    """Return why a run failed, in one sentence, and print the traceback if it is a bug."""
-    if isinstance(error, UserError | WorkerBug):
+    except (UserError, WorkerBug) as error:
         return str(error)
-    if sentence := machine_sentence(error):
-        return sentence
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"
+    except Exception as error:  # the next run can still be done
+        if sentence := machine_sentence(error):
+            return sentence
+        traceback.print_exception(error)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
-def _was_started(folder: RunFolder) -> bool:
-    return (folder.path / "config.yaml").is_file()
+def _check_folder(fold: Fold) -> None:
+    was_started = (fold.folder.path / "config.yaml").is_file()
+    check_run_folder(fold.folder, resolved(fold.config), resume=was_started)
 
 
 def _max_jobs(folds: Sequence[Fold]) -> int:
@@ -137,97 +109,70 @@ def _max_jobs(folds: Sequence[Fold]) -> int:
     return max_processes(max(config.training.threads for config in configs))
 
 
-def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfinished: Unfinished) -> None:
-    """Do runs in worker processes, each one run after another; add locked and failed runs to `unfinished`."""
+def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> dict[str, str]:
+    """Do runs in worker processes, each one run after another; return what `do_run` returns, by the run's name."""
     for fold in folds:
         check_can_be_imported(fold.config.yaml, n_jobs)
     n_workers = min(n_jobs, len(folds))
-    left: queue.SimpleQueue[Fold] = queue.SimpleQueue()
-    for fold in folds:
-        left.put(fold)
-    stopping = threading.Event()
+    processes = [WorkerProcess({"directory": os.getcwd()}) for _ in range(n_workers)]
+    idle, reasons, stopping = list(processes), dict[str, str](), threading.Event()
 
-    def work() -> None:
-        """Do runs in one worker process until none is left."""
-        process = WorkerProcess({"directory": os.getcwd()})
+    def work(fold: Fold) -> None:
+        process = idle.pop()
+        process.on_step = lambda name, n_done, n_total: progress.show(fold, n_done / n_total)
+        header = {
+            "row": asdict(fold.row),
+            "config": fold.config.yaml,
+            "source": fold.config.source,
+            "notices": fold.config.notices,
+            "folder": str(fold.folder.path.resolve()),
+            "jobs": n_jobs // n_workers,
+        }
+        progress.show(fold, 0.0)
         try:
-            while not stopping.is_set():
-                with progress.running(fold := left.get_nowait()):
-                    _do_in_worker(process, fold, n_jobs // n_workers, progress, unfinished, stopping.is_set)
-        except queue.Empty:
-            return
-        finally:
-            process.close()
+            (reply,) = process.ask(header, stopped=stopping.is_set)
+            reasons[fold.name] = reply.decode()
+        except WorkerFailed as error:
+            reasons[fold.name] = f"{error}; see {fold.folder.path / LOG}, and use a smaller --jobs if memory ran out"
+        progress.end(fold)
+        idle.append(process)
 
-    with ThreadPoolExecutor(n_workers) as pool:
-        try:
-            for job in as_completed([pool.submit(work) for _ in range(n_workers)]):
-                job.result()
-        except BaseException as error:
-            stopping.set()  # ends the processes, for which leaving the `with` block waits
-            if not isinstance(error, KeyboardInterrupt):
-                raise
-            out = os.path.commonpath([fold.folder.path for fold in folds])
-            raise type(error)(
-                f"stopped; {out} holds all finished runs and rounds. Continue with the same arguments and --resume"
-            ) from error
-
-
-def _do_in_worker(
-    process: WorkerProcess,
-    fold: Fold,
-    jobs: int,
-    progress: _Progress,
-    unfinished: Unfinished,
-    stopped: Callable[[], bool],
-) -> None:
-    """Let a worker process do a run; a process that has ended is started again."""
-    header = {
-        "row": asdict(fold.row),
-        "config": fold.config.yaml,
-        "source": fold.config.source,
-        "notices": fold.config.notices,
-        "folder": str(fold.folder.path.resolve()),
-        "jobs": jobs,
-    }
-    process.on_step = lambda name, n_done, n_total: progress.advance(fold, n_done / n_total)
     try:
-        for reply in process.ask(header, stopped=stopped):
-            if reply == LOCKED:
-                unfinished.locked.append(fold)
-    except WorkerFailed as error:
-        more = f"; see {fold.folder.path / LOG}, and use a smaller --jobs if memory ran out"
-        unfinished.failed[name_of(fold)] = f"{error}{'' if error.reported else more}"
+        do_at_once(n_workers, work, folds, stopping.set)
+    except KeyboardInterrupt as error:
+        out = os.path.commonpath([fold.folder.path for fold in folds])
+        raise KeyboardInterrupt(
+            f"stopped; {out} holds all finished runs and rounds. Continue with the same arguments and --resume"
+        ) from error
+    finally:
+        for process in processes:
+            process.close()
+    return reasons
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
     """Do one run in this worker process, and append all that it prints from now on to `run.log` in the run's folder.
-    The reply is DONE or LOCKED. UserError if the run failed; the traceback of a bug is then in `run.log`."""
+    The reply is what `do_run` returns."""
     folder = RunFolder(Path(header["folder"]))
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.create()
     with open(folder.path / LOG, "ab") as log:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log.fileno(), stream.fileno())  # also for the processes that the run starts
-    row = ComparisonRow.of(header["row"])
-    try:
-        config = replace(load_text(header["config"], header["source"]), notices=tuple(header["notices"]))
-        do_run(row, config, folder, header["jobs"], quiet=False, on_training=on_training)
-    except RunFolderLockedError:
-        return LOCKED
-    except Exception as error:  # the next run can still be done
-        reason = _reason(error)
-        print(reason, file=sys.stderr)
-        is_complete = isinstance(error, UserError) or machine_sentence(error) is not None
-        raise UserError(reason if is_complete else f"{reason}; see {folder.path / LOG}") from error
-    return DONE
+    config = replace(load_text(header["config"], header["source"]), notices=tuple(header["notices"]))
+    fold = Fold(row_of(header["row"]), config.federation.unseen_site or "", config, folder)
+    reason = do_run(fold, header["jobs"], False, on_training)
+    if reason in ("", LOCKED):
+        return reason.encode()
+    print(reason, file=sys.stderr, flush=True)
+    return f"{reason}; see {folder.path / LOG}".encode()
 
 
-class _Progress(AbstractContextManager):
+class _Progress:
     """A progress bar that counts runs and names the running ones; `position` is its line in the terminal, from 0."""
 
     def __init__(self, n_runs: int, n_done: int, quiet: bool, position: int) -> None:
         self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
-        self._shares: dict[str, float] = {}
+        self._shares: dict[str, float] = {}  # of a running run's trainings that are done, by the run's name
         # Finished runs count as `initial`, so the time left is that of the others.
         self._bar = ProgressBar(
             total=n_runs,
@@ -237,28 +182,23 @@ class _Progress(AbstractContextManager):
             bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left",
         )
 
-    @contextmanager
-    def running(self, fold: Fold) -> Iterator[None]:
-        """Show a run while the context is active; it counts as done afterwards."""
-        self.advance(fold, 0.0)
-        yield
+    def show(self, fold: Fold, share: float) -> None:
         with self._lock:
-            self._shares.pop(name_of(fold))
+            self._shares[fold.name] = share
+            self._update()
+
+    def end(self, fold: Fold) -> None:
+        with self._lock:
+            del self._shares[fold.name]
             self._n_done += 1
-            self._show()
+            self._update()
 
-    def advance(self, fold: Fold, share: float) -> None:
-        """Show which share of a run's trainings is done, in [0, 1]."""
-        with self._lock:
-            self._shares[name_of(fold)] = share
-            self._show()
+    def close(self) -> None:
+        self._bar.close()
 
-    def _show(self) -> None:
+    def _update(self) -> None:
         shown = [f"{name} {share:.0%}" if share else name for name, share in self._shares.items()]
         more = [f"{len(shown) - MAX_SHOWN} more"] if len(shown) > MAX_SHOWN else []
         text = "; ".join([*shown[:MAX_SHOWN], *more])
         self._bar.set_description_str(f"{self._n_done}/{self._n_runs} runs: {text}", refresh=False)
         self._bar.update(self._n_done + sum(self._shares.values()) - self._bar.n)
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.close()

@@ -16,7 +16,7 @@ from medfed.federation.settings import Federation
 from medfed.images import reading
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.environment import versions
-from medfed.outputs.tables.adaptation import adaptation_of
+from medfed.results.adaptation import adaptation_of
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task

@@ -29,7 +29,7 @@ from medfed.federation.survey import (
 from medfed.federation.survey_mismatches import Mismatch, find_mismatches
 from medfed.federation.update_checks import Rejection, validate_replies
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.table import align_columns
+from medfed.results.text_tables import aligned
 from medfed.tasks.task import Task
 
 SURVEY_TABLE, SURVEY_FILE = "survey.csv", "survey.json"
@@ -68,7 +68,7 @@ class Survey:
             [
                 "What the sites report about the images that train and validate, before round 1:",
                 "",
-                align_columns([[(cell, "") for cell in line] for line in lines], False),
+                aligned(lines),
                 "",
                 "Sizes, voxels and intensities (percentiles 0.5 and 99.5 of an image) are medians over the images.",
                 "A column of a structure or class has the number of images that show it; few: of fewer patients than "

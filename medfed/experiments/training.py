@@ -16,7 +16,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
 from medfed.federation.settings import Federation
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import SENT, read_row
+from medfed.results.row import SENT, read_row
 from medfed.tasks.task import Task
 
 

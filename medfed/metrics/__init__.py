@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.metrics.class_metric import ClassMetric, ScoredImages, compute_class_metric, compute_class_metrics
+    from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
     from medfed.metrics.classes.accuracy import Accuracy
     from medfed.metrics.classes.auroc import AreaUnderROC
     from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
@@ -52,10 +52,9 @@ __all__ = [
     "MaskPair",
     "Metric",
     "PooledHausdorffDistance95",
-    "ScoredImages",
     "compute_class_metric",
-    "compute_class_metrics",
     "compute_mask_metrics",
+    "jackknife_values",
     "vertical_ratio",
     "wilcoxon_test",
 ]
@@ -67,7 +66,7 @@ __getattr__, __dir__ = lazy_names(
         "medfed.metrics.masks.assd": "AverageSurfaceDistance",
         "medfed.metrics.classes.auroc": "AreaUnderROC",
         "medfed.metrics.classes.balanced_accuracy": "BalancedAccuracy",
-        "medfed.metrics.class_metric": "ClassMetric ScoredImages compute_class_metric compute_class_metrics",
+        "medfed.metrics.class_metric": "ClassMetric compute_class_metric jackknife_values",
         "medfed.metrics.masks.dice": "Dice",
         "medfed.metrics.classes.ece": "ExpectedCalibrationError",
         "medfed.metrics.masks.hd": "HausdorffDistance",

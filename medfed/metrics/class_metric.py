@@ -1,14 +1,9 @@
-"""Metrics of a set of classified images, from predicted probabilities and true classes.
-
-A metric is computed under many weightings of the images at once, as the jackknife over patients needs it.
-"""
+"""Metrics of a set of classified images, from predicted probabilities and true classes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -16,55 +11,12 @@ import numpy as np
 from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
-MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
+MAX_PATIENTS = 2000  # for the interval of a metric that is computed again without each patient
 N_BINS = 15  # of the top probability, for the calibration error and the reliability curve
 
 
-@dataclass(frozen=True)
-class ScoredImages:
-    """Predicted probabilities and true classes of N images, with R different weightings of the images.
-
-    Args:
-        probabilities: (N, K) in [0, 1], K classes, at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-        weights: (R, N), at least 0. To leave out a patient: 0 for the images of the patient and 1 for the others.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
-    """
-
-    probabilities: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-
-    def __post_init__(self) -> None:
-        probabilities, labels = check_scores(self.probabilities, self.labels)
-        weights = np.asarray(self.weights, dtype=np.float64)
-        if weights.ndim != 2 or weights.shape[1] != len(labels):
-            raise ValueError(
-                f"weights must have the shape (R, {len(labels)}), with one column for each label, got {weights.shape}"
-            )
-        for name, value in (("probabilities", probabilities), ("labels", labels), ("weights", weights)):
-            object.__setattr__(self, name, value)
-
-    @cached_property
-    def correct(self) -> np.ndarray:
-        """(N,) float64: 1 for an image whose most probable class is the true class, else 0."""
-        return (self.probabilities.argmax(axis=1) == self.labels).astype(np.float64)
-
-    @cached_property
-    def one_hot(self) -> np.ndarray:
-        """(N, K) float64: 1 at the true class of each image, else 0."""
-        return np.eye(self.probabilities.shape[1])[self.labels]
-
-    @cached_property
-    def total(self) -> np.ndarray:
-        """(R,) float64: the sum of the images' weights in each weighting."""
-        return self.weights.sum(axis=1)
-
-
 class ClassMetric(Metric):
-    """Base class of the metrics of a set of classified images; a subclass declares attributes and overrides `values`.
+    """Base class of the metrics of a set of classified images; a subclass declares attributes and overrides `value`.
 
     Attributes:
         has_interval: whether the 95 % interval over patients is reported. False for a metric that depends on the
@@ -74,8 +26,8 @@ class ClassMetric(Metric):
         >>> class ErrorRate(ClassMetric):
         ...     name, label, unit, higher_is_better = "error_rate", "error", "%", False
         ...
-        ...     def values(self, images: ScoredImages) -> np.ndarray:
-        ...         return images.weights @ (1 - images.correct) / images.total
+        ...     def value(self, probabilities: np.ndarray, labels: np.ndarray) -> float:
+        ...         return np.mean(probabilities.argmax(axis=1) != labels)
         >>> compute_class_metric(ErrorRate(), np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]))
         0.5
     """
@@ -83,121 +35,120 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Names that a metric's class must define and does not, such as "method values"."""
-        has_values = type(self).values is not ClassMetric.values
-        return super().missing_declarations() + ["method values"] * (not has_values)
+        """Names that a metric's class must define and does not, such as "method value"."""
+        has_value = type(self).value is not ClassMetric.value
+        return super().missing_declarations() + ["method value"] * (not has_value)
 
-    def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the metric under each of the R weightings of the images; a subclass must override this method.
+    def value(self, probabilities: np.ndarray, labels: np.ndarray) -> float:
+        """Compute the metric of N images of K classes; a subclass must override this method.
+
+        Args:
+            probabilities: (N, K) float64 in [0, 1]; N is at least 1, K at least 2.
+            labels: (N,) int64, the true classes, from 0 to K - 1.
 
         Returns:
-            (R,) float64; NaN for a weighting under which the metric is undefined.
+            The metric, NaN if it is undefined. A fraction is in [0, 1], even if tables show it in percent.
         """
         raise NotImplementedError
 
-    def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
-        """Compute `values` without each of P patients, (P,) float64, faster; None if there is no faster way.
+    def values_without_each_patient(
+        self, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
+    ) -> np.ndarray:
+        """Compute the metric P times, each time without the images of one patient.
 
-        `images` has one weighting, in which all weights are 1; `patient_of` (N,) has the patient, 0..P-1, of each
-        image.
+        The base class calls `value` P times. A subclass with a faster way overrides this method; otherwise, the metric
+        has no interval at sites with more than 2000 patients.
+
+        Args:
+            probabilities: as in `value`.
+            labels: as in `value`.
+            patient_of: (N,), the patient, from 0 to P - 1, of each image.
+
+        Returns:
+            (P,) float64, NaN where the metric is undefined.
         """
-        return None
+        n_patients = int(patient_of.max()) + 1
+        if n_patients > MAX_PATIENTS:
+            return np.full(n_patients, np.nan)
+        others = (patient_of != patient for patient in range(n_patients))
+        values = [compute_class_metric(self, probabilities[other], labels[other]) for other in others]
+        return np.array(values, dtype=np.float64)
 
 
-def compute_class_metrics(
-    metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Compute several metrics of a set of classified images, once for each of several weightings of the images.
+def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
+    """Compute one metric of a set of classified images.
 
-    The arrays are those of `ScoredImages`; weights are for example how often a bootstrap sample contains each image.
+    Args:
+        metric: the metric.
+        probabilities: (N, K) in [0, 1], of K classes; K is at least 2.
+        labels: (N,), the true classes, integers from 0 to K - 1.
 
     Returns:
-        By name of a metric, (R,) float64: one value per row of weights; NaN where the metric is undefined.
+        The value, None if the metric is undefined for these images. A fraction is in [0, 1], even if tables show it in
+        percent.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
-        UserError: if a metric raises an error or returns values of another shape.
+        UserError: if the metric raises an error or does not return a number.
     """
-    images = ScoredImages(probabilities, labels, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {metric.name: _values(metric, images) for metric in metrics}
-
-
-def compute_without_each_patient(
-    metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Compute metrics once without each patient, (P,) float64 by name, for the jackknife; NaN where undefined.
-
-    `patient_of` (N,) has the patient, 0..P-1, of each image. The rest is as in `compute_class_metrics`.
-    """
-    metrics, n = tuple(metrics), int(patient_of.max()) + 1
-    images = ScoredImages(probabilities, labels, np.ones((1, len(labels))))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        fast = {metric.name: metric.values_without_each_patient(images, patient_of) for metric in metrics}
-    slow = [metric for metric in metrics if fast[metric.name] is None]
-    blocks = [
-        compute_class_metrics(slow, probabilities, labels, left_out[:, None] != patient_of)
-        for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS))
-        if slow
-    ]
-    values = {name: part for name, part in fast.items() if part is not None}
-    return values | {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in slow}
-
-
-def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
-    """Return (R,) float64: finite or NaN; a UserError names the metric if it fails."""
+    probabilities, labels = check_scores(probabilities, labels)
+    if not len(labels):
+        return None
     try:
-        values = np.asarray(metric.values(images), dtype=np.float64)
+        value = float(metric.value(probabilities, labels))
     except Exception as error:  # code from outside medfed may raise anything
         raise UserError(
             f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
             "model is saved"
         ) from error
-    if values.shape != images.total.shape:
-        raise UserError(
-            f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; correct it "
-            "and continue with --resume, the model is saved"
-        )
-    return np.where(np.isfinite(values), values, np.nan)
+    return value if math.isfinite(value) else None
 
 
-def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
-    """Compute one metric of a set of classified images that all have the same weight.
+def jackknife_values(
+    metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
+) -> np.ndarray:
+    """Compute one value per patient of a metric of a set of images; the mean of the values is the metric.
 
-    `probabilities` and `labels`, and the errors, are those of `compute_class_metrics`.
+    With the metric s of all images, and s_i without the images of patient i, the value of patient i is
+    s + (P - 1) (mean(s_i) - s_i). For the accuracy of patients with one image each, the value is 1 for a correct image
+    and 0 for a wrong one. The standard deviation of the values, divided by sqrt(P), is the jackknife standard error of
+    s (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 11).
+
+    Args:
+        metric: the metric.
+        probabilities: as in `compute_class_metric`.
+        labels: as in `compute_class_metric`.
+        patient_of: (N,), the patient, from 0 to P - 1, of each image.
 
     Returns:
-        The value; None if the metric is undefined for these images. A fraction is in [0, 1], even if tables show it in
-        percent.
+        (P,) float64. All are NaN if the metric has no interval, there is one patient only, or the metric is undefined
+        for all images or without one of the patients.
     """
-    value = float(compute_class_metrics([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
-    return None if np.isnan(value) else value
+    n_patients = int(patient_of.max()) + 1
+    score = compute_class_metric(metric, probabilities, labels)
+    if score is None or n_patients == 1 or not metric.has_interval:
+        return np.full(n_patients, np.nan)
+    is_own = "values_without_each_patient" in vars(type(metric))  # a parent's belongs to another `value`
+    without_each_patient = (type(metric) if is_own else ClassMetric).values_without_each_patient
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = without_each_patient(metric, probabilities, labels, patient_of)
+    return score + (n_patients - 1) * (values.mean() - values)
+
+
+def sum_without_each_patient(values: np.ndarray, patient_of: np.ndarray) -> np.ndarray:
+    """The sum of values (N,) without the images of each patient, (P,)."""
+    return values.sum() - np.bincount(patient_of, values)
 
 
 def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each problem "this class or another?" the class's probability (N,) and whether it is true (N,).
+    """Yield for each class its probabilities (N,) and whether it is the true class (N,).
 
-    With two classes, class 1 is the only positive class.
+    A class that no image or every image has is left out. With two classes, class 1 is the only positive class.
     """
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
-        yield probabilities[:, index], labels == index
-
-
-def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices that sort (N,) values, and (M,) where each of the M groups of equal values then starts."""
-    order = values.argsort(kind="stable")
-    return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))
-
-
-def mean_of_defined(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row (R, K) over the values that are not NaN; NaN for a row without any value."""
-    known = ~np.isnan(values)
-    return np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
-
-
-def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the `probability_bins` of the images' largest probabilities (N, K), (N,) integers."""
-    return probability_bins(probabilities.max(axis=1))
+        positive = labels == index
+        if positive.any() and not positive.all():
+            yield probabilities[:, index], positive
 
 
 def probability_bins(probabilities: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
-LEVEL, POWER = 0.95, 0.8
+LEVEL = 0.95
 MIN_PATIENTS = 5  # at each site; with fewer, the standard deviation is hardly known
 METHOD_OF_DIFFERENCES = "Student t over patients"
 METHOD = f"{METHOD_OF_DIFFERENCES}; on the logit scale for a score with two limits, such as Dice"
@@ -84,24 +84,3 @@ def interval(estimate: Estimate | None, limits: Limits = NO_LIMITS) -> tuple[flo
     centre, half_logit = special.logit(share), half / width / (share * (1 - share))  # d logit(x) = dx / (x (1 - x))
     ends = special.expit([centre - half_logit, centre + half_logit])
     return low + width * float(ends[0]), low + width * float(ends[1])
-
-
-def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """Compute the 95 % t interval of the mean of one value per seed; (None, None) for fewer than two seeds."""
-    estimate = estimate_mean(values)
-    if estimate is None:
-        return None, None
-    half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.df)) * estimate.se
-    return estimate.mean - half, estimate.mean + half
-
-
-def detectable_difference(estimate: Estimate | None, n_tests: int) -> float | None:
-    """Compute the smallest true difference that a comparison detects with a probability of 80 %.
-
-    It is se * (t(1 - alpha / 2) + t(0.8)), with quantiles of Student's t distribution and the level alpha = 0.05 /
-    n_tests of the first step of Holm's correction. It is None where `interval` has no interval.
-    """
-    if estimate is None or estimate.n_smallest < MIN_PATIENTS or not estimate.se:
-        return None
-    alpha = (1 - LEVEL) / n_tests
-    return estimate.se * float(stats.t.ppf(1 - alpha / 2, estimate.df) + stats.t.ppf(POWER, estimate.df))

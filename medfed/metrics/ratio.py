@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
+import pandas as pd
 from torch import Tensor
 
-from medfed.metrics.case_file import write_rows
-from medfed.metrics.summary import present_roles
+from medfed.core.files import write_atomically
 
 COLUMNS = ("site", "role", "patient", "image", "reference", "predicted", "error")
 
@@ -35,11 +34,8 @@ def ratio_row(site: str, role: str, patient: str, image: str, reference: float |
 
     A ratio is None if the outer structure of the mask is empty; a predicted None counts as 0 for the error.
     """
-    row = {"site": site, "role": role, "patient": patient, "image": image} | {
-        "reference": reference,
-        "predicted": predicted,
-    }
-    return row | {"error": None if reference is None else abs(reference - (predicted or 0.0))}
+    error = None if reference is None else abs(reference - (predicted or 0.0))
+    return dict(zip(COLUMNS, (site, role, patient, image, reference, predicted, error)))
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
@@ -49,28 +45,20 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
     is known, and the mean of their errors (of each, the mean of the images first); for a role, the mean of its sites'
     means, or None without sites. A site without such patients is left out.
     """
-    summary: dict = {}
-    for role in present_roles(rows) if rows else ():
-        known = [row for row in rows if row["role"] == role and row["error"] is not None]
-        errors: dict[str, dict[str, list[float]]] = {}
-        for row in known:
-            errors.setdefault(row["site"], {}).setdefault(row["patient"], []).append(row["error"])
-        sites = {
-            site: {"n": len(patients), "mean_error": fmean(map(fmean, patients.values()))}
-            for site, patients in sorted(errors.items())
-        }
-        mean = fmean(site["mean_error"] for site in sites.values()) if sites else None
-        summary[role] = {"sites": sites, "mean_error": mean}
+    table = pd.DataFrame(rows).astype({"error": float})
+    of_patients = table.groupby(["role", "site", "patient"], as_index=False).error.mean().dropna()
+    summary = {}
+    for role in sorted({"seen", "unseen", *table.role}):
+        errors = of_patients[of_patients.role == role].groupby("site").error
+        sites = {site: {"n": len(of_site), "mean_error": float(of_site.mean())} for site, of_site in errors}
+        summary[role] = {"sites": sites, "mean_error": float(errors.mean().mean()) if sites else None}
     return summary
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
     """Write the file `ratios.csv`, sorted by role, site and image. The value None becomes an empty cell."""
-    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "image"), _format_value)
-
-
-def _format_value(value: object, column: str) -> str:
-    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
+    table = pd.DataFrame(rows).sort_values(["role", "site", "image"])
+    write_atomically(Path(path), table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def _height(mask: Tensor) -> int:

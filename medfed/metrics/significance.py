@@ -43,7 +43,7 @@ def _needed(n: int) -> str:
 
 def smallest_p(n: int, n_tests: int = 1) -> float:
     """Return the smallest Wilcoxon p value possible with n differing pairs, after Holm's correction for `n_tests`."""
-    return min(1.0, n_tests * 2 / 2**n)
+    return min(1.0, n_tests * 2.0 ** (1 - n))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -38,6 +38,7 @@ from medfed.outputs.manifest import (
     first_sha256,
     read_manifest,
 )
+from medfed.tasks.scoring import Scoring
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
@@ -371,3 +372,11 @@ def _format_history(rows: Sequence[Mapping[str, Any]]) -> str:
     known = [key for row in rows for key, value in row.items() if value is not None]
     columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
     return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])
+
+
+def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> list[dict]:
+    """Read the rows of the unseen site without the adaptation; an empty list if the run adapted nothing."""
+    if not summary.get("adaptation"):
+        return []
+    with damaged_file(folder / UNADAPTED) as path:
+        return scoring.read_cases(path)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from medfed import api
+from medfed.config.overrides import Override
 from medfed.core.files import write_atomically
 from medfed.experiments.resume import check_cache_folder
 from medfed.outputs.figures.scores import save_score_bars, save_score_lines
-from medfed.outputs.tables.run_notes import PHANTOM
-from medfed.reproduction.commands import Command
-from medfed.reproduction.entries import Entry, Paper
-from medfed.reproduction.results import Outcome, overall_text
+from medfed.reproduction.entries import Entry, Paper, Part
+from medfed.reproduction.results import no_result, overall_text, part_text
+from medfed.results.comparison import TRIVIAL
+from medfed.results.comparison import Comparison as Tables
+from medfed.results.notes import PHANTOM
 
 SMALL = "SMALL RUN: few, small images and few rounds, to see that everything works; it says nothing about the paper"
 RESULT = "result.txt"
@@ -21,7 +23,7 @@ RESULT = "result.txt"
 def run_entry(
     paper: Paper,
     entry: Entry,
-    commands: Sequence[Command],
+    parts: Sequence[Part],
     out: Path,
     *,
     small: bool = False,
@@ -32,99 +34,67 @@ def run_entry(
 ) -> int:
     """Run the comparisons of a table or figure, and write (`result.txt`) and show the scores beside those of the paper.
 
-    Each comparison has a folder in `out` with the tables of `medfed.evaluate`. If `small`, every output says so. `jobs`
-    is the number of runs at the same time; None lets medfed decide. Returns the number of runs that failed or were
-    locked.
+    Returns the number of runs that failed or were locked.
     """
-    configs = [command.load() for command in commands]
+    configs = [part.load() for part in parts]
     for config in configs:
         check_cache_folder(config.cache, config.data, out, config.source)
-    texts, n_unfinished, outcomes = [heading(paper, entry, small)], 0, list[Outcome]()
-    show(texts[0])
-    for command, config in zip(commands, configs, strict=True):
-        folder = folder_of(command, out, small)
+    texts, n_unfinished, finished = list[str](), 0, dict[str, Tables]()
+
+    def add(*lines: str) -> None:
+        texts.append("\n\n".join(filter(None, lines)))
+        show(f"{texts[-1]}\n")
+
+    add("\n".join([f"{paper.title}, {entry.heading}: {entry.title}", *[SMALL] * small]))
+    for part, config in zip(parts, configs, strict=True):
+        folder = out / (part.name + "-small" * small)
         comparison = api.compare(
             config,
-            command.choices(),
+            part.methods,
             folder,
-            leave_two_out=command.leaves_two_out,
-            pairs=[(pair.partition("/")[0], pair.partition("/")[2]) for pair in command.pairs] or None,
-            seeds=command.seeds,
-            sites=list(command.sites) or None,
-            varied=command.varied(),
+            leave_two_out=bool(part.pairs),
+            pairs=[pair.partition("/")[::2] for pair in part.pairs] or None,
+            seeds=part.seeds,
+            sites=list(part.sites) or None,
+            varied=[Override.parse_each(text, "--vary") for text in part.vary],
             resume=resume and folder.exists(),
             jobs=jobs,
             progress=progress,
             equal_effort=False,
         )
         n_unfinished += len(comparison.failed) + comparison.n_locked
-        outcomes.append(outcome := Outcome(command, comparison))
-        text = "\n\n".join(
-            filter(
-                None,
-                [
-                    part_heading(command, folder),
-                    _data(outcome),
-                    outcome.to_text(),
-                    *_draw(paper, entry, outcome, folder, small),
-                ],
-            )
+        finished[part.name] = comparison.tables
+        add(
+            f"{part.name}: {part.command(folder)}",
+            f"The images are {part.stand_in}." * bool(part.stand_in),
+            PHANTOM * (comparison.tables.data == "phantom"),
+            part_text(part, comparison),
+            *_draw(f"{paper.title}, {entry.heading}", folder / entry.name, part, comparison.tables, small),
         )
-        show(f"\n{text}")
-        texts.append(text)
     for overall in entry.overall:
-        texts.append(overall_text(entry, outcomes, overall))
-        show(f"\n{texts[-1]}")
-    departs = [
-        *(f"departs from the paper: {text}" for text in entry.departs),
-        *([f"not made: {entry.missing}"] if entry.missing else []),
-    ]
-    texts += ["\n".join(departs)] if departs else []
-    show("".join(f"\n{text}" for text in departs) + f"\nAll files are in {out}; this text is {out / RESULT}.")
-    write_atomically(out / RESULT, "\n\n".join(texts) + "\n")
+        add(overall_text(entry, finished, overall.published()))
+    departs = [f"departs from the paper: {text}" for text in entry.departs]
+    add("\n".join([*departs, *[f"not made: {entry.missing}"] * bool(entry.missing)]))
+    write_atomically(out / RESULT, "\n\n".join(filter(None, texts)) + "\n")
+    show(f"All files are in {out}; this text is {out / RESULT}.")
     return n_unfinished
 
 
-def heading(paper: Paper, entry: Entry, small: bool) -> str:
-    """The lines above a result: the paper, the table or figure, and whether the run is small."""
-    lines = [f"{paper.title}, {entry.heading}: {entry.title}", *[SMALL] * small]
-    return "\n".join(lines)
-
-
-def part_heading(command: Command, folder: Path) -> str:
-    lines = [f"{command.part.name}: {command.to_text(folder)}"]
-    lines += [f"The images are {command.stand_in}."] if command.stand_in else []
-    return "\n".join(lines)
-
-
-def folder_of(command: Command, out: Path, small: bool) -> Path:
-    """The folder of one comparison; the name of a small one ends with "-small"."""
-    return out / (command.part.name + "-small" * small)
-
-
-def _data(outcome: Outcome) -> str:
-    """The line that marks results on a phantom."""
-    return PHANTOM if outcome.comparison.tables.unseen.data == "phantom" else ""
-
-
-def _draw(paper: Paper, entry: Entry, outcome: Outcome, folder: Path, small: bool) -> list[str]:
-    """Draw the scores of a part as the entry asks, and return a line for each figure."""
-    part = outcome.command.part
-    if part.chart == "none":
-        return []
-    save = {"bars": save_score_bars, "lines": save_score_lines}[part.chart]
-    lines = []
-    for result in part.results:
-        for role in (role for role in result.roles if role in outcome.tables):
-            table, at = outcome.tables[role], "-validation" * (role == "validation")
-            blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
-            if blocks and not outcome.no_result(result.structure, [role]):
-                path = folder / f"{entry.name}-{result.structure}-{result.metric}{at}.png"
-                marks = [
-                    *["validation sites"] * bool(at),
-                    *["SMALL RUN"] * small,
-                    *["PHANTOM"] * (table.data == "phantom"),
-                ]
-                save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
-                lines.append(f"figure: {path}")
+def _draw(title: str, path: Path, part: Part, tables: Tables, small: bool) -> list[str]:
+    """Draw the scores of a part, and return a line for each figure; `path` begins the names."""
+    lines, scores = [], tables.scores[~tables.scores.row.str.startswith(TRIVIAL)]
+    for block in (result.published() for result in part.results):
+        for role in block.roles:
+            own = scores[
+                (scores.role == role) & (scores.structure == block.structure) & (scores.metric == block.metric)
+            ]
+            if own.empty or no_result(tables, block.structure, [role]):
+                continue
+            at, metric = "-validation" * (role == "validation"), tables.metrics[block.metric]
+            file = path.with_name(f"{path.name}-{block.structure}-{block.metric}{at}.png")
+            marks = ["validation sites"] * bool(at) + ["SMALL RUN"] * small + ["PHANTOM"] * (tables.data == "phantom")
+            save = save_score_lines if part.vary else save_score_bars
+            unit = f" ({own.unit.iloc[0]})" * bool(own.unit.iloc[0])
+            save(own, f"{metric.label}{unit}", file, ", ".join([title, *marks]))
+            lines.append(f"figure: {file}")
     return lines

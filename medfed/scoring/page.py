@@ -16,7 +16,7 @@ from medfed.outputs.report.html import SCRIPT, STYLE, render_page
 from medfed.outputs.report.page import REAL, RunResults
 from medfed.outputs.report.score_tables import site_score_table
 from medfed.outputs.run_folder import FIGURES
-from medfed.outputs.tables.run_notes import PHANTOM
+from medfed.results.notes import PHANTOM
 from medfed.tasks.scoring import Scoring
 
 PAGE = "scores.html"

@@ -23,8 +23,8 @@ from medfed.outputs.environment import versions
 from medfed.outputs.figures import boxes, calibration, confusion, examples
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables import run_table
-from medfed.outputs.tables.run_notes import data_label
-from medfed.outputs.tables.table import align_columns
+from medfed.results.notes import data_label
+from medfed.results.text_tables import aligned
 from medfed.scoring.bundle_model import BundleModel, load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
 from medfed.scoring.page import with_known_roles, write_page
@@ -57,10 +57,10 @@ class Scores:
         scoring, summary = self.task.scoring, self.summary
         several = len(self.cases) > 1
         rows = run_table.score_rows(scoring, summary, SITES, MEANS if several else ())
-        table = align_columns([[(text, "") for text in row] for row in rows], False, n_left=1 + scoring.has_structures)
+        table = aligned(rows, 1 + scoring.has_structures)
         bundle = summary["bundle"]
         head = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(), *summary["notices"]]
-        notes = [f"{run_table.interval_note(scoring, summary)}.", *scoring.summary_notes(summary)]
+        notes = ["[]: 95 % interval over patients.", *scoring.summary_notes(summary)]
         return "\n".join([*head, "", table, "", *notes])
 
 

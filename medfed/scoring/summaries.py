@@ -11,8 +11,8 @@ from typing import Any
 from medfed.core.errors import UserError
 from medfed.core.files import read_text
 from medfed.outputs.tables import run_table
-from medfed.outputs.tables.run_notes import data_label
-from medfed.outputs.tables.table import align_columns
+from medfed.results.notes import data_label
+from medfed.results.text_tables import aligned
 from medfed.scoring.score import ROLE, SITES
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
@@ -61,8 +61,7 @@ def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
                 raise UserError(f"{path}: {file_of[site]} has scores of '{site}' too; name each hospital's file once")
             file_of[site] = path
         lines += rows
-    table = [[(cell, "") for cell in row] for row in [heads[0][3], *lines]]
-    text = align_columns(table, False, n_left=1 + scoring.has_structures)
+    text = aligned([heads[0][3], *lines], 1 + scoring.has_structures)
     return "\n".join([heads[0][2], heads[0][0], "", text, "", f"{note}."])
 
 

@@ -7,7 +7,6 @@ and `correct` (0 or 1). Scores are computed over all images of a site, under the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,12 @@ import numpy as np
 
 from medfed.core.errors import UserError
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
-from medfed.metrics.class_metric import ClassMetric, compute_class_metrics, compute_without_each_patient
+from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.classes.accuracy import Accuracy
 from medfed.metrics.classes.auroc import AreaUnderROC
 from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.classes.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
-from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
@@ -51,10 +49,6 @@ class ClassScoring(Scoring):
     spread_over_sites = True
     spread_note = "± is the sd over sites"
     notes = ()
-    score_description = "score over a site's images"
-    failure_heading = "wrong"
-    missing_score_reason = "the site has images of one class only"
-    tested_population = "the fraction of correctly classified images of each of all n unseen patients (over all seeds)"
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
@@ -77,11 +71,6 @@ class ClassScoring(Scoring):
             of_patients = list(values.get(name, {}).values())
             group[name] = {"n": len(rows), "mean": mean, **interval_entries(of_patients, limits[name])}
         return group
-
-    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
-        """The jackknife value of each patient (`_jackknife_values`)."""
-        metrics = [metric for metric in self._computable if metric.name == key and metric.has_interval]
-        return self._jackknife_values(rows, metrics).get(key, {}) if rows and metrics else {}
 
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
         """The fraction of correct images of each patient; only "accuracy" has scores of single patients."""
@@ -145,22 +134,6 @@ class ClassScoring(Scoring):
             raise UserError(f"{path}: {error}") from error
         return [row | {"correct": int(row["correct"])} for row in rows]
 
-    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """The score of a column over the rows; None without rows, or if the code of the metric is not available."""
-        return self._scores(rows).get(key) if rows else None
-
-    def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Whether there are rows and the column is a metric of this task."""
-        return bool(rows) and any(metric.name == key for metric in self.metrics)
-
-    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare the accuracy, the only metric that can be tested, over patients. Images of one patient are not
-        independent; the value of a patient is the fraction of correct images over all seeds."""
-        if key != "accuracy":
-            reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
-            return {"p": None, "n": None, "reason": reason}
-        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
-
     def is_failure(self, row: Mapping) -> bool:
         """Whether the image is wrongly classified."""
         return not row["correct"]
@@ -185,27 +158,15 @@ class ClassScoring(Scoring):
 
     def _scores(self, rows: Sequence[dict]) -> dict[str, float | None]:
         """Each metric over the rows; None where it is undefined."""
-        scores = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
-        return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in scores.items()}
+        images = probabilities_and_labels(rows)
+        return {metric.name: compute_class_metric(metric, *images) for metric in self._computable}
 
     def _jackknife_values(self, rows: Sequence[dict], metrics: Sequence[ClassMetric]) -> dict[str, dict[str, float]]:
-        """Return the jackknife values of the patients for each metric that is defined without any of the patients.
-
-        With n patients, score s and score s_i without patient i, the value of patient i is s + (n - 1) (m - s_i), where
-        m is the mean of all s_i. The mean of the values is s. For the accuracy of patients with one image each, the
-        value is 1 for a correct image and 0 for a wrong one. The standard deviation of the values, divided by sqrt(n),
-        is the jackknife standard error of s (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 11).
-        """
+        """By metric, the jackknife values by patient; without the metrics that have none."""
         patients = sorted({row["patient"] for row in rows})
-        n = len(patients)
-        if n < 2:
-            return {}
-        probabilities, labels = probabilities_and_labels(rows)
-        index_of = {patient: index for index, patient in enumerate(patients)}
-        patient_of = np.array([index_of[row["patient"]] for row in rows])
-        score = compute_class_metrics(metrics, probabilities, labels, np.ones((1, len(rows))))
-        without = compute_without_each_patient(metrics, probabilities, labels, patient_of)
-        values = {name: score[name] + (n - 1) * (part.mean() - part) for name, part in without.items()}
+        patient_of = np.searchsorted(patients, [row["patient"] for row in rows])
+        images = probabilities_and_labels(rows)
+        values = {metric.name: jackknife_values(metric, *images, patient_of) for metric in metrics}
         return {
             name: dict(zip(patients, of_patients.tolist(), strict=True))
             for name, of_patients in values.items()

@@ -35,7 +35,6 @@ from medfed.metrics.masks.hd95 import HausdorffDistance95
 from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.masks.mask_ece import MaskCalibrationError
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric, metric_columns
-from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN, RUN_TABLE, BoxPlotValue, Scoring
@@ -62,7 +61,7 @@ class MaskScoring(Scoring):
 
     task = "segmentation"
     views = {
-        RUN_TABLE: ("dice", "hd95", "assd"),
+        RUN_TABLE: ("dice", "hd95"),
         COMPARISON: ("dice", "hd95", "hd", "ece"),
         CARD: ("dice", "hd95", "ece"),
         CASES: ("dice", "hd95"),
@@ -80,10 +79,6 @@ class MaskScoring(Scoring):
         f"A distance is in mm if the image file states its voxel size, and otherwise in {PERCENT_OF_DIAGONAL} of the "
         "image, because the sizes of the images may differ",
     )
-    score_description = "mean over patients"
-    failure_heading = "missed"
-    missing_score_reason = "not all of a site's cases have this unit"
-    tested_population = "all n unseen patients (each averaged over seeds and images first)"
     figures = ("site_boxes", "mask_overlays")
 
     @property
@@ -140,12 +135,6 @@ class MaskScoring(Scoring):
             raise ValueError(f"failures: found dice_below {limit}, expected a number in (0, 1]")
         return replace(self, failure_dice=limit)
 
-    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
-        """The mean of each patient's images; empty if an image with the structure has no value."""
-        if any(self._comparable_value(row, key) is None for row in rows if self.is_case(row)):
-            return {}
-        return {patient: fmean(values) for patient, values in self._values_by_patient(rows, key).items()}
-
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
         """The mean of a patient's images, for each run and model (keys "run" and "trained_at") first, then averaged
         over them."""
@@ -201,20 +190,6 @@ class MaskScoring(Scoring):
             raise UserError(f"{path}: {error}") from error
         return rows
 
-    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """The mean of a column over all patients of one site, for one structure, without rows in which neither mask has
-        it. None if one of the remaining rows has no value, or if no row remains."""
-        values = self.patient_values(rows, key)
-        return fmean(values.values()) if values else None
-
-    def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Whether one of the rows has a comparable value in the column."""
-        return any(self._comparable_value(row, key) is not None for row in rows)
-
-    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Each pair is one structure of one patient; its values are first averaged over seeds and images."""
-        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
-
     def is_failure(self, row: Mapping) -> bool:
         """Whether the true mask contains the structure, but the predicted mask is empty."""
         return row["status"] == MISSED
@@ -263,11 +238,10 @@ class MaskScoring(Scoring):
         return row.get(key)
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
-        """They explain the metrics, and state the numbers of false alarms and absent structures and the mean error of a
-        ratio."""
+        """The numbers of false alarms and of absent structures, and the mean error of a ratio."""
         means = [group for role in ROLES for group in summary[role]["mean"].values()]
         n_false_alarm, n_absent = (sum(group[key] for group in means) for key in ("n_false_alarm", "n_absent"))
-        notes = super().summary_notes(summary)
+        notes = []
         if n_false_alarm:
             notes.append(f"False alarms (structures predicted where the reference has none): {n_false_alarm}.")
         if n_absent:

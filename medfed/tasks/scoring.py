@@ -63,10 +63,6 @@ class Scoring(ABC):
     spread_over_sites: ClassVar[bool]  # whether the standard deviation is over sites instead of cases
     spread_note: ClassVar[str]  # explains the standard deviation in the table of a run
     notes: ClassVar[tuple[str, ...]]  # sentences below every table, after the notes of the metrics
-    score_description: ClassVar[str]  # what the score in a cell of a comparison is, such as "mean over cases"
-    failure_heading: ClassVar[str]  # heading of the column that counts failures
-    missing_score_reason: ClassVar[str]  # why a cell may be empty
-    tested_population: ClassVar[str]  # what the p value compares, and over which patients
     figures: ClassVar[tuple[str, ...]]  # names of the figures that `medfed.experiments.figures` draws
 
     def __post_init__(self) -> None:
@@ -121,8 +117,8 @@ class Scoring(ABC):
         return {"task": self.task, **declared, "interval_method": METHOD, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
-        """The sentences to print below the table of one run, such as the definition of HD95."""
-        return [f"{note}." for note in self.notes_in(RUN_TABLE)]
+        """The sentences to print below the table of one run, about its cases."""
+        return []
 
     def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
         """Shares of patients for whom the segmentation of a structure failed, by a name in `failure_titles`; None
@@ -154,11 +150,6 @@ class Scoring(ABC):
         """
 
     @abstractmethod
-    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
-        """One value per patient (of one run, site and structure), whose mean is the score and whose spread gives its
-        standard error. Empty if there is no score, or no interval of it."""
-
-    @abstractmethod
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
         """The score of each patient on its own, averaged over the runs, for paired comparisons.
 
@@ -178,25 +169,6 @@ class Scoring(ABC):
     @abstractmethod
     def read_cases(self, path: str | Path) -> list[dict]:
         """Read what `write_cases` wrote; UserError for another header or a line that is not valid."""
-
-    @abstractmethod
-    def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """The score of one site and structure in a comparison table, as stored (a fraction or a distance); None if
-        undefined."""
-
-    @abstractmethod
-    def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Whether a column has a score for these rows, so that a comparison table shows the column."""
-
-    @abstractmethod
-    def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare two methods by a paired Wilcoxon signed-rank test over patients (and structures), averaged over
-        seeds.
-
-        Returns:
-            "p": the two-sided p value; None if there is none. "n": the number of pairs; None if the metric has no value
-            for each patient, such as the AUROC of a site. "reason": why there is no p value; None if there is one.
-        """
 
     @abstractmethod
     def is_failure(self, row: Mapping) -> bool:

@@ -12,7 +12,8 @@ import yaml
 from medfed import api, evaluate, train
 from medfed.config.overrides import Override
 from medfed.config.schema import load, load_text, resolved
-from medfed.experiments.grid import Grid
+from medfed.experiments.grid import config_of
+from medfed.results.row import ComparisonRow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRAMS = {"train": train, "evaluate": evaluate}
@@ -134,9 +135,9 @@ def test_every_command_in_the_header_of_a_config_resolves(monkeypatch):
 
     def compare(config, methods, out, varied, **more):
         for method in methods:
-            if (config.source, method.label) not in rows and method.label not in ("all", "METHOD"):
-                Grid(config).config_of(method, "", config.seed)
-                rows.add((config.source, method.label))
+            if (config.source, method) not in rows and method not in ("all", "METHOD"):
+                config_of(config, ComparisonRow(method), "", config.seed)
+                rows.add((config.source, method))
         raise _Resolved
 
     monkeypatch.chdir(CONFIGS.parent)

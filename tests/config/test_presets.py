@@ -9,8 +9,8 @@ from medfed import train
 from medfed.config.schema import changed, load_text
 from medfed.core.errors import UserError
 from medfed.core.registry import known_names, resolve
-from medfed.experiments.grid import Grid
-from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.grid import config_of
+from medfed.results.row import ComparisonRow
 
 TEXT = """
 data: {name: prostate, root: data/prostate}
@@ -61,9 +61,9 @@ def test_a_value_that_is_kept_is_not_named(base):
 
 @pytest.mark.filterwarnings("ignore:.*the preset replaces.*")
 def test_a_method_of_a_comparison_and_python_name_them_too(base):
-    of_row = Grid(base).config_of(MethodChoice.parse("elcfs:preset=released"), "", 1).notices
+    of_row = config_of(base, ComparisonRow("elcfs:preset=released"), "", 1).notices
     assert len(of_row) == 1 and GAMMA in of_row[0] and "elcfs:preset=released: " in of_row[0]
-    assert not Grid(base).config_of(MethodChoice.parse("elcfs:preset=released,gamma=0.1"), "", 1).notices
+    assert not config_of(base, ComparisonRow("elcfs:preset=released,gamma=0.1"), "", 1).notices
     in_python = medfed.load_config(base, method={"preset": "released"})
     assert len(in_python.notices) == 1 and GAMMA in in_python.notices[0]
     assert changed(in_python, {"seed": 2}).notices == in_python.notices
@@ -72,14 +72,13 @@ def test_a_method_of_a_comparison_and_python_name_them_too(base):
 @pytest.mark.filterwarnings("ignore:.*the preset replaces.*")
 def test_a_preset_inside_a_stack_replaces_the_values_of_the_config_too(base):
     """The preset released has ratio one; the config's gamma 0.1 gives way to the method's default 0.5."""
-    grid = Grid(base)
     for label in ("swa+elcfs:preset=released", "elcfs:preset=released+swa"):
-        config = grid.config_of(MethodChoice.parse(label), "", 1)
-        alone = grid.config_of(MethodChoice.parse("elcfs:preset=released"), "", 1)
+        config = config_of(base, ComparisonRow(label), "", 1)
+        alone = config_of(base, ComparisonRow("elcfs:preset=released"), "", 1)
         assert alone.method in config.method.methods and alone.method.gamma == 0.5 and alone.method.ratio == "one"
         assert len(config.notices) == 1 and GAMMA in config.notices[0] and f"{label}: " in config.notices[0]
     for label in ("swa+elcfs", "swa+elcfs:preset=paper"):  # the preset of the file
-        config = grid.config_of(MethodChoice.parse(label), "", 1)
+        config = config_of(base, ComparisonRow(label), "", 1)
         assert base.method in config.method.methods and not config.notices
 
 

@@ -1,6 +1,7 @@
 """The grid of a comparison: which rows, which configs, which folders; and how many sites train."""
 
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -8,9 +9,8 @@ from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.grid import Grid, check_rows, check_varied, validation_sites
-from medfed.experiments.leave_one_out import plan_comparison
-from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.grid import check_varied, folds_of, rows_of
+from medfed.experiments.leave_one_out import check_rows, compatible_methods, plan_comparison, validation_sites
 
 SITES = ["BMC", "HK", "UCL"]
 
@@ -20,11 +20,10 @@ def config(tiny_config):
     return load(tiny_config)
 
 
-def folds(config, methods, *vary, sites=("UCL",), **others):
+def folds(config, methods, *vary, sites=("UCL",), validates=MappingProxyType({})):
     varied = [Override.parse_each(text, "--vary") for text in vary]
     check_varied(varied)
-    methods = [MethodChoice.parse(method) for method in methods]
-    return Grid(config).plan(Path("out"), methods, 1, SITES, sites, varied=varied, **others)
+    return folds_of(config, Path("out"), rows_of(config, methods, varied), 1, SITES, sites, validates)
 
 
 def labels(result):
@@ -118,13 +117,13 @@ def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_refused_before_any_ru
 
 def test_methods_all_leaves_out_what_does_not_work_on_the_task_or_cannot_be_scored_in_earlier_rounds(tiny_config):
     config = load(tiny_config, ["evaluation.unseen_every=2", "network.norm=batch"])
-    names, refused = Grid(config).compatible_methods(config.data)
+    names, refused = compatible_methods(config, config.data)
     assert "stay at the sites" in refused["fedbn"] and len(names) > 10
     assert names[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(names) and "stack" not in [*names, *refused]
     assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in names
     config = load(tiny_config, ["evaluation.unseen_every=3"])
     with pytest.raises(UserError, match="is 3, but the run has 2 rounds"):  # no method could be compared
-        Grid(config).compatible_methods(config.data)
+        compatible_methods(config, config.data)
 
 
 def test_the_validation_site_does_not_train(config):
@@ -180,8 +179,7 @@ def test_images_of_patients_are_not_stored_in_the_folder_of_a_comparison(place, 
     folder = tmp_path / "out" / place
     inside, outside = [f"cache.folder={folder}"], [f"cache.folder={tmp_path / 'cache'}"]
     vary = [Override.parse_each(f"cache.folder={tmp_path / 'cache'},{folder}", "--vary")] if varied else []
-    methods = [MethodChoice.parse("fedavg")]
     with pytest.raises(UserError, match="cache.folder: .* lies in the folder of results .*out, which must not hold"):
-        plan_comparison(load(tiny_config, outside if varied else inside), tmp_path / "out", methods, varied=vary)
+        plan_comparison(load(tiny_config, outside if varied else inside), tmp_path / "out", ["fedavg"], varied=vary)
     assert not (tmp_path / "out").exists()
-    assert plan_comparison(load(tiny_config, outside), tmp_path / "out", methods).folds
+    assert plan_comparison(load(tiny_config, outside), tmp_path / "out", ["fedavg"]).folds

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -15,24 +16,23 @@ from medfed import evaluate, report
 from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError
+from medfed.experiments import leave_one_out
 from medfed.experiments.cohorts import assign_patients
-from medfed.experiments.grid import Grid
+from medfed.experiments.grid import folds_of, rows_of
 from medfed.experiments.leave_one_out import plan_comparison
-from medfed.experiments.method_choice import MethodChoice
 from medfed.federation.privacy import Privacy
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.row import row_of
 
 SITES = ["BMC", "HK", "UCL"]
 
 
-def parsed(methods, vary):
-    return list(map(MethodChoice.parse, methods)), [Override.parse_each(text, "--vary") for text in vary]
+def parsed(vary):
+    return [Override.parse_each(text, "--vary") for text in vary]
 
 
-def folds(config, *methods, vary=(), **others):
-    choices, varied = parsed(methods, vary)
-    return Grid(config).plan(Path("out"), choices, 1, SITES, ["UCL"], varied=varied, **others)
+def folds(config, *methods, vary=(), validates=MappingProxyType({})):
+    return folds_of(config, Path("out"), rows_of(config, methods, parsed(vary)), 1, SITES, ["UCL"], validates)
 
 
 @pytest.fixture
@@ -111,8 +111,7 @@ def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, bat
 
 def planned(config, tmp_path, *methods, vary=(), **settings):
     """The reference of each row, and the plan."""
-    choices, varied = parsed(methods, vary)
-    plan = plan_comparison(config, tmp_path / "out", choices, varied=varied, sites=["UCL"], **settings)
+    plan = plan_comparison(config, tmp_path / "out", methods, varied=parsed(vary), sites=["UCL"], **settings)
     return {fold.row.label: fold.row.equal_effort for fold in plan.folds}, plan
 
 
@@ -123,18 +122,18 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
     effort, styles = "fedavg@steps=elcfs", "fedavg@steps=ccst:k=2"
     added = {"elcfs": effort, "stable_fdg:attention=false": effort, "ccst:k=2": styles}
     assert rows == dict.fromkeys([*methods, effort, styles], "") | added
-    assert plan.effort_note() == (
+    assert plan.effort_note == (
         "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
         "stable_fdg:attention=false are compared with it; fedavg@steps=ccst:k=2 trains with 2 times the images of "
         "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; --no-equal-effort leaves them out."
     )
-    reread = {ComparisonRow.of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
+    reread = {row_of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
     assert reread == {fold.row for fold in plan.folds}
 
 
 def test_no_row_is_added_if_it_is_not_wanted_or_the_baseline_is_another_one(config, tmp_path):
     rows, plan = planned(config, tmp_path, "fedavg", "elcfs", equal_effort=False)
-    assert rows == {"fedavg": "", "elcfs": ""} and plan.effort_note() == ""
+    assert rows == {"fedavg": "", "elcfs": ""} and plan.effort_note == ""
     assert planned(config, tmp_path, "elcfs", "swa")[0] == {"elcfs": "", "swa": ""}, "nothing to compare with"
     assert planned(config, tmp_path, "fedavg", "elcfs", "swa", baseline="swa")[0].keys() == {"fedavg", "elcfs", "swa"}
 
@@ -142,7 +141,7 @@ def test_no_row_is_added_if_it_is_not_wanted_or_the_baseline_is_another_one(conf
 def test_a_row_that_the_user_names_is_the_reference_and_varied_settings_have_their_own(config, tmp_path):
     rows, plan = planned(config, tmp_path, "fedavg", "elcfs", "fedavg@steps=stable_fdg:attention=false")
     assert rows["elcfs"] == "fedavg@steps=stable_fdg:attention=false" and len(rows) == 3
-    assert plan.effort_note() == "", "nothing is added"
+    assert plan.effort_note == "", "nothing is added"
     rows, _ = planned(config, tmp_path, "fedavg", "ccst", vary=["method.k=1,2", "training.batch_size=4,8"])
     assert rows["ccst, method.k=2, training.batch_size=8"] == "fedavg@steps=ccst:k=2, training.batch_size=8"
     assert rows["ccst, method.k=1, training.batch_size=8"] == ""
@@ -152,7 +151,7 @@ def test_a_row_that_the_user_names_is_the_reference_and_varied_settings_have_the
 def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_comparison(config, tmp_path):
     name = "fedavg@steps=stable_fdg:attention=false,oversampling=0.3"
     rows, plan = planned(config, tmp_path, "fedavg", name.partition("=")[2])
-    assert list(rows.values()) == ["", name] and name not in rows and plan.effort_note() == ""
+    assert list(rows.values()) == ["", name] and name not in rows and plan.effort_note == ""
     ((refused, why),) = plan.incompatible.items()
     assert refused == name and "expected whole numbers" in why
     method = "stable_fdg:attention=false,oversampling=0.5"
@@ -186,7 +185,7 @@ def test_a_wrong_row_is_one_sentence(config, row, words):
 
 
 def test_all_stands_for_every_method_next_to_rows_without_a_federation(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(Grid, "compatible_methods", lambda grid, dataset: (["fedavg", "fedprox"], {}))
+    monkeypatch.setattr(leave_one_out, "compatible_methods", lambda config, dataset: (["fedavg", "fedprox"], {}))
     _, plan = planned(config, tmp_path, "all", "local")
     assert [fold.row.label for fold in plan.folds] == ["fedavg", "fedprox", "local", "local"]
 
@@ -240,19 +239,19 @@ def test_the_differences_are_those_of_the_cases_files(comparison):
         return {(line["site"], line["image"]): float(line["dice"]) for line in lines}
 
     rows = {
-        (row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
-        for row in table(comparison / "out" / "joining.csv")
+        (row["row"], row["role"], row["site"]): (float(row["difference"]), float(row["n"]))
+        for row in table(comparison / "out" / "differences.csv")
         if row["metric"] == "dice"
     }
     fedavg, bmc, hk, pooled = (dice(row, "unseen") for row in ("fedavg", "local-BMC", "local-HK", "pooled"))
     gains = [100 * (value - (bmc[case] + hk[case]) / 2) for case, value in fedavg.items()]
-    assert rows["fedavg", "unseen", "all"] == (pytest.approx(sum(gains) / 4, abs=1e-4), 4)
+    assert rows["fedavg", "unseen", "average"] == (pytest.approx(sum(gains) / 4, abs=1e-4), 4)
     costs = [100 * (pooled[case] - value) for case, value in fedavg.items()]
     assert rows["pooled", "unseen", "UCL"] == (pytest.approx(sum(costs) / 4, abs=1e-4), 4)
     seen, own = dice("fedavg", "seen"), dice("local-BMC", "seen") | dice("local-HK", "seen")
     assert seen.keys() == own.keys() and len(seen) == 2
     (case,) = (case for case in seen if case[0] == "HK")
-    assert rows["fedavg", "own test", "HK"] == (pytest.approx(100 * (seen[case] - own[case]), abs=1e-4), 1)
+    assert rows["fedavg", "seen", "HK"] == (pytest.approx(100 * (seen[case] - own[case]), abs=1e-4), 1)
 
 
 def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_not_shown(comparison, capsys):
@@ -265,7 +264,7 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
         rows = ("--methods", "fedavg", "local", "pooled", "--resume")
         assert compare(comparison / "small.yaml", out, *rows) == 1
     text = capsys.readouterr().out
-    assert "1 of 4 runs are locked by another process" in text
+    assert "1 runs are locked by another process" in text
     assert "\n  local " not in text and "pooled - fedavg" in text and "fedavg - local" not in text
     assert compare(comparison / "small.yaml", out, *rows) == 0
     again = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
@@ -277,7 +276,7 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
 def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):
     assert report.main([str(comparison / "out"), "--quiet"]) == 0
     page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
-    assert all(words in page for words in ("Joining and pooling", "method - local", "pooled - method"))
+    assert all(words in page for words in ("gain from joining", "fedavg - local", "pooled - fedavg"))
     assert "images moved (not federated)" in page and "nothing sent (not federated)" in page
     assert "--methods fedavg local pooled" in page
 
@@ -287,7 +286,7 @@ def test_the_python_interface_has_the_rows_and_the_differences(comparison):
     result = medfed.leave_one_site_out(
         base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"], out=comparison / "out", resume=True
     )
-    assert {row["method"] for row in result.rows} == {"fedavg", "local", "pooled"} and len(result.runs) == 4
-    wanted = {"metric": "dice", "meaning": "gain from joining", "images": "unseen", "site": "all"}
-    (gain,) = (row for row in result.joining if wanted.items() <= row.items())
-    assert gain["n_patients"] == 4 and isinstance(gain["mean_difference"], float) and gain["second"] == "local"
+    assert {"fedavg", "local", "pooled"} <= set(result.scores.row) and len(result.runs) == 4
+    wanted = {"metric": "dice", "kind": "gain from joining", "role": "unseen", "site": "average"}
+    (gain,) = (row for row in result.differences.to_dict("records") if wanted.items() <= row.items())
+    assert gain["n"] == 4 and isinstance(gain["difference"], float) and gain["minus"] == "local"

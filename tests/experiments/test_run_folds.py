@@ -23,7 +23,7 @@ from medfed.experiments.grid import Fold
 from medfed.experiments.notices import record_notices
 from medfed.experiments.run_folds import run_folds
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
+from medfed.results.row import ComparisonRow, read_row
 
 SITES = ("BMC", "HK", "UCL")
 
@@ -75,8 +75,7 @@ def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_th
     monkeypatch.setattr(module, "run", run_of_one_site)
     for row in (ComparisonRow("fedavg"), ComparisonRow("local", trained_at="BMC")):
         folder = RunFolder(folds[0].folder.path / row.folder)
-        folder.create()
-        module.do_run(row, folds[0].config, folder, 1, quiet=False)
+        module.do_run(replace(folds[0], row=row, folder=folder), 1, quiet=False)
         assert ("trains: this is local training" in capsys.readouterr().err) == (row.method == "fedavg")
         (notice,) = folder.read_json("notices.json")
         assert notice.startswith("only one site ('") and notice.endswith(ONE_SITE)
@@ -86,15 +85,15 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path)
     for site, action in zip(SITES, ("die", "fail", "bug"), strict=True):
         (tmp_path / f"{site}.does").write_text(action)
     unfinished = run_folds(folds, 2, quiet=True)
-    assert list(unfinished.failed) == [f"elcfs, unseen {site}, seed 3" for site in SITES]
-    killed, diverged, bug = unfinished.failed.values()
+    assert list(unfinished) == [f"elcfs, unseen {site}, seed 3" for site in SITES]
+    killed, diverged, bug = unfinished.values()
     assert killed.startswith("its process was killed, as the operating system does when memory runs out; see ")
-    assert diverged == "training diverged"
+    assert diverged == f"training diverged; see {tmp_path / 'HK' / 'run.log'}"
     assert bug.startswith("IndexError: index 3 is out of bounds; see ")
     assert "Traceback" in (tmp_path / "UCL" / "run.log").read_text()
     for site in SITES:
         (tmp_path / f"{site}.does").unlink()
-    assert not run_folds(folds, 2, quiet=True).failed
+    assert not run_folds(folds, 2, quiet=True)
     for site in SITES:
         assert (tmp_path / site / "run.log").read_text().count(f"working for {site}\n") == 2
     assert all(fold.folder.is_finished() for fold in folds)
@@ -109,9 +108,9 @@ def test_more_jobs_than_runs_are_divided_among_the_runs(folds, jobs, of_a_run):
 def test_a_worker_process_knows_the_site_of_a_run_of_local(folds):
     rows = [ComparisonRow("local", (), site) for site in ("HK", "UCL")]
     local = [replace(folds[0], row=row, folder=RunFolder(folds[0].folder.path / row.folder)) for row in rows]
-    assert not run_folds(local, 2, quiet=True).failed
+    assert not run_folds(local, 2, quiet=True)
     assert [read_row(fold.folder.path, "fedavg") for fold in local] == rows
-    assert list(map(module.name_of, local)) == [f"local at {site}, unseen BMC, seed 3" for site in ("HK", "UCL")]
+    assert [fold.name for fold in local] == [f"local at {site}, unseen BMC, seed 3" for site in ("HK", "UCL")]
 
 
 def test_short_runs_start_no_process(folds):
@@ -123,17 +122,15 @@ def test_short_runs_start_no_process(folds):
 def test_a_run_may_fail_for_any_reason_without_stopping_the_others(jobs, folds, tmp_path, capfd):
     for site, action in zip(SITES, ("full disk", "bug", "memory"), strict=True):
         (tmp_path / f"{site}.does").write_text(action)
-    full, bug, memory = run_folds(folds, jobs, quiet=True).failed.values()
-    assert full == "/x/y: No space left on device; free some space; a run goes on with --resume"
-    assert memory == OUT_OF_MEMORY
-    more = f"; see {tmp_path / 'HK' / 'run.log'}" if jobs == 2 else ""
-    assert bug == f"IndexError: index 3 is out of bounds{more}"
+    full, bug, memory = run_folds(folds, jobs, quiet=True).values()
+    more = [f"; see {tmp_path / site / 'run.log'}" if jobs == 2 else "" for site in SITES]
+    assert full == f"/x/y: No space left on device; free some space; a run goes on with --resume{more[0]}"
+    assert bug == f"IndexError: index 3 is out of bounds{more[1]}"
+    assert memory == f"{OUT_OF_MEMORY}{more[2]}"
     log = (tmp_path / "HK" / "run.log").read_text() if jobs == 2 else capfd.readouterr().err
     assert log.count("Traceback (most recent call last):") == 1 and "IndexError: index 3 is out of bounds\n" in log
     (tmp_path / "HK.does").unlink()
-    assert run_folds(folds, jobs, quiet=True).failed.keys() == {
-        f"elcfs, unseen {site}, seed 3" for site in ("BMC", "UCL")
-    }
+    assert run_folds(folds, jobs, quiet=True).keys() == {f"elcfs, unseen {site}, seed 3" for site in ("BMC", "UCL")}
     assert [fold.folder.is_finished() for fold in folds] == [False, True, False]
 
 
@@ -147,7 +144,7 @@ def test_an_interruption_stops_the_runs_of_this_process(folds, tmp_path):
 def test_a_locked_run_is_skipped(folds):
     with folds[1].folder.locked():
         unfinished = run_folds(folds, 2, quiet=True)
-    assert unfinished.locked == [folds[1]] and not unfinished.failed
+    assert unfinished == {folds[1].name: module.LOCKED}
 
 
 def test_an_interruption_ends_all_processes(folds, tmp_path):

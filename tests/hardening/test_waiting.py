@@ -17,7 +17,6 @@ REVIEWED = {  # calls that end although they have no deadline themselves, and wh
     "deployment/take_part.py: input": "a person is asked",
     "engines/in_process.py: result": "the end of a write to the disk of this machine",
     "engines/parts/worker_pool.py: result": "the future is done (as_completed)",
-    "experiments/run_folds.py: result": "the future is done (as_completed)",
     "engines/parts/worker_process.py: wait": "the process was killed before",
     "engines/parts/worker_process.py: recv_bytes": "the socket has a receive timeout",
     "engines/nvflare.py: wait": "the process was killed before",

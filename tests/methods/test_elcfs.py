@@ -244,12 +244,12 @@ def test_a_range_of_ratios_is_drawn_uniformly_within_it(toy):
 def test_a_range_of_ratios_is_read_from_the_command_line_and_in_stacks(tmp_path):
     from medfed.config.overrides import Override
     from medfed.config.schema import changed, load
-    from medfed.experiments.method_choice import MethodChoice
+    from medfed.experiments.method_text import method_changes, parts_of
 
     path = tmp_path / "a.yaml"
     path.write_text("{data: {name: prostate, root: data}, network: {name: unet}, method: {name: elcfs}}")
     assert load(path, ["method.ratio=[0.5, 1.0]"]).method.ratio == (0.5, 1.0)
-    stacked = changed(load(path), MethodChoice.parse("fedprox+elcfs:ratio=[0.0,0.5]").changes(load(path)))
+    stacked = changed(load(path), method_changes(parts_of("fedprox+elcfs:ratio=[0.0,0.5]"), load(path)))
     assert stacked.method.methods[1].ratio == (0.0, 0.5)
     values = [override.value for override in Override.parse_each("method.ratio=[0.0,0.5],[0.5,1.0],0.2", "--vary")]
     assert values == [[0.0, 0.5], [0.5, 1.0], 0.2]

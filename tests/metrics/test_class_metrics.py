@@ -8,17 +8,12 @@ import pytest
 import torch
 from monai.metrics import compute_roc_auc
 
-from medfed.metrics.class_metric import (
-    ScoredImages,
-    compute_class_metric,
-    compute_class_metrics,
-    compute_without_each_patient,
-)
+from medfed.metrics.class_metric import MAX_PATIENTS, ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.classes.accuracy import Accuracy
 from medfed.metrics.classes.auroc import AreaUnderROC
 from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.classes.ece import ExpectedCalibrationError
-from medfed.metrics.curves import macro_roc_curve, reliability_curve, roc_curve
+from medfed.outputs.figures.calibration import macro_roc_curve
 
 METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
 
@@ -90,9 +85,7 @@ def test_a_class_without_images_is_left_out_of_the_mean_where_monai_has_nan():
 def test_a_single_class_has_no_auroc_and_no_curve_and_without_images_all_values_are_unknown(n_classes):
     probabilities, labels = random_images(9, n_classes)[0], np.full(9, 1)
     assert auroc(probabilities, labels) is None
-    assert macro_roc_curve(probabilities, labels) is None
-    with pytest.raises(ValueError, match="positive and negative"):
-        roc_curve(probabilities[:, 1], labels == 1)
+    assert macro_roc_curve(probabilities, labels)[0].size == 0
     for score in (accuracy, balanced_accuracy, auroc, expected_calibration_error):
         assert score(np.zeros((0, 2)), np.zeros(0, dtype=int)) is None
 
@@ -104,18 +97,14 @@ def test_calibration_error_by_hand():
     """
     probabilities, labels = two(0.95, 0.95, 0.60, 0.62), np.array([1, 0, 1, 1])
     assert expected_calibration_error(probabilities, labels) == pytest.approx(0.42)
-    confidence, share, n = reliability_curve(probabilities, labels)
-    assert list(n) == [1, 1, 2]
-    assert confidence == pytest.approx([0.60, 0.62, 0.95])
-    assert share == pytest.approx([1, 1, 0.5])
     assert expected_calibration_error(two(0.75, 0.75, 0.75, 0.75), np.array([1, 1, 1, 0])) == 0, "three of four"
     assert expected_calibration_error(two(1.0, 0.0), np.array([1, 0])) == 0
 
 
 def test_the_roc_curve_by_hand():
     """Scores 0.9+, 0.5+, 0.5-, 0.1-: one step up, one diagonal at the tie, one step to the right."""
-    false, true = roc_curve(np.array([0.5, 0.9, 0.1, 0.5]), np.array([1, 1, 0, 0]))
-    assert list(zip(false, true)) == [(0, 0), (0, 0.5), (0.5, 1), (1, 1)]
+    false, true = macro_roc_curve(two(0.5, 0.9, 0.1, 0.5), np.array([1, 1, 0, 0]))
+    assert list(dict.fromkeys(zip(false, true))) == [(0, 0), (0, 0.5), (0.5, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
@@ -124,18 +113,6 @@ def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
     curve = macro_roc_curve(probabilities, labels)
     assert area(curve) == pytest.approx(auroc(probabilities, labels), abs=1e-12)
     assert (curve[0][0], curve[1][0], curve[0][-1], curve[1][-1]) == (0, 0, 1, 1)
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_weight_two_equals_having_the_image_twice(n_classes):
-    probabilities, labels = random_images(30, n_classes)
-    times = np.random.default_rng(1).integers(0, 4, (3, 30))
-    weighted = compute_class_metrics(METRICS, probabilities, labels, times)
-    for place, line in enumerate(times):
-        repeated = probabilities.repeat(line, axis=0), labels.repeat(line)
-        for metric in METRICS:
-            expected = compute_class_metric(metric, *repeated)
-            assert weighted[metric.name][place] == pytest.approx(expected, abs=1e-12), metric.name
 
 
 @pytest.mark.parametrize(
@@ -154,29 +131,43 @@ def test_wrong_arguments_are_rejected(probabilities, labels, words):
 
 
 @pytest.mark.parametrize(("n", "n_patients", "k"), [(60, 20, 2), (60, 20, 4), (50, 50, 3), (7, 4, 2)])
-def test_auroc_from_ranks_without_each_patient_is_that_of_the_weightings(n, n_patients, k):
+def test_the_fast_values_without_each_patient_are_those_of_computing_again(n, n_patients, k):
     """Probabilities with one decimal have many ties; some patients have several images of several classes."""
     rng = np.random.default_rng(n)
     probabilities = np.round(rng.dirichlet(np.ones(k), n), 1)
-    labels = rng.integers(0, k, n)
-    patient_of = np.r_[np.arange(n_patients), rng.integers(0, n_patients, n - n_patients)]
-    expected = compute_class_metrics(METRICS, probabilities, labels, np.arange(n_patients)[:, None] != patient_of)
-    actual = compute_without_each_patient(METRICS, probabilities, labels, patient_of)
-    for metric in METRICS:
-        np.testing.assert_allclose(actual[metric.name], expected[metric.name], rtol=0, atol=1e-12)
-    images = ScoredImages(probabilities, labels, np.ones((1, n)))
-    with np.errstate(invalid="ignore"):
-        assert METRICS[2].values_without_each_patient(images, patient_of) is not None
+    images = probabilities, rng.integers(0, k, n), np.r_[:n_patients, rng.integers(0, n_patients, n - n_patients)]
+    for metric in METRICS[:3]:
+        expected = ClassMetric.values_without_each_patient(metric, *images)
+        with np.errstate(invalid="ignore"):
+            actual = metric.values_without_each_patient(*images)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_a_metric_that_inherits_from_auroc_is_computed_with_its_own_values():
-    class Gini(AreaUnderROC):
-        def values(self, images):
-            return 2 * super().values(images) - 1
+def test_the_jackknife_values_of_the_accuracy_are_those_of_the_images_and_their_mean_is_the_metric():
+    images = random_images(40, 3)
+    correct = images[0].argmax(axis=1) == images[1]
+    np.testing.assert_allclose(jackknife_values(METRICS[0], *images, np.arange(40)), correct, atol=1e-12)
+    patient_of = np.arange(40) % 13
+    values = jackknife_values(METRICS[2], *images, patient_of)
+    assert values.shape == (13,) and values.mean() == pytest.approx(auroc(*images), abs=1e-12)
 
-    probabilities, labels, patient_of = two(0.1, 0.6, 0.4, 0.9, 0.3), np.array([0, 0, 1, 1, 0]), np.arange(5)
-    gini, area = (
-        compute_without_each_patient([metric], probabilities, labels, patient_of)["auroc"]
-        for metric in (Gini(), AreaUnderROC())
-    )
+
+def test_no_jackknife_values_without_an_interval_for_one_patient_or_if_a_patient_has_the_only_images_of_a_class():
+    images = two(0.1, 0.6, 0.9), np.array([0, 0, 1])
+    assert np.isnan(jackknife_values(METRICS[3], *images, np.arange(3))).all()
+    assert np.isnan(jackknife_values(METRICS[0], *images, np.zeros(3, dtype=int))).all()
+    assert np.isnan(jackknife_values(METRICS[2], *images, np.arange(3))).all()
+
+
+class Gini(AreaUnderROC):
+    def value(self, probabilities, labels):
+        return 2 * super().value(probabilities, labels) - 1
+
+
+def test_a_metric_that_inherits_from_auroc_is_computed_with_its_own_value_unless_there_are_too_many_patients():
+    images = two(0.1, 0.6, 0.4, 0.9, 0.3), np.array([0, 0, 1, 1, 0]), np.arange(5)
+    gini, area = (jackknife_values(metric, *images) for metric in (Gini(), AreaUnderROC()))
     assert gini == pytest.approx(2 * area - 1)
+    n = MAX_PATIENTS + 1
+    gini, area = (jackknife_values(metric, *random_images(n, 2), np.arange(n)) for metric in (Gini(), AreaUnderROC()))
+    assert np.isnan(gini).all() and np.isfinite(area).all()

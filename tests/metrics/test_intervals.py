@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from medfed.metrics.intervals import Estimate, detectable_difference, estimate_average, estimate_mean, interval
+from medfed.metrics.intervals import Estimate, estimate_average, estimate_mean, interval
 
 LARGE = 1e9  # degrees of freedom at which Student's t is the normal distribution
 
@@ -36,7 +36,6 @@ def test_an_interval_between_two_limits_is_symmetric_on_the_logit_scale():
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.6, 0.7, 0.8], [0.7] * 9])
 def test_there_is_no_interval_below_five_patients_or_without_a_spread(values):
     assert interval(estimate_mean(values), (0, 1)) == (None, None)
-    assert detectable_difference(estimate_mean(values), 1) is None
 
 
 def test_an_average_over_sites_has_the_error_and_the_degrees_of_freedom_of_welch_and_satterthwaite():
@@ -55,21 +54,6 @@ def test_two_sites_have_the_interval_of_welch_s_test_of_scipy():
     expected = stats.ttest_ind(a, -b, equal_var=False).confidence_interval(0.95)
     low, high = interval(estimate_average([estimate_mean(a), estimate_mean(b)]))
     assert (low, high) == pytest.approx((expected.low / 2, expected.high / 2))
-
-
-def test_the_detectable_difference_is_the_sum_of_two_quantiles_times_the_error():
-    """Normal quantiles: 97.5 % is 1.95996, 80 % is 0.84162; for ten tests, 99.75 % is 2.80703."""
-    estimate = Estimate(0.3, 2.0, LARGE, 100, 100)
-    assert detectable_difference(estimate, 1) == pytest.approx(2 * (1.95996 + 0.84162), abs=1e-4)
-    assert detectable_difference(estimate, 10) == pytest.approx(2 * (2.80703 + 0.84162), abs=1e-4)
-
-
-def test_a_detectable_difference_is_detected_in_80_percent_of_the_samples():
-    """Twenty patients with sd 1; the true difference is that of the standard error 1 / sqrt(20)."""
-    true = detectable_difference(Estimate(0, 20**-0.5, 19, 20, 20), 1)
-    samples = np.random.default_rng(0).normal(true, 1, (2000, 20))
-    found = stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
-    assert found.mean() == pytest.approx(0.8, abs=0.03)
 
 
 def test_the_interval_contains_the_true_mean_as_often_as_it_claims():

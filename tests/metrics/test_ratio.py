@@ -29,7 +29,6 @@ def test_means_are_over_images_then_over_patients_then_over_sites():
     result = summarise_ratios(rows)
     assert result["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
     assert result["seen"]["mean_error"] == pytest.approx(0.25) and result["unseen"]["mean_error"] is None
-    assert summarise_ratios([]) == {}
     # Patient p has errors 0.1 and 0.3, patient q has 0.6: (0.2 + 0.6) / 2.
     rows = [
         ratio_row("a", "unseen", patient, image, 0.9, 0.9 - error)

@@ -1,9 +1,7 @@
-"""Holm's correction, the smallest possible p value, and the stability of ranks."""
+"""Holm's correction and the smallest possible p value."""
 
-import numpy as np
 import pytest
 
-from medfed.metrics.ranking import Rank, rank_methods
 from medfed.metrics.significance import holm, smallest_p, wilcoxon_test
 
 
@@ -22,28 +20,26 @@ def test_five_patients_cannot_be_significant_and_the_reason_says_so():
     assert result["p"] is None and "p cannot be below 0.0625 with 5" in result["reason"]
 
 
-def test_a_method_that_is_best_for_every_patient_is_first_in_every_sample():
-    values = np.random.default_rng(0).uniform(0.5, 0.8, 10)
-    best, second, last = rank_methods([np.stack([values + 0.1, values, values - 0.1])], True, ("a",))
-    assert best == Rank(1, 1, 1, 1.0) and second == Rank(2, 2, 2, 0.0) and last == Rank(3, 3, 3, 0.0)
-    assert rank_methods([np.stack([values + 0.1, values])], False, ("a",))[0].rank == 2, "lower is better"
+def test_six_pairs_of_one_sign_are_significant_at_two_in_64_whichever_comes_first():
+    """2 / 2**6 is the exact two-sided p; a case that only one of the two has is left out."""
+    zero = {(k,): 0.0 for k in range(6)}
+    better = {(k,): 0.01 * (k + 1) for k in range(7)}
+    result = wilcoxon_test(better, zero, "patients")
+    assert result == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
+    assert wilcoxon_test(zero, better, "patients") == result
 
 
-def test_the_share_of_first_ranks_of_two_patients_by_hand():
-    """A is better for patient 1 and B for patient 2 by the same amount, so each is first in 3/4 of the samples.
-
-    A sample draws patient 1 twice (A first), both (a tie: both first) or patient 2 twice, with probabilities 1/4, 1/2
-    and 1/4.
-    """
-    first, second = rank_methods([np.array([[1.0, 0.0], [0.0, 1.0]])], True, ("a",))
-    assert (first.rank, second.rank) == (1, 1) and (first.low, first.high) == (1, 2)
-    assert first.first_share == pytest.approx(0.75, abs=0.03)
-    assert first.first_share + second.first_share == pytest.approx(1.5, abs=0.03)
-
-
-def test_ranks_weight_sites_equally_and_are_the_same_for_the_same_seed():
-    """A gains 1 at a site of 1 patient and loses 0.6 at a site of 9: its average over sites is better."""
-    sites = [np.array([[1.0], [0.0]]), np.stack([np.zeros(9), np.full(9, 0.6)])]
-    assert [rank.rank for rank in rank_methods(sites, True, ("a",))] == [1, 2]
-    noisy = [np.random.default_rng(0).normal(size=(3, 12))]
-    assert rank_methods(noisy, True, ("a",)) == rank_methods(noisy, True, ("a",))
+@pytest.mark.parametrize(
+    ("differences", "n_differ", "words"),
+    [
+        ([0.1] * 5, 5, "only 5 matched patients"),
+        ([0.0] * 8, 0, "all 8 matched patients score the same"),
+        ([1e-17, -1e-16] * 4, 0, "score the same"),
+        ([0.1, 0.2, 0.3] + [0.0] * 5, 3, "only 3 of 8 matched patients differ"),
+    ],
+)
+def test_too_few_differences_give_a_reason_instead_of_a_p_value(differences, n_differ, words):
+    own = {(k,): difference for k, difference in enumerate(differences)}
+    result = wilcoxon_test(own, dict.fromkeys(own, 0.0), "patients")
+    assert result["p"] is None and words in result["reason"]
+    assert (result["n"], result["n_differ"]) == (len(differences), n_differ)

@@ -4,16 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from made_runs import line_of, scored
 
-from medfed.core.errors import UserError
 from medfed.outputs.figures import calibration, confusion, examples, styles
-from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.run_table import closing_table
-from medfed.outputs.tables.table import to_csv, to_json_dict, to_markdown, to_text
 from medfed.scoring.page import with_known_roles
 from medfed.tasks.class_scoring import ClassScoring, case_row
-from medfed.tasks.mask_scoring import MaskScoring
 
 summarise = ClassScoring().summarise
 
@@ -31,54 +26,6 @@ def rows_of(site, right, role="unseen"):
     return result
 
 
-def result(method, site, right):
-    return scored(method, site, rows_of(site, right), data="phantom")
-
-
-RESULTS = [
-    result("fedavg", "A", [1, 0, 0, 0, 0, 0, 0, 1]),
-    result("fedavg", "B", [1, 1, 1, 0]),
-    result("ccst", "A", [1, 1, 1, 1, 1, 1, 1, 1]),
-    result("ccst", "B", [1, 1, 0, 0]),
-]
-
-
-def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best():
-    """FedAvg: A 2 of 8, B 3 of 4: 25, 75, average 50. CCST: 100, 50, average 75."""
-    table = build_table(RESULTS, ["all"])
-    assert [(block.metric, block.unit) for block in table.blocks] == [("accuracy", "%"), ("auroc", "%")]
-    assert [cell.mean for cell in line_of(table, "fedavg", "accuracy").cells] == [25, 75]
-    assert line_of(table, "ccst", "auroc").cells[0].mean == 100
-    text = to_markdown(table)
-    assert "### accuracy (%), higher is better" in text
-    assert "| fedavg | <u>25.00</u> [4.1, 72.4] | **75.00** | <u>50.00</u> | 25.00 (A) | 7/12 |" in text
-    assert "**75.00**" in text.split("| ccst |")[1]
-    assert text.splitlines()[0] == f"**{PHANTOM}**  "
-    assert "HD95" not in text + to_csv(table)
-    assert "wrong" in to_text(table) and "missed" not in to_text(table)
-
-
-def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
-    table = build_table(RESULTS, ["all"])
-    result = line_of(table, "ccst", "accuracy").difference
-    assert result.n == 12 and 0 < result.p < 1
-    assert "of each of all n unseen patients" in to_text(table)
-    auroc = line_of(table, "ccst", "auroc").difference
-    assert (auroc.p, auroc.n, auroc.verdict) == (None, None, "not tested")
-    assert to_json_dict(table)["blocks"][0]["lines"][1]["difference"]["n"] == 12
-
-
-def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so_and_masks_share_no_table_with_classes():
-    alone = result("fedavg", "A", [1, 1, 1])
-    alone["rows"] = [row for row in alone["rows"] if row["label"] == "normal"]
-    table = build_table([alone], ["all"])
-    assert line_of(table, "fedavg", "auroc").cells == (None,)
-    assert line_of(table, "fedavg", "accuracy").cells[0].mean == 100
-    assert any("images of one class only" in note for note in table.notes)
-    with pytest.raises(UserError, match=r"task \('classification' and 'segmentation'\)"):
-        build_table([RESULTS[0], RESULTS[1] | {"summary": MaskScoring().summarise([])}], ["all"])
-
-
 def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     """Seen A 100 %, B 50 %: mean 75 with sd 35.36 over sites; unseen C 25 %: gap +50."""
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("B", [1, 1, 0, 0], "seen"), *rows_of("C", [1, 0, 0, 0])]
@@ -87,14 +34,16 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     lines = [re.split(r"\s{2,}", result.strip()) for result in text.splitlines()]
     assert lines[0] == [PHANTOM]
     assert lines[1] == ["ccst; round 3 of 5 by the rule 'last'"]
-    assert "[] is the 95 % interval over patients" in text and "; ± is the sd over sites.\n" in text
+    assert "--explain" in text and "is the sd over sites" not in text
+    explained = closing_table(summarise(rows) | extra, explain=True)
+    assert "[] is the 95 % interval over patients" in explained and "; ± is the sd over sites.\n" in explained
+    assert "ECE is the expected calibration error over 15" in explained
     assert lines[3] == ["site", "patients", "images", "accuracy %", "AUROC %", "balanced %", "ECE %"]
     assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
     assert lines[4][3] == "100.00"
     assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
     assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
     assert lines[9][:2] == ["gap: seen - unseen", "+50.00"]
-    assert "ECE is the expected calibration error over 15" in text
 
 
 @pytest.fixture

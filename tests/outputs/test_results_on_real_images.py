@@ -2,13 +2,14 @@
 
 import importlib.util
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from made_runs import made_run, mask_rows
 
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.row import ROW_FILE, ComparisonRow
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "results" / "results.py"
 
@@ -29,7 +30,7 @@ def toy_run(path: Path, method: str, unseen: str, shift: float) -> None:
     source = ("A",) if unseen == "B" else ("B",)
     run = path / "breast_us" / method / f"unseen_{unseen}" / "seed_1"
     made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), data="real")
-    ComparisonRow(method).write(RunFolder(run))
+    RunFolder(run).write_json(ROW_FILE, asdict(ComparisonRow(method)))
     (run / "config.yaml").write_text("data:\n  root: /somewhere/breast_us\n")
     (run / "environment.json").write_text(json.dumps({"cuda": None}))
     (run / "timings.csv").write_text("round,train,n_steps,n_images\n1,2.5,10,40\n")

@@ -16,10 +16,11 @@ import medfed
 from medfed import api, leave_two_sites_out, load_config, train
 from medfed.config import strict_yaml
 from medfed.config.schema import load, load_text
-from medfed.experiments.grid import Grid
-from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.grid import config_of
+from medfed.experiments.method_text import method_text
 from medfed.federation.settings import Training
 from medfed.methods import FedAvg, FedProx
+from medfed.results.row import ComparisonRow
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +104,17 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
         config, ["fedavg", {"name": "fedprox", "mu": 0.5}], sites=["UCL"], vary={"federation.participating": [1]}
     )
     labels = ["fedavg, federation.participating=1", "fedprox:mu=0.5, federation.participating=1"]
-    assert sorted({row["method"] for row in comparison.rows}) == labels
-    average = next(row for row in comparison.rows if row["unseen_site"] == "average")
-    assert isinstance(average["mean"], float) and average["n_cases"] == 4 and average["p"] is None
-    assert average["rank"] is None and average["low"] is None, "four patients have no interval"
+    assert sorted(name for name in set(comparison.scores.row) if not name.startswith("trivial")) == labels
+    averages = comparison.scores[(comparison.scores.site == "average") & (comparison.scores.role == "unseen")]
+    average = averages[averages.metric == "dice"].iloc[0]
+    assert isinstance(average["mean"], float) and average.n_patients == 4
+    assert average.isna()["low"], "four patients have no interval"
+    assert set(comparison.differences.minus) == {labels[0]}
     assert [run.config.method_name for run in comparison.runs] == ["fedavg", "fedprox"]
     assert str(comparison) == comparison.table
-    assert "difference from fedavg" in comparison.table and "cost" in comparison.table
+    assert "minus" in comparison.table and "SYNTHETIC" in comparison.table
     folder, run = comparison.folder, comparison.runs[1]
-    assert json.loads((folder / "table.json").read_text())["sites"] == ["UCL"]
+    assert json.loads((folder / "table.json").read_text())["data"] == "phantom"
     del comparison
     gc.collect()
     assert run.folder.is_dir()
@@ -139,9 +142,10 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     ],
 )
 def test_the_label_of_a_method_names_the_same_method_on_the_command_line(config, method, label):
-    choice, grid = MethodChoice.of(method, config), Grid(config)
-    assert choice.label == label
-    assert grid.config_of(choice, "UCL", 3) == grid.config_of(MethodChoice.parse(label), "UCL", 3)
+    assert method_text(method, config) == label
+    if not isinstance(method, str):
+        row = config_of(load_config(config), ComparisonRow(label), "UCL", 3)
+        assert row.method == load_config(config, method=method).method
 
 
 def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
@@ -149,7 +153,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
     base = load_config(config, method=FedProx(mu=0.5))
     assert base.method == FedProx(mu=0.5) and load_config(base, method=FedProx()).method == FedProx()
     for method in (FedProx(mu=1e20), {"name": "fedprox", "mu": 1e20}, FedProx(), "fedprox:mu=1e+20+fedavg"):
-        chosen = Grid(base).config_of(MethodChoice.of(method, base), "UCL", 3).method
+        chosen = config_of(base, ComparisonRow(method_text(method, base)), "UCL", 3).method
         expected = method if isinstance(method, FedProx) else FedProx(mu=1e20)
         assert expected in (chosen, *getattr(chosen, "methods", ()))
     by_name, by_class = (load_config(config, method=method).method for method in ("fedprox", FedProx))
@@ -179,7 +183,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
         ({"vary": {"training.batch_size": np.array([8, 8])}}, "--vary training.batch_size: .*=8 comes twice"),
         (
             {"vary": {"training.batch_size": [np.int64(0)]}},
-            "vary training.batch_size=0: training.batch_size: expected a",
+            "--vary training.batch_size=0: training.batch_size: expected a",
         ),
         ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
         ({"vary": {"seed": [1, 2]}}, "--vary seed: seed cannot be varied: --seeds "),
@@ -275,7 +279,7 @@ def test_two_sites_are_left_out_by_pairs(config, tmp_path):
     comparison = leave_two_sites_out(config, ["fedavg"], pairs=[("UCL", "HK")], out=tmp_path / "two")
     (run,) = comparison.runs
     assert (run.config.federation.unseen_site, run.config.federation.validation_site) == ("UCL", "HK")
-    assert "VALIDATION SITES" in str(comparison)
+    assert "each column: validation site" in str(comparison)
 
 
 def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):

@@ -19,8 +19,8 @@ from medfed.config.schema import load
 from medfed.datasets.base import Case
 from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
-from medfed.experiments import grid
-from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.grid import config_of
+from medfed.results.row import ComparisonRow
 from medfed.tasks.classification import Classification
 
 FILES = (
@@ -143,7 +143,7 @@ def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, ca
 
 
 def test_the_method_of_the_config_keeps_its_settings_in_a_stack(config):
-    result = grid.Grid(load(config)).config_of(MethodChoice.parse("ccst+fedavg"), "hospital_5", 3)
+    result = config_of(load(config), ComparisonRow("ccst+fedavg"), "hospital_5", 3)
     assert result.method.methods[0].k == 2 and result.method.methods[0].min_patients == 1
 
 

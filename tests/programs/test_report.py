@@ -2,15 +2,16 @@
 
 import errno
 import os
+from dataclasses import asdict
 
 import pytest
 from made_runs import CONFIG, class_rows, made_comparison, made_run, with_plan
 
-from medfed.outputs.comparison_folder import ComparisonFolder, PlannedRun, write_comparison
+from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
 from medfed.report import main
+from medfed.results.row import ROW_FILE, ComparisonRow
 
 
 @pytest.fixture(autouse=True)
@@ -108,16 +109,16 @@ def test_runs_of_the_plan_that_never_started_are_named_and_incomplete_local_mode
         path = comparison / rows[-1][0].folder / f"unseen_{site}" / "seed_0"
         if (site, trained_at) != ("A", "C"):
             made_run(path, "fedavg", site, sites=(trained_at,))
-            rows[-1][0].write(RunFolder(path))
+            RunFolder(path).write_json(ROW_FILE, asdict(rows[-1][0]))
     rows += [(ComparisonRow(method), site) for method in ("fedavg", "elcfs", "ccst") for site in "ABC"]
-    plan = [PlannedRun(comparison / row.folder / f"unseen_{site}" / "seed_0", row, site, "", 0) for row, site in rows]
-    write_comparison(comparison, plan, "fedavg")
-    assert ComparisonFolder.read(comparison).planned == tuple(plan)
+    plan = {comparison / row.folder / f"unseen_{site}" / "seed_0": (row.label, site, 0) for row, site in rows}
+    ComparisonFolder(comparison, plan).write()
+    assert ComparisonFolder.read(comparison).planned == plan
     _, (read,) = read_runs([comparison])
     assert {run.row.trained_at for run in read.runs if run.unseen == "A"} == {""}
-    notes = [note for note in read.tables[0][1].notes if note.startswith("not run")]
-    assert notes[0] == "not run: ccst, at no unseen site and with no seed, so it has no row"
-    assert "not run: local, unseen A, seed 0" in notes and not any("local, unseen B" in note for note in notes)
+    missing = read.table.missing
+    assert missing[0] == "ccst (at no site)"
+    assert "local, unseen A, seed 0" in missing and not any("local, unseen B" in text for text in missing)
     assert read.n_unfinished == len(plan) - len(read.runs) and read.n_unfinished >= 5
 
 
@@ -126,7 +127,7 @@ def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_ho
     with_plan(comparison, "elcfs")
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
-    assert "difference from elcfs" in page and "worse in 1 seed than elcfs: fedavg (-1.71 [" in page
+    assert "fedavg - elcfs" in page and "worse in 1 seed: fedavg (-1.71 [" in page
     assert "--baseline elcfs" in page
     (comparison / "comparison.json").write_text("{}")
     assert main([str(comparison), "--quiet"]) == 2

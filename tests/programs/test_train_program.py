@@ -8,7 +8,6 @@ import torch
 from conftest import small_yaml
 
 from medfed import train
-from medfed.experiments import figures
 from medfed.federation.rounds import federate
 from medfed.networks.parts.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
@@ -45,19 +44,6 @@ def test_a_run_writes_every_file_and_figure(small_config, tmp_path):
     assert all((out / name).stat().st_size for name in FILES)
     assert {p.name for p in (out / "figures").iterdir()} == {f"{name}.png" for name in FIGURES}
     assert RunFolder(out).rounds() == [1, 2]
-
-
-@pytest.mark.figures
-def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(
-    finished, tmp_path, monkeypatch, unpainted_figures
-):
-    monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    for method, n in (("elcfs", 1), ("fedavg", 0)):
-        out = tmp_path / method
-        assert run(finished[0], out, "--set", f"method.name={method}", "--set", "federation.rounds=1") == 0
-        notices = json.loads((out / "summary.json").read_text())["notices"]
-        assert sum("[figures]" in notice for notice in notices) == n
-        assert not (out / "figures" / "tsne.png").exists() and (out / "figures" / "same_cases.png").exists()
 
 
 @pytest.fixture(scope="module")

@@ -86,42 +86,12 @@ def test_a_single_patient_has_no_interval_and_a_single_patient_of_a_class_none_o
     assert score == {"n": 5, "mean": 1.0, "n_patients": 0, "se": None, "low": None, "high": None}
 
 
-def test_the_jackknife_values_of_patients_by_hand():
-    """AUROC of the positive scores 0.9 and 0.4 against the negative 0.2 and 0.6: 3 of 4 pairs are in order.
-
-    Without 0.9, 0.4, 0.2 or 0.6 it is 1/2, 1, 1/2 or 1, with the mean 3/4, so the values are 3/4 + 3 (3/4 - 1/2) = 3/2
-    and 3/4 + 3 (3/4 - 1) = 0. Their sd is sqrt(4 * 9/16 / 3).
-    """
-    rows = [row("A", "seen", str(k), k < 2, score) for k, score in enumerate((0.9, 0.4, 0.2, 0.6))]
-    assert SCORING.patient_values(rows, "auroc") == pytest.approx({"0": 1.5, "1": 0, "2": 1.5, "3": 0})
-    assert SCORING.patient_values(rows, "accuracy") == pytest.approx({"0": 1, "1": 0, "2": 1, "3": 0})
-    assert SCORING.patient_values(rows, "ece") == {}, "the metric has no interval"
-    score = at_a(rows)["auroc"]
-    assert score["se"] == pytest.approx((4 * 9 / 16 / 3) ** 0.5 / 4**0.5)
-
-
-def test_the_paired_test_is_over_patients():
-    """Seven patients with two images each, of which the second method classifies one wrongly: seven times one half.
-
-    Over images, n would be 14, and seven would not differ.
-    """
-    good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, patient=str(k)) for k in range(7) for i in range(2)]
-    poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, patient=str(k)) for k in range(7) for i in range(2)]
-    result = SCORING.paired_test(good, poor, "accuracy")
-    assert (result["n"], result["n_differ"]) == (7, 7)
-    assert result["p"] < 0.02
-    too_few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
-    reason = "only 2 matched patients; the test needs 6, because p cannot be below 0.5 with 2"
-    assert (too_few["p"], too_few["reason"]) == (None, reason)
-
-
 def test_arrays_follow_the_order_of_the_classes():
     rows = [case_row("A", "seen", "1", "1", 2, (0.2, 0.5, 0.3), ("b", "a", "c"))]
     assert classes_of(rows) == ("b", "a", "c")
     assert (rows[0]["label"], rows[0]["predicted"], rows[0]["correct"]) == ("c", "a", 0)
     probabilities, labels = probabilities_and_labels(rows)
     assert (probabilities.tolist(), labels.tolist()) == ([[0.2, 0.5, 0.3]], [2])
-    assert SCORING.overall_score([], "auroc") is None
 
 
 def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):

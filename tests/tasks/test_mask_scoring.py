@@ -13,7 +13,7 @@ from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
 CASE_COLUMNS = SCORING.case_columns
-summarise, paired_test = SCORING.summarise, SCORING.paired_test
+summarise = SCORING.summarise
 write_cases, read_cases = SCORING.write_cases, SCORING.read_cases
 
 
@@ -62,7 +62,7 @@ def test_ten_images_of_two_patients_have_no_interval_and_a_patient_counts_once()
     summary = summarise(rows)
     group = summary["unseen"]["sites"]["A"]["disc"]
     assert (group["n"], group["n_patients"], group["dice"]["n"], group["dice"]["n_patients"]) == (10, 2, 10, 2)
-    assert group["dice"]["mean"] == pytest.approx(0.7) == SCORING.overall_score(rows, "dice")
+    assert group["dice"]["mean"] == pytest.approx(0.7)
     assert group["dice"]["sd"] == pytest.approx(math.sqrt(0.08))
     assert (group["dice"]["low"], group["dice"]["high"]) == (None, None)
     mean = summary["unseen"]["mean"]["disc"]
@@ -107,8 +107,6 @@ def test_pixels_of_images_without_a_voxel_size_have_no_mean_and_no_boxes():
     assert summary["sites"]["A"]["disc"]["hd95_pooled_vx"]["mean"] == 3.0
     assert summary["sites"]["B"]["disc"]["hd95_pooled_vx"]["mean"] is None
     assert summary["mean"]["disc"]["hd95_pooled_vx"] == NO_INTERVAL | {"n_sites": 1, "mean": 3.0}
-    assert [shown.overall_score(part, "hd95_pooled_vx") for part in (known, rows, rows[2:])] == [3.0, None, None]
-    assert [shown.has_value(part, "hd95_pooled_vx") for part in (known, rows[2:])] == [True, False]
     titles = [[value.title for value in shown.box_plot_values(part)] for part in (known, rows[2:])]
     assert titles == [["Dice", "HD95 (mm)", "HD95 (voxels, pooled)"], ["Dice", "HD95 (% of diagonal)"]]
 
@@ -166,51 +164,6 @@ def test_a_summary_is_json_without_nan_even_of_nothing_and_a_structure_that_one_
 def test_invalid_rows_are_refused(rows, words):
     with pytest.raises(ValueError, match=words):
         summarise(rows)
-
-
-def shifted(rows, differences):
-    return [r | {"dice": r["dice"] + d} for r, d in zip(rows, differences, strict=True)]
-
-
-def test_six_patients_all_better_are_significant_at_two_in_64():
-    """The exact two-sided p of six differences of one sign is 2 / 2**6."""
-    rows = cohort(n=6)
-    result = paired_test(shifted(rows, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]), rows, "dice")
-    assert result == {"p": pytest.approx(2 / 64), "n": 6, "n_differ": 6, "reason": None}
-
-
-def test_significance_matches_patients_by_name_and_not_by_order():
-    """Site and structure are part of the name; the patient that only one of the two scored is left out."""
-    rows = cohort("A", n=8) + cohort("B", n=8, seed=1) + cohort("B", n=8, seed=2, structure="cup")
-    better = shifted(rows, np.linspace(0.01, 0.05, 24))
-    expected = paired_test(better, rows, "dice")
-    assert expected["n"] == 24
-    assert paired_test(better[::-1], rows + [row("C", "seen", "9", 0.1)], "dice") == expected
-    unknown = [better[0] | {"dice": None, "status": "absent"}] + better[1:]
-    assert paired_test(unknown, rows, "dice")["n"] == 23
-
-
-def test_swapping_the_two_methods_keeps_the_p_value():
-    rows, others = cohort(n=15), cohort(n=15, seed=4)
-    forward, backward = paired_test(rows, others, "dice"), paired_test(others, rows, "dice")
-    assert forward == backward
-    assert forward["p"] == pytest.approx(stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue)
-
-
-@pytest.mark.parametrize(
-    ("differences", "n_differ", "words"),
-    [
-        ([0.1] * 5, 5, "only 5 matched patients"),
-        ([0.0] * 8, 0, "all 8 matched patients score the same"),
-        ([1e-17, -1e-16] * 4, 0, "score the same"),
-        ([0.1, 0.2, 0.3] + [0.0] * 5, 3, "only 3 of 8 matched patients differ"),
-    ],
-)
-def test_too_few_differences_give_a_reason_instead_of_a_p_value(differences, n_differ, words):
-    rows = cohort(n=len(differences))
-    result = paired_test(shifted(rows, differences), rows, "dice")
-    assert result["p"] is None and words in result["reason"]
-    assert (result["n"], result["n_differ"]) == (len(differences), n_differ)
 
 
 def test_rows_are_the_same_after_writing_in_any_order_and_reading(tmp_path):

@@ -11,8 +11,6 @@ from medfed.datasets.base import Volume
 from medfed.datasets.case import Case
 from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
-from medfed.outputs.published.section import CompletedRun, footnotes
-from medfed.outputs.published.tables import load_table
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.prepared_grid import PREPARED_METRICS
@@ -88,15 +86,3 @@ def test_a_comparison_can_show_the_pooled_hd95():
     assert "hd95_pooled_vx" in [column.key for column in task.scoring.columns_in(COMPARISON)]
     default = Segmentation(("disc",), 1, 32).scoring
     assert "hd95_pooled_vx" not in [column.key for column in default.columns_in(COMPARISON)]
-
-
-def test_the_published_hausdorff_distance_has_our_number_in_its_definition_below_it():
-    def run(site, mean):
-        return CompletedRun("elcfs", (), {}, {"sites": {site: {"disc": {"hd95_pooled_prepared": {"mean": mean}}}}})
-
-    table = load_table("elcfs_table_1")
-    notes = footnotes(table, table.block("Disc HD"), [run("B", 10.0), run("B", 13.0), run("A", 7.0)])
-    assert notes[-1] == "elcfs in this comparison, `hd95_pooled_prepared`: A 7.00, B 11.50"
-    assert not any("this comparison" in note for note in footnotes(table, table.block("Disc Dice"), [run("A", 1.0)]))
-    missing = footnotes(table, table.block("Cup HD"), [run("A", 7.0)])[-1]
-    assert missing == "evaluation.also_on: prepared adds this comparison's HD in the same definition"

@@ -11,10 +11,8 @@ from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity
 from torch import nn
 
-from medfed.core import malloc
 from medfed.core.errors import UserError
 from medfed.datasets.case import Case, MaskFile, Volume
-from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.results import PackedMask
@@ -104,27 +102,6 @@ def test_preparing_a_volume_leaves_no_tensor_of_its_own_in_memory():
 
     slices = Segmentation(("organ",), 1, 8).prepare(read(), 4)
     assert len(set(n_tensors[1:])) == 1 and slices.volume.tolist() == sorted([*range(4)] * 6)
-
-
-@pytest.mark.parametrize("task", [Segmentation(("organ",), 1, 8), Classification(("no", "yes"), 1, 8)])
-def test_large_blocks_of_memory_are_returned_while_images_are_read_and_kept_in_training(task, monkeypatch):
-    max_n_mapped, at_reading = [0], []
-    monkeypatch.setattr(malloc, "_is_kept", True)
-    monkeypatch.setattr(malloc, "_mallopt", lambda: lambda parameter, value: max_n_mapped.append(value))
-
-    class Images:
-        def load(self, case):
-            at_reading.append(max_n_mapped[-1])
-            return volume()
-
-        def read_image(self, case, notices):
-            at_reading.append(max_n_mapped[-1])
-            return MetaTensor(torch.zeros(1, 9, 9, 1))
-
-    for read in (task.load, task.check_files):
-        cases = [Case("a", f"{index}", "a.png", (), label=0) for index in range(2)]
-        read(Images(), cases, lambda case, notices: None, lambda n: None)
-    assert len(at_reading) == 4 and min(at_reading) > 0 and max_n_mapped[-1] == 0
 
 
 def test_slices_are_written_into_memory_that_was_reserved_for_all_volumes():

@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import Message
 
+T = TypeVar("T")
 OnFailure = Callable[[Sequence[str], WorkerFailed], Mapping[str, Message]]  # called with the sites without a reply
 
 
@@ -39,6 +40,18 @@ def encode_requests(messages: Mapping[str, Message]) -> tuple[dict[str, int], li
             indices[id(message)] = len(encoded)
             encoded.append(message.to_bytes())
     return {name: indices[id(message)] for name, message in messages.items()}, encoded
+
+
+def do_at_once(n: int, work: Callable[[T], object], items: Iterable[T], stop: Callable[[], object]) -> None:
+    """Call `work` with each item, in `n` threads. After an error or Ctrl+C, `stop` must make the threads return."""
+    with ThreadPoolExecutor(n) as pool:
+        try:
+            for job in as_completed([pool.submit(work, item) for item in items]):
+                job.result()
+        except BaseException:
+            stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 @dataclass
@@ -89,20 +102,16 @@ class WorkerPool:
         asked = [[name for name in group if name in messages] for group in self.groups]
         parts = [{name: messages[name] for name in sorted(names)} for names in asked]
         try:
-            with ThreadPoolExecutor(self.n_at_once) as pool:
-                try:
-                    for job in as_completed([pool.submit(self._ask, kind, part, receive) for part in parts if part]):
-                        job.result()
-                except BaseException:
-                    self._stopping = True  # makes the pool's threads return, for which leaving the `with` block waits
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+            do_at_once(self.n_at_once, lambda part: self._ask(kind, part, receive), filter(None, parts), self._stop)
         finally:
             self._show_warnings()
         return dict(sorted(replies.items()))
 
-    def close(self) -> None:
+    def _stop(self) -> None:
         self._stopping = True
+
+    def close(self) -> None:
+        self._stop()
         for process in self.processes.values():
             process.close()
 

@@ -1,14 +1,13 @@
-"""Area under the ROC curve (AUROC), as a rank statistic for many weightings at once.
-
-MONAI's `compute_roc_auc`, against which it is tested, takes no weights, which the jackknife over patients needs, and
-returns NaN if a class has no images.
-"""
+"""Area under the ROC curve (AUROC)."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Literal
 
-from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defined, one_vs_rest, sort_with_ties
+import numpy as np
+from scipy.stats import rankdata
+
+from medfed.metrics.class_metric import ClassMetric, one_vs_rest, sum_without_each_patient
 
 
 class AreaUnderROC(ClassMetric):
@@ -28,46 +27,36 @@ class AreaUnderROC(ClassMetric):
         "undefined if only one class occurs"
     )
 
-    def values(self, images: ScoredImages) -> np.ndarray:
-        """(R,): area under the ROC curve of each class against the others, averaged over the classes that have both."""
-        areas = []
-        for score, positive in one_vs_rest(images.probabilities, images.labels):
-            order, starts = sort_with_ties(score)
-            weights, is_positive = images.weights[:, order], positive[order].astype(np.float64)
-            n_positive, n_negative = (
-                np.add.reduceat(weights * part, starts, axis=1) for part in (is_positive, 1 - is_positive)
-            )
-            below = n_negative.cumsum(axis=1) - n_negative / 2
-            areas.append((n_positive * below).sum(axis=1) / (n_positive.sum(axis=1) * n_negative.sum(axis=1)))
-        return mean_of_defined(np.stack(areas, axis=1))
+    def value(self, probabilities: np.ndarray, labels: np.ndarray) -> float:
+        from sklearn.metrics import roc_auc_score
 
-    def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
-        """Compute AUROC without each patient from ranks, in O(N log N) instead of O(N P).
+        areas = [roc_auc_score(positive, score) for score, positive in one_vs_rest(probabilities, labels)]
+        return np.mean(areas) if areas else np.nan
 
-        Without a patient, the Mann-Whitney statistic is smaller by the pairs of the patient's positive images with all
-        negative images and of the patient's negative images with all positive images. Pairs of two images of the
-        patient are in both sums and count once. The result is None in a subclass with other `values`.
+    def values_without_each_patient(
+        self, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
+    ) -> np.ndarray:
+        """Compute AUROC from ranks, in O(N log N).
+
+        AUROC is the share of the pairs of a positive and a negative image in which the positive one is higher. Without
+        a patient, the pairs of the patient's images with all images of the other kind are lost. A pair of two images of
+        the patient is in the sum twice and is lost once.
         """
-        if type(self).values is not AreaUnderROC.values:
-            return None
-        areas, together = [], np.zeros_like(patient_of)
-        for score, positive in one_vs_rest(images.probabilities, images.labels):
-            n_below, n_above = _n_below(score, ~positive, together), _n_below(-score, positive, together)
-            own_pairs = _n_below(score, ~positive, patient_of)
-            lost = np.bincount(patient_of, np.where(positive, n_below - own_pairs, n_above))
-            n_positive, n_negative = (part.sum() - np.bincount(patient_of, part) for part in (positive, ~positive))
-            areas.append((n_below[positive].sum() - lost) / (n_positive * n_negative))
-        return mean_of_defined(np.stack(areas, axis=1))
+        areas = []
+        for score, positive in one_vs_rest(probabilities, labels):
+            below = _n_below(score, positive)
+            pairs = np.where(positive, below, positive.sum() - below)  # in which the positive image is higher
+            by_patient = rankdata(score, "dense") + patient_of * (len(score) + 1)
+            own_pairs = _n_below(by_patient, positive) - _n_below(patient_of, positive, "min")
+            lost = np.bincount(patient_of, pairs - np.where(positive, own_pairs, 0))
+            n_positive, n_negative = (sum_without_each_patient(kind, patient_of) for kind in (positive, ~positive))
+            areas.append((below[positive].sum() - lost) / (n_positive * n_negative))
+        return np.nansum(areas, axis=0) / np.isfinite(areas).sum(axis=0)
 
 
-def _n_below(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Return, for each value (N,), how many `counted` values of its group are below it; equal ones count one half."""
-    order = np.lexsort((values, group))
-    is_start = (np.diff(values[order], prepend=-np.inf) != 0) | (np.diff(group[order], prepend=-1) != 0)
-    tie = is_start.cumsum() - 1  # the number of each value's set of equal values
-    n_of_tie = np.bincount(tie, counted[order])
-    n_of_group = np.bincount(group, counted)
-    in_lower_groups = n_of_group.cumsum() - n_of_group
-    n_below = np.empty(len(values))
-    n_below[order] = (n_of_tie.cumsum() - n_of_tie / 2)[tie]
-    return n_below - in_lower_groups[group]
+def _n_below(values: np.ndarray, positive: np.ndarray, ties: Literal["average", "min"] = "average") -> np.ndarray:
+    """For each image, how many images of the other kind have a lower value; equal ones count one half, or 0 ("min")."""
+    ranks = rankdata(values, ties)
+    for kind in (positive, ~positive):
+        ranks[kind] -= rankdata(values[kind], ties)
+    return ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medfed.metrics.class_metric import N_BINS, ClassMetric, ScoredImages, confidence_bins
+from medfed.metrics.class_metric import ClassMetric, probability_bins
 
 
 class ExpectedCalibrationError(ClassMetric):
@@ -23,8 +23,6 @@ class ExpectedCalibrationError(ClassMetric):
     note = "ECE is the expected calibration error over 15 equal bins of the top probability (Guo et al. 2017)"
     has_interval = False
 
-    def values(self, images: ScoredImages) -> np.ndarray:
-        """(R,): weighted mean over the confidence bins of |accuracy - confidence|."""
-        in_bin = np.eye(N_BINS)[confidence_bins(images.probabilities)]
-        difference = (images.correct - images.probabilities.max(axis=1))[:, None]
-        return np.abs(images.weights @ (in_bin * difference)).sum(axis=1) / images.total  # eq. 3
+    def value(self, probabilities: np.ndarray, labels: np.ndarray) -> float:
+        confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+        return np.abs(np.bincount(probability_bins(confidence), correct - confidence)).sum() / len(labels)  # eq. 3

@@ -22,7 +22,7 @@ from medfed.outputs.bundle.trained_network import NetworkWrapper
 from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.learning import did_not_learn
+from medfed.results.notes import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 

@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from medfed.outputs.tables import run_table
-from medfed.outputs.tables.adaptation import adaptation_notes
-from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_notes import computation_notes
+from medfed.results.adaptation import adaptation_notes
+from medfed.results.notes import computation_notes, did_not_learn
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE

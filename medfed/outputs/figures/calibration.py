@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from medfed.metrics.class_metric import compute_class_metric
+from medfed.metrics.class_metric import compute_class_metric, one_vs_rest, probability_bins
 from medfed.metrics.classes.auroc import AreaUnderROC
 from medfed.metrics.classes.ece import ExpectedCalibrationError
-from medfed.metrics.curves import macro_roc_curve, reliability_curve
 from medfed.outputs.figures.figure import (
     BLACK,
     LINES,
@@ -33,7 +33,9 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
     figure, panels = figure_with_panels(len(sites), 2.6)
     for axes, ((role, site), site_rows) in zip(panels, sites.items()):
         probabilities, labels = probabilities_and_labels(site_rows)
-        confidence, share, n = reliability_curve(probabilities, labels)
+        by_bin = pd.DataFrame({"confidence": probabilities.max(1), "share": probabilities.argmax(1) == labels})
+        bins = by_bin.groupby(probability_bins(by_bin.confidence))
+        (confidence, share), n = bins.mean().to_numpy().T, bins.size().to_numpy()
         axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
         axes.vlines(confidence, np.minimum(confidence, share), np.maximum(confidence, share), color="#BBBBBB")
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
@@ -53,13 +55,12 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
     for ((role, site), site_rows), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
         probabilities, labels = probabilities_and_labels(site_rows)
-        curve = macro_roc_curve(probabilities, labels)
         area = compute_class_metric(AreaUnderROC(), probabilities, labels)
         label = f"{site_label(site, role)}: " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
         )
-        axes.plot(*(curve or ([], [])), linestyle=dash, label=label, **style)
+        axes.plot(*macro_roc_curve(probabilities, labels), linestyle=dash, label=label, **style)
     title = f"positive: {classes[1]}" if len(classes) == 2 else "mean over classes, each against the rest"
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
@@ -67,3 +68,20 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
     axes.legend(title="AUROC", fontsize=8, title_fontsize=9, loc="lower right")
     style_axes(axes)
     save_png(figure, path, f"ROC by site ({data_label})")
+
+
+def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The false and the true positive rates of the ROC curve whose area is the metric AUROC; empty for one class only.
+
+    With more than two classes, the true positive rates of the classes' curves against all other classes are averaged at
+    each false positive rate. Both ends of every vertical step are kept, so that the area equals AUROC.
+    """
+    from sklearn.metrics import roc_curve
+
+    curves = [roc_curve(hit, score, drop_intermediate=False)[:2] for score, hit in one_vs_rest(probabilities, labels)]
+    if not curves:
+        return np.empty(0), np.empty(0)
+    places = np.unique(np.concatenate([false for false, _ in curves]))
+    low = np.mean([np.interp(-places, -false[::-1], true[::-1]) for false, true in curves], axis=0)
+    high = np.mean([np.interp(places, false, true) for false, true in curves], axis=0)
+    return places.repeat(2), np.stack([low, high], axis=1).ravel()

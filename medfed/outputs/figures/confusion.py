@@ -13,14 +13,15 @@ from medfed.tasks.class_scoring import classes_of
 
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Write one confusion matrix of image numbers per site: rows are true classes, whose shares are the colours."""
+    from sklearn.metrics import confusion_matrix
+
     sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)
     figure, panels = figure_with_panels(len(sites), size)
     matrix = None
     for axes, ((role, site), site_rows) in zip(panels, sites.items()):
-        counts = np.zeros((len(classes), len(classes)), dtype=int)
-        for row in site_rows:
-            counts[classes.index(row["label"]), classes.index(row["predicted"])] += 1
+        true, predicted = ([row[key] for row in site_rows] for key in ("label", "predicted"))
+        counts = confusion_matrix(true, predicted, labels=classes)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         matrix = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for (row_, column), n in np.ndenumerate(counts):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from medfed.outputs.figures.figure import LINES, new_figure, save_png, style_axes
-from medfed.outputs.tables.comparison_data import Block, Cell, Table
+from medfed.results.statistics import AVERAGE
 
 MAX_LEGEND_COLUMNS = 3
 CHARACTERS_PER_INCH = 13  # of a legend's text, with room for the sample beside it
@@ -14,67 +16,52 @@ BAR_SPACE = 0.8  # of the distance between two groups
 HATCHES = {"-": "", "--": "///", ":": "..."}  # of bars, by the dashes of lines: both tell equal colours apart
 
 
-def save_score_bars(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write a group of bars for each site (and the average), one bar for each method; error bars are SD over seeds."""
-    several = len(table.sites) > 1
-    groups = [*table.sites, "average"] if several else list(table.sites)
-    series = [(line.method, (*line.cells, line.average) if several else line.cells) for line in block.lines]
-    _save(groups, series, block, path, title, bars=True)
+def save_score_bars(scores: pd.DataFrame, label: str, path: Path, title: str) -> None:
+    """Draw a group of bars for each site (and the average), one bar for each row; error bars are the SD over seeds.
+
+    `scores` has the columns `row`, `site`, `mean` and `sd`; `label` names the metric.
+    """
+    if scores.site.nunique() == 2:  # an average of one site says nothing new
+        scores = scores[scores.site != AVERAGE]
+    _save(scores.assign(series=scores.row, tick=scores.site), label, path, title)
 
 
-def save_score_lines(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write one line for each method and site over the varied setting's values (rows labelled `METHOD, KEY=VALUE`). A
-    method without the setting is a horizontal line."""
-    values = list(dict.fromkeys(line.method.partition(", ")[2] for line in block.lines if ", " in line.method))
-    methods = list(dict.fromkeys(line.method.partition(", ")[0] for line in block.lines))
-    cells = {line.method: line.cells for line in block.lines}
-    series = []
-    for place, site in enumerate(table.sites):
-        for method in methods:
-            own = [cells.get(f"{method}, {value}", cells.get(method)) for value in values]
-            series.append((f"{method}, {site}", tuple(row[place] if row else None for row in own)))
-    ticks = [value.rpartition("=")[2] for value in values]
-    key = values[0].rpartition("=")[0] if values else ""
-    _save(ticks, series, block, path, title, bars=False, key=key)
+def save_score_lines(scores: pd.DataFrame, label: str, path: Path, title: str) -> None:
+    """Draw a line for each method and site over the values of the varied setting, which rows name as `METHOD,
+    KEY=VALUE`. A method without the setting is a horizontal line."""
+    scores = scores[scores.site != AVERAGE]
+    parts = scores.row.str.partition(", ")
+    table = scores.assign(series=parts[0] + ", " + scores.site, tick=parts[2])
+    varied = table[table.tick != ""]
+    fixed = table[table.tick == ""].drop(columns="tick").merge(varied[["tick"]].drop_duplicates(), how="cross")
+    key = "" if varied.empty else varied.tick.iloc[0].rpartition("=")[0]
+    table = pd.concat([varied, fixed])
+    _save(table.assign(tick=table.tick.str.rpartition("=")[2]), label, path, title, key)
 
 
-def _save(
-    ticks: Sequence[str],
-    series: Sequence[tuple[str, Sequence[Cell | None]]],
-    block: Block,
-    path: str | Path,
-    title: str,
-    bars: bool,
-    key: str = "",
-) -> None:
-    """Write a figure of bars or points: one tick per site, one series per method; None leaves a gap."""
+def _save(scores: pd.DataFrame, label: str, path: Path, title: str, key: str | None = None) -> None:
+    """Draw the columns `mean` and `sd` of each `series` at each `tick`: bars, or lines over the setting `key`."""
+    ticks = list(dict.fromkeys(scores.tick))
+    series = {
+        name: group.set_index("tick")[["mean", "sd"]].reindex(ticks)
+        for name, group in scores.groupby("series", sort=False)
+    }
     figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2)
     axes = figure.subplots()
-    width = BAR_SPACE / max(len(series), 1)
-    for index, (name, cells) in enumerate(series):
+    width, places = BAR_SPACE / max(len(series), 1), np.arange(len(ticks))
+    for index, (name, values) in enumerate(series.items()):
         colour, dash = LINES[index % len(LINES)]
-        points = [(place, cell.mean, cell.sd or 0.0) for place, cell in enumerate(cells) if cell]
-        x, y, errors = ([point[column] for point in points] for column in range(3))
-        yerr = errors if any(errors) else None
-        if bars:
-            offset = (index + 0.5) * width - BAR_SPACE / 2
-            axes.bar(
-                [place + offset for place in x],
-                y,
-                width * 0.9,
-                yerr=yerr,
-                color=colour,
-                label=name,
-                hatch=HATCHES[dash],
-                edgecolor="white",
-            )
+        errors = values.sd.fillna(0) if values.sd.any() else None
+        if key is None:
+            x, hatch = places + (index + 0.5) * width - BAR_SPACE / 2, HATCHES[dash]
+            axes.bar(x, values["mean"], width * 0.9, yerr=errors, color=colour, label=name, hatch=hatch, edgecolor="w")
         else:
-            axes.errorbar(x, y, yerr=yerr, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_ylabel(f"{block.name} ({block.unit})" if block.unit else block.name)
-    axes.set_xlabel(key)
+            axes.errorbar(places, values["mean"], errors, color=colour, ls=dash, marker="o", markersize=4, label=name)
+    axes.set_xticks(places, ticks)
+    axes.set_ylabel(label)
+    axes.set_xlabel(key or "")
     style_axes(axes)
-    longest = max((len(name) for name, _ in series), default=1)
+    longest = max(map(len, series), default=1)
     n_columns = int(figure.get_figwidth() * CHARACTERS_PER_INCH / (longest + 6))
     figure.legend(loc="outside lower center", ncols=max(1, min(MAX_LEGEND_COLUMNS, n_columns)), fontsize=9)
     save_png(figure, path, title)

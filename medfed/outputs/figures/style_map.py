@@ -2,8 +2,7 @@
 
 `save_interpolation_map` is Figure 6 (a) of ELCFS (Liu et al., "FedDG", CVPR 2021, https://arxiv.org/abs/2103.06030).
 The paper does not say which numbers of an image enter the t-SNE; here, those of `describe_style` do, standardised over
-the original images. scikit-learn, an optional dependency, computes the t-SNE; the nearest neighbours are computed
-before it.
+the original images. scikit-learn computes the t-SNE; the nearest neighbours are computed before it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _DECIMALS = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
 
 
-def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) -> str:
+def to_svg(figure: Figure, prefix: str, label: str) -> str:
     """The figure as an SVG element for an HTML page; its white background becomes invisible, in place.
 
     The element has no `style` attribute, no script and no reference to other files, so the page's content security
@@ -66,18 +66,15 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
     Args:
         prefix: beginning of every id in the element; each figure of a page needs another one.
         label: description for readers who cannot see the figure.
-        natural_size: True gives the element the figure's size, 72 px per inch; False the width of the page's column.
     """
     label = _NOT_XML.sub("\ufffd", label)
     root = ElementTree.fromstring(_NOT_XML.sub("\ufffd", _matplotlib_svg(figure)))
     ids = {node.get("id"): f"{prefix}-{place}" for place, node in enumerate(_referenced(root))}
     width, height = (_rounded(value) for value in root.get("viewBox", "").split()[2:])
-    size = {"width": width, "height": height} if natural_size else {}
     svg = Element(
         "svg",
         {
             "viewBox": f"0 0 {width} {height}",
-            **size,
             "role": "img",
             "aria-label": label,
             "fill": "var(--ink)",

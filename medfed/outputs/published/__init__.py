@@ -1,1 +1,1 @@
-"""Published result tables of the papers, and their section in a comparison."""
+"""Published result tables of the papers, and their numbers beside those of a comparison."""

@@ -7,20 +7,23 @@ in FISC's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Literal
 
 from medfed.config import strict_yaml
 from medfed.core.bounds import load_settings
 
 FOLDER = Path(__file__).parent
-DIRECTIONS = ("higher", "lower")
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """Published numbers of one method: one row of a table of a paper."""
+    """Published numbers of one method."""
 
     method: str  # as `medfed.evaluate --methods` takes it, such as `ccst:style=single,k=1`
     printed: str  # name of the method in the paper
@@ -34,46 +37,56 @@ class PublishedRow:
             return "-"
         return f"{value:g}" if self.rounded_to < 0.01 else f"{value:.{1 if self.rounded_to == 0.1 else 2}f}"
 
+    @property
+    def misprint(self) -> float | None:
+        """The mean of the row, if the printed average differs from it by more than the precision; None otherwise."""
+        known = [value for value in self.values if value is not None]
+        if self.average is None or len(known) < len(self.values):
+            return None
+        mean = fmean(known)
+        return mean if round(abs(self.average - mean), 6) > self.rounded_to else None
+
 
 @dataclass(frozen=True)
 class PublishedBlock:
-    """Part of a published table whose numbers can be compared: the methods' results on one dataset in one metric.
-    Scores of a comparison in the column `measured_as` of `cases.csv`, if set, have the same definition."""
+    """The results of several methods on one dataset in one metric: a part of a published table."""
 
     title: str
-    dataset: str
-    metric: str
-    unit: str  # "%" for Dice and accuracy, "" for numbers without a unit
-    direction: str  # "higher" or "lower": which numbers are better
-    column: str  # meaning of the columns, such as "unseen site"
-    columns: tuple[str, ...]
+    metric: str  # ours, such as "dice", or the paper's word for what medfed does not compute
+    columns: dict[str, str]  # by printed name: our site, varied value KEY=VALUE, or "average"; "" if we have none
     rows: tuple[PublishedRow, ...]
-    part: str = ""  # "validation" or "test" if two sites are left out
-    legend: dict[str, str] = field(default_factory=dict)  # long names of the columns
-    structure: str = ""  # whose scores the block contains, if `measured_as` is set
-    measured_as: str = ""  # column of `cases.csv`, if the metric's name does not say its definition
+    dataset: str = ""
+    unit: str = ""
+    direction: Literal["higher", "lower"] = "higher"  # which numbers are better
+    column: str = ""  # meaning of the columns, such as "unseen site"
+    structure: str = "all"
+    at: Literal["unseen", "validation", "both"] = "unseen"  # role of the sites
 
-    def __post_init__(self) -> None:
-        if self.direction not in DIRECTIONS:
-            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got '{self.direction}'")
-        for row in self.rows:
-            if len(row.values) != len(self.columns):
-                n, expected = len(row.values), len(self.columns)
-                raise ValueError(f"{self.title}: {row.printed} has {n} values, expected {expected}")
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("unseen", "validation") if self.at == "both" else (self.at,)
 
-    def row(self, method: str) -> PublishedRow:
-        """The numbers of a method (`PublishedRow.method`); KeyError if the block does not have it."""
-        return {row.method: row for row in self.rows}[method]
+    @property
+    def is_averaged(self) -> bool:
+        return any(row.average is not None for row in self.rows)
 
+    @property
+    def heading(self) -> str:
+        """For example "Disc Dice (%), higher is better; each column: unseen site"."""
+        metric = "" if self.metric.lower() in self.title.lower().split() else f"{self.metric} "
+        measured = f" ({f'{metric}{self.unit}'.strip()})" if metric or self.unit else ""
+        return f"{self.title}{measured}, {self.direction} is better; each column: {self.column}"
 
-@dataclass(frozen=True)
-class Misprint:
-    """A printed average that is not the mean of its row; `mean` is rounded to two decimals."""
-
-    block: str
-    method: str
-    printed: float
-    mean: float
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """The averages that are not the mean of their row, and our names of the columns."""
+        wrong = [(row, mean) for row in self.rows if (mean := row.misprint) is not None]
+        notes = [
+            f"† {row.printed}: the printed average is {row.text(row.average)}, but the row's mean is {mean:.2f}"
+            for row, mean in wrong
+        ]
+        names = ", ".join(f"{printed}: {ours}" for printed, ours in self.columns.items() if ours)
+        return (*notes, names) if names else tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -87,11 +100,18 @@ class PublishedTable:
     split: str  # of the data
     baselines: str  # who ran the other methods
     blocks: tuple[PublishedBlock, ...]
-    misprints: tuple[Misprint, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        return f"{self.paper}, Table {self.table}"
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        network, split, who = f"network: {self.backbone}", f"split: {self.split}", f"who ran it: {self.baselines}"
+        return (self.citation, network, split, who, *self.notes)
+
     def block(self, title: str) -> PublishedBlock:
-        """The block with this title; KeyError if the table has none."""
         return {block.title: block for block in self.blocks}[title]
 
 
@@ -102,7 +122,24 @@ def table_names() -> tuple[str, ...]:
 
 @cache
 def load_table(name: str) -> PublishedTable:
-    """The published table of a name such as "ccst_table_1"; UserError if it is unknown or its file is wrong."""
+    """The published table of a name such as "ccst_table_1"."""
     path = FOLDER / f"{name}.yaml"
-    document = strict_yaml.parse(strict_yaml.read(path), str(path))
-    return load_settings(PublishedTable, document, str(path))
+    return load_settings(PublishedTable, strict_yaml.parse(strict_yaml.read(path), str(path)), str(path))
+
+
+def tables_of_data(data: object) -> list[PublishedTable]:
+    """The published tables with results on the dataset of a config's block `data`, or on the real dataset of a phantom;
+    without their results on other datasets. `folder` is taken for the dataset that its last folder is named after."""
+    if not isinstance(data, Mapping):
+        return []
+    name = str(data.get("name"))
+    dataset = _plain(Path(str(data.get("root", ""))).name if name == "folder" else name.removesuffix("_phantom"))
+    tables = []
+    for table in map(load_table, table_names()):
+        blocks = tuple(block for block in table.blocks if _plain(block.dataset) == dataset)
+        tables += [replace(table, blocks=blocks)] * bool(blocks)
+    return tables
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())

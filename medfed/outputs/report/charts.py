@@ -10,11 +10,9 @@ from markupsafe import Markup
 from medfed.outputs.figures.boxes import BoxPanel, box_figure, box_group, cut_limits, site_panel
 from medfed.outputs.figures.curves import CurvePanel, comparison_panels, curve_figure, run_panels
 from medfed.outputs.figures.figure import GREY
-from medfed.outputs.figures.heat_map import heat_map_figure
 from medfed.outputs.figures.svg import COLOURS, to_svg
 from medfed.outputs.report.elements import Chart, LegendEntry
 from medfed.outputs.report.run_data import Comparison, Run, structures_of
-from medfed.outputs.tables.table_rows import block_title
 from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
@@ -97,26 +95,10 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
     ]
 
 
-def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Scores of all methods at all sites as coloured tables, one per structure, metric and role with at least two
-    sites."""
-    charts: list[Chart] = []
-    for role, table in comparison.tables:
-        for block in table.blocks if len(table.sites) > 1 else ():
-            values = [[None if cell is None else cell.mean for cell in line.cells] for line in block.lines]
-            methods = [line.method for line in block.lines]
-            if figure := heat_map_figure(methods, table.sites, values, block.higher_is_better):
-                caption = f"Method by {role} site: {block_title(block)}"
-                caption += ". The better the score, the stronger the colour, from the worst to the best of this figure"
-                name = f"{prefix}-{role}-map-{len(charts)}"
-                charts.append(_chart(figure, name, caption, comparison.runs[0].data_label, natural_size=True))
-    return charts
-
-
-def _chart(figure: Figure, prefix: str, caption: str, data_label: str, natural_size: bool = False) -> Chart:
+def _chart(figure: Figure, prefix: str, caption: str, data_label: str) -> Chart:
     """A figure as SVG inside the page; `prefix`, unique on the page, begins the ids."""
     caption = caption[:1].upper() + caption[1:]
-    return Chart(caption, data_label, Markup(to_svg(figure, prefix, caption, natural_size)))
+    return Chart(caption, data_label, Markup(to_svg(figure, prefix, caption)))
 
 
 def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Chart:

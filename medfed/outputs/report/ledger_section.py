@@ -9,7 +9,7 @@ from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.ledger_descriptions import HEADINGS, UNKNOWN, describe_entry
 from medfed.outputs.report.ledger_totals import ENTRY, MAX_SHAPES, Ledger, LedgerKey, LedgerTotal
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.tables.comparison_row import LOCAL, POOLED, SENT
+from medfed.results.row import LOCAL, POOLED, SENT
 
 MAX_LISTED_SITES = 40
 WITHOUT_FEDERATION = {

@@ -17,11 +17,11 @@ from medfed.outputs.report.reproduce_section import recipes_for
 from medfed.outputs.report.run_data import Comparison, Run
 from medfed.outputs.report.score_tables import (
     comparison_tables_of,
-    joining_tables_of,
     run_failure_table,
     run_score_table,
 )
-from medfed.outputs.tables.run_notes import PHANTOM
+from medfed.results.notes import PHANTOM
+from medfed.results.render import notes_and_conclusions
 
 REAL = "REAL data: the figures below show images of patients. Protect this page as you protect these images."
 MIXED = " Some runs are of PHANTOM data: each caption says which."
@@ -46,13 +46,11 @@ class ComparisonResults:
     warnings: list[str]
     conclusions: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    heat_maps: Sequence[Chart] = ()
     boxes: Sequence[Chart] = ()
     curves: Sequence[Chart] = ()
     figures: dict[str, list[MethodStack]] | None = None  # of predictions, by unseen site
     cost: Table | None = None
     published: Published | None = None
-    joining: Sequence[Table] = ()
     box_note: str = charts.BOX_NOTE
 
 
@@ -95,22 +93,19 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
 def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget) -> Section:
     """The section of the page with the tables and figures of a comparison; `place` counts the sections."""
     anchor, heading = f"comparison-{place}", f"Comparison: {comparison.name}"
-    if comparison.why_no_table:
+    if comparison.table is None:
         content = ComparisonResults([f"These runs are not compared: {comparison.why_no_table}."])
     else:
         n = comparison.n_unfinished
         content = ComparisonResults(
-            [f"Not finished and not shown: {n} of its runs."] * bool(n)
-            + [f"{comparison.left_out}."] * bool(comparison.left_out),
-            list(comparison.conclusions()),
+            [f"Not finished and not shown: {n} of its runs."] * bool(n),
+            notes_and_conclusions(comparison.table),
             comparison_tables_of(comparison),
-            charts.heat_maps(comparison, anchor),
             charts.comparison_boxes(comparison, anchor),
             charts.comparison_curves(comparison, anchor),
             figures_by_method(comparison, budget),
             cost_table(comparison),
-            published_tables(comparison),
-            joining_tables_of(comparison),
+            published_tables(comparison.runs[0].config.get("data"), comparison.table),
         )
     return Section(anchor, heading, "comparison.html.jinja", content)
 

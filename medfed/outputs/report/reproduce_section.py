@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
+from medfed.results.row import BASELINE, ComparisonRow
 
 INTRODUCTION = (
     "Save the config as config.yaml and put the data into the folder that its data.root names. The same versions on "

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
-from medfed.outputs.comparison_folder import ComparisonFolder, incomplete_local_runs
+from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
-from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.adaptation import read_unadapted
-from medfed.outputs.tables.block_statistics import Key
-from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.comparison_data import Table
-from medfed.outputs.tables.comparison_row import (
+from medfed.outputs.run_folder import RunFolder, read_unadapted
+from medfed.outputs.tables.cost import Cost, costs_by_row
+from medfed.outputs.tables.run_table import failure_rows, score_rows, weights_notes
+from medfed.results import comparison as results
+from medfed.results.notes import did_not_learn
+from medfed.results.row import (
     BASELINE,
     SENT,
     ComparisonRow,
     read_row,
 )
-from medfed.outputs.tables.conclusions import with_all_conclusions
-from medfed.outputs.tables.cost import Cost, costs_by_row, effort_notes
-from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
-from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_table import failure_rows, score_rows, weights_notes
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -88,11 +83,10 @@ class Comparison:
 
     name: str  # the comparison's folder, or another name
     runs: tuple[Run, ...]
-    tables: tuple[tuple[str, Table], ...]  # by role: "unseen" and, if all runs have a validation site, "validation"
+    table: results.Comparison | None  # None if the runs cannot share a table
     is_a_folder: bool  # False for runs that the user named one by one
     why_no_table: str | None = None  # why the runs cannot share a table, such as "a run left no site out"
     n_unfinished: int = 0
-    left_out: str = ""  # a sentence about runs in the folder that do not belong to the comparison
     baseline: str = BASELINE
 
     @property
@@ -100,27 +94,11 @@ class Comparison:
         """The runs that charts and figures show: all but those of `local`, which has several models for each fold."""
         return [run for run in self.runs if not run.row.trained_at] or list(self.runs)
 
-    def joining(self) -> Joining | None:
-        """The differences between the federated rows and `local` and `pooled`; None without such rows."""
-        if self.why_no_table or all(run.is_federated for run in self.runs):
-            return None
-        scored = [ScoredRun(run.row, run.unseen, run.summary["seed"], run.rows) for run in self.runs]
-        first = self.runs[0]
-        return build_joining(scored, first.scoring, structures_of(self.runs, "unseen"), first.summary["data"])
-
     def costs(self) -> dict[str, Cost]:
         """Mean cost of each row; empty for runs that were named one by one, as they may be from several machines."""
         if not self.is_a_folder:
             return {}
         return costs_by_row([(run.row, run.unseen, run.summary["seed"], RunFolder(run.path)) for run in self.runs])
-
-    def conclusions(self) -> Sequence[str]:
-        """What can and what cannot be concluded about the unseen sites, in sentences."""
-        baselines = {run.row.label: run.row.baseline_label(self.baseline) for run in self.runs}
-        references = {run.row.label: run.row.equal_effort for run in self.runs if run.row.equal_effort}
-        effort = effort_notes(self.costs(), baselines, references)
-        labels = [label for label in baselines.values() if label]
-        return with_all_conclusions(self.tables[0][1], effort, self.joining(), labels).conclusions
 
 
 def read_run(path: Path) -> Run:
@@ -164,16 +142,16 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     unseen site or seed form one more comparison."""
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
-    finished = {path: _shown(folder) for path, folder in folders.items()}
+    finished = {path: folder.finished() for path, folder in folders.items()}
     for path, folder in folders.items():
-        if not folder.runs:
+        if not (started := folder.started()):
             raise UserError(
                 f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
                 "medfed.evaluate wrote"
             )
         if not finished[path]:
             raise UserError(
-                f"{path}: none of its {len(folder.runs)} runs is finished; wait for medfed.evaluate, or "
+                f"{path}: none of its {len(started)} runs is finished; wait for medfed.evaluate, or "
                 "start it again with --resume"
             )
     jobs = [(path, folder) for path in paths for folder in (finished[path] if path in folders else [path])]
@@ -187,13 +165,6 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     return single, comparisons
 
 
-def _shown(folder: ComparisonFolder) -> list[Path]:
-    """The finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
-    incomplete = incomplete_local_runs(folder.planned)
-    hidden = {run.folder for run in folder.planned if run.key("unseen") in incomplete}
-    return [run for run in folder.runs if (run / "summary.json").is_file() and run not in hidden]
-
-
 def _with_distinct_names(runs: list[Run]) -> list[Run]:
     """Add the folder to the name of runs that have the same method, unseen site and seed."""
     n = Counter((run.method, run.unseen, run.summary["seed"]) for run in runs)
@@ -205,41 +176,25 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
     """Compare runs; if they cannot be compared, the result has the reason instead of tables."""
     baseline = folder.baseline if folder else BASELINE
     runs = sorted(runs, key=lambda run: run.method != run.row.baseline_label(baseline))
-    roles = ["unseen"] + ["validation"] * all(run.summary.get("validation_site") for run in runs)
-    tables, why = [], None
+    table, why = None, None
+    left_out = folder.note() if folder else ""
     try:
         if len({run.summary.get("dataset") for run in runs}) > 1:
             raise UserError("the runs are of several data sets")
         if any(run.summary.get("unseen_site") is None for run in runs):
             raise UserError("a run left no site out")
-        planned = folder.planned if folder else ()
-        tables = [(role, _table(runs, role, baseline, {run.key(role) for run in planned})) for role in roles]
+        planned = {*folder.planned.values()} if folder else set()
+        scored = [results.ScoredRun.of(_named_row(run), run.summary, run.rows, run.unadapted) for run in runs]
+        table = results.compare_runs(scored, baseline, planned, [left_out] * bool(left_out))
     except UserError as error:
         why = str(error)
     n_unfinished = len(folder.planned) - len(runs) if folder else 0
-    left_out = folder.note() if folder else ""
-    return Comparison(name, tuple(runs), tuple(tables), folder is not None, why, n_unfinished, left_out, baseline)
+    return Comparison(name, tuple(runs), table, folder is not None, why, n_unfinished, baseline)
 
 
-def _table(runs: list[Run], role: str, baseline: str, planned: Set[Key]) -> Table:
-    """The comparison table of the runs at their unseen or validation sites (`role`)."""
-    results = [
-        {
-            "method": run.row_label,
-            "row": run.row,
-            "baseline": run.row.baseline_label(baseline),
-            f"{role}_site": run.summary[f"{role}_site"],
-            "seed": run.summary["seed"],
-            "rows": [row for row in run.rows if row["role"] == role],
-            "selection": run.summary["selection"],
-            "data": run.summary["data"],
-            "summary": run.summary,
-            "transductive_by": run.transductive_by,
-            "unadapted": run.unadapted if role == "unseen" else (),
-        }
-        for run in runs
-    ]
-    return build_table(results, structures_of(runs, role), baseline, role, planned)
+def _named_row(run: Run) -> ComparisonRow:
+    """The row of a run, with the name that tells runs of the same method apart."""
+    return run.row if run.row_label == run.row.label else replace(run.row, method=run.row_label, varied=())
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:

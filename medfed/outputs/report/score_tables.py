@@ -9,10 +9,9 @@ from typing import Any
 from medfed.metrics.metric import Metric
 from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
-from medfed.outputs.tables import comparison_data, run_table
-from medfed.outputs.tables.joining_text import NOTES, parts_of
-from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.table_rows import MarkedText, titled_tables
+from medfed.outputs.tables import run_table
+from medfed.results.notes import did_not_learn
+from medfed.results.render import EXPLANATIONS, full_tables
 from medfed.tasks.scoring import LEADING_COUNTS, RUN_TABLE, Scoring
 
 ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
@@ -87,51 +86,19 @@ def run_failure_table(run: Run) -> Table | None:
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
-    """Scores and differences per structure and metric, with methods as rows: unseen sites, then validation sites."""
-    label, tables = comparison.runs[0].data_label, []
-    for role, table in comparison.tables:
-        sites = "unseen sites" if role == "unseen" else "validation sites"
-        notes = ("Best of a column bold, second underlined.", *table.head[1:], *table.notes)
-        titled = titled_tables(table)
-        for place, (title, (head, *body)) in enumerate(titled, start=1):
-            caption = f"Methods at {sites}: {title}; rule '{table.selection}', {_seeds(table)}"
-            rows = [list(map(_cell, row)) for row in body]
-            tables.append(
-                Table(
-                    caption,
-                    label,
-                    [heading.text for heading in head],
-                    rows,
-                    notes=notes if place == len(titled) else (),
-                )
-            )
-    return tables
-
-
-def joining_tables_of(comparison: Comparison) -> list[Table]:
-    """Gain from joining and cost of not pooling; no tables without a row `local` or `pooled`."""
-    joining = comparison.joining()
-    parts = parts_of(joining) if joining else []
-    return [
+    """Scores, differences, failures and joining, with methods as rows."""
+    assert comparison.table
+    label = comparison.runs[0].data_label
+    tables = [
         Table(
-            title[:1].upper() + title[1:],
-            comparison.runs[0].data_label,
-            [cell.text for cell in head],
-            [list(map(_cell, row)) for row in body],
-            text_columns=range(n_words),
-            notes=NOTES if place == len(parts) else (),
+            table.title,
+            label,
+            [cell.text for cell in table.rows[0]],
+            [[Cell(cell.text, _leading_number(cell.text), cell.mark) for cell in row] for row in table.rows[1:]],
         )
-        for place, (title, (head, *body), n_words) in enumerate(parts, start=1)
+        for table in full_tables(comparison.table)
     ]
-
-
-def _cell(cell: MarkedText) -> Cell:
-    """A cell of a comparison table with its interval behind the score."""
-    return Cell(cell.text, _leading_number(cell.text), cell.mark, note=f" {cell.more}".rstrip())
-
-
-def _seeds(table: comparison_data.Table) -> str:
-    return f"seed{'s' if len(table.seeds) > 1 else ''} {', '.join(map(str, table.seeds))}"
+    return [*tables[:-1], replace(tables[-1], notes=EXPLANATIONS)]
 
 
 def _selection(summary: Mapping[str, Any]) -> str:

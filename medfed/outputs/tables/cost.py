@@ -17,7 +17,7 @@ from typing import Any
 from medfed.federation.ledger import CONTENTS
 from medfed.federation.message import Kind
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is_federated
+from medfed.results.row import POOLED, SENT, ComparisonRow, is_federated
 
 
 @dataclass(frozen=True)

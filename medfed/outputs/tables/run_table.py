@@ -8,10 +8,9 @@ from typing import Any
 from medfed.metrics.failures import Share
 from medfed.metrics.intervals import MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
-from medfed.outputs.tables.adaptation import TRANSDUCTIVE, adaptation_notes
-from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_notes import computation_notes, data_label
-from medfed.outputs.tables.table import align_columns
+from medfed.results.adaptation import TRANSDUCTIVE, adaptation_notes
+from medfed.results.notes import computation_notes, data_label, did_not_learn
+from medfed.results.text_tables import aligned
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, LEADING_COUNTS, RUN_TABLE, Scoring
 
@@ -21,16 +20,22 @@ CALIBRATION = "ece"  # column of the calibration error
 Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 
 
-def closing_table(summary: Mapping[str, Any]) -> str:
-    """The text at the end of a run: scores of sites, means, the gap between seen and unseen sites, and notes."""
+def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
+    """The text at the end of a run: scores of sites, means, and the gap between seen and unseen sites.
+
+    With `explain`, also calibration, failures, and what the columns mean.
+    """
     scoring = scoring_of(summary)
-    rows = [[(text, "") for text in row] for row in score_rows(scoring, summary)]
-    notes = [f"{interval_note(scoring, summary)}.", *scoring.summary_notes(summary), *weights_notes(summary)]
-    tables = [align_columns(rows, False, n_left=1 + scoring.has_structures)]
-    if failures := failure_rows(scoring, summary):
-        rows = [[(text, "") for text in row] for row in failures]
-        tables.append(f"calibration and failures\n{align_columns(rows, False, n_left=2)}")
-        notes += [f"{note}." for note in failure_notes(scoring, summary)]
+    tables = [aligned(score_rows(scoring, summary), 1 + scoring.has_structures)]
+    notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
+    if explain:
+        definitions = [interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)]
+        if failures := failure_rows(scoring, summary):
+            tables.append(f"calibration and failures\n{aligned(failures, 2)}")
+            definitions += failure_notes(scoring, summary)
+        notes += [f"{note}." for note in definitions]
+    else:
+        notes.append("[]: 95 % interval over patients; definitions, calibration and failures: --explain.")
     return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 

@@ -204,7 +204,7 @@ def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_si
     card = (bundle / "docs" / "README.md").read_text()
     title = "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
     assert card.partition("\n")[0] == title
-    assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | - | 1 |" in card
+    assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | 1 |" in card
     assert "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {"unseen_organ_dice": 0.81}

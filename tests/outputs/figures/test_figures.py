@@ -275,7 +275,7 @@ def test_the_gallery_shows_every_style_and_the_differences(saved_figure):
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    names = ("boxes", "curves", "heat_map", "svg", "overlays", "calibration")
+    names = ("boxes", "curves", "svg", "overlays", "calibration")
     modules = ", ".join(f"medfed.outputs.figures.{name}" for name in names)
     code = f"import sys, {modules}; print('matplotlib' in sys.modules)"
     assert run_without(("medfed", "matplotlib"), code) == "False\n"

@@ -52,7 +52,6 @@ def test_styles_are_assigned_in_turn():
 
 @pytest.fixture
 def saved_figure(monkeypatch):
-    pytest.importorskip("sklearn")
     saved = {}
     monkeypatch.setattr(style_map, "save_png", lambda figure, path, title: saved.update(figure=figure, title=title))
     return saved
@@ -95,7 +94,6 @@ def test_the_map_of_interpolation_has_a_panel_for_each_ratio_with_the_same_origi
 
 
 def test_the_figure_has_the_same_bytes_each_time_and_importing_the_module_does_not_import_scikit_learn(tmp_path):
-    pytest.importorskip("sklearn")
     for name in ("a.png", "b.png"):
         style_map.save_style_map(sites(), tmp_path / name, "real data")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

@@ -10,7 +10,6 @@ from made_runs import class_rows, made_comparison, made_run, mask_rows, with_pla
 from medfed.outputs.figures.boxes import BoxGroup, BoxPanel, box_figure, cut_limits
 from medfed.outputs.figures.curves import Curve, CurvePanel, curve_figure
 from medfed.outputs.figures.figure import BLACK, ORANGE
-from medfed.outputs.figures.heat_map import heat_map_figure
 from medfed.outputs.figures.svg import to_svg
 from medfed.outputs.report import charts
 from medfed.outputs.report.run_data import read_runs
@@ -93,18 +92,6 @@ def test_many_clients_are_one_band_from_the_lowest_to_the_highest():
     assert corners == {(1, 1), (1, 20), (2, 2), (2, 40)} and not axes.lines
 
 
-def heat(higher=True, values=((50.0, 60.0), (70.0, None))):
-    return heat_map_figure(["m0", "m1"], ["A", "B"], values, higher)
-
-
-def test_the_better_the_score_the_stronger_the_colour_in_both_directions():
-    for higher, strongest in ((True, "70.00"), (False, "50.00")):
-        (axes,) = heat(higher).axes
-        opacity = {text.get_text(): patch.get_facecolor()[3] for text, patch in zip(axes.texts, axes.patches)}
-        assert max(opacity, key=opacity.get) == strongest and opacity["-"] == 0
-    assert heat(values=((None, None), (None, None))) is None
-
-
 def svg(name=EVIL, prefix="p"):
     curves = (Curve(name, [(1, 0.5), (2, 0.4)], ORANGE), Curve("mean", [(1, 0.5), (2, 0.3)], BLACK))
     return to_svg(curve_figure([CurvePanel(name, curves)], with_legend=True), prefix, name)
@@ -133,12 +120,6 @@ def test_svg_has_the_colours_of_the_page_is_the_same_each_time_and_its_ids_begin
     assert re.findall(' id="([^"]*)"', svg(prefix="q")) == [f"q-{k}" for k in range(len(re.findall(" id=", svg())))]
 
 
-def test_a_figure_of_natural_size_has_the_size_of_its_view_box():
-    root = ElementTree.fromstring(to_svg(heat(), "p", "heat", natural_size=True))
-    assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
-    assert "width" not in ElementTree.fromstring(svg()).attrib
-
-
 def test_ids_of_all_charts_of_a_page_differ(tmp_path):
     runs, comparisons = read_runs([made_run(tmp_path / "a"), made_run(tmp_path / "b"), made_comparison(tmp_path / "c")])
     drawn = [
@@ -146,7 +127,7 @@ def test_ids_of_all_charts_of_a_page_differ(tmp_path):
         for place, run in enumerate(runs)
         for chart in (*charts.run_boxes(run, f"run-{place}"), *charts.run_curves(run, f"run-{place}"))
     ]
-    for draw in (charts.heat_maps, charts.comparison_boxes, charts.comparison_curves):
+    for draw in (charts.comparison_boxes, charts.comparison_curves):
         drawn += draw(comparisons[0], "comparison")
     ids = [name for chart in drawn for name in re.findall(' id="([^"]*)"', chart.svg)]
     assert len(drawn) > 10 and len(ids) == len(set(ids))

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,7 +22,7 @@ from medfed.outputs.report.html import SCRIPT, STYLE, TEMPLATES, render_page, tr
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.results.row import ROW_FILE, ComparisonRow
 
 EVIL = "<b>\"x'&</script>"
 VOID = ("br", "col", "img", "input", "link", "meta")  # elements without an end tag
@@ -186,11 +187,11 @@ def test_the_models_of_local_are_one_row_and_a_half_finished_row_says_which_are_
     texts, paths = [], []
     for site in "AB":
         paths.append(made_run(tmp_path / f"local-{site}" / "unseen_C" / "seed_0", "fedavg", sites=(site,)))
-        ComparisonRow("local", trained_at=site).write(RunFolder(paths[-1]))
+        RunFolder(paths[-1]).write_json(ROW_FILE, asdict(ComparisonRow("local", trained_at=site)))
         texts.append(page_of(with_plan(tmp_path)))
     assert "<h1>local, elcfs on Discs</h1>" in page_of(*paths, made_run(tmp_path / "elcfs"))
-    note = "local: INCOMPLETE at unseen C seed 0: the mean over the models of A; not finished: B"
-    assert note in texts[0] and "INCOMPLETE" not in texts[1]
+    note = "not run: local at B, unseen C, seed 0, so it is no part of the mean"
+    assert note in texts[0] and note not in texts[1]
 
 
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
@@ -233,7 +234,7 @@ def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
 
 def test_best_is_bold_second_is_underlined_the_baseline_comes_first_and_methods_lie_one_over_the_other(text, page):
     """Elcfs has 2 % more Dice in each case that is not missed, so it is best at A and fedavg second."""
-    body = re.search(r"Methods at unseen sites: disc: Dice.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
+    body = re.search(r"disc: Dice \(%\), higher.*?<tbody>(.*?)</tbody>", text, re.S).group(1)
     first, second = body.strip().split("\n")
     assert ">fedavg<" in first and "<u>" in first and "<strong>" not in first
     assert ">elcfs<" in second and second.count("<strong>") == 4

@@ -7,9 +7,9 @@ from made_runs import made_comparison, made_run, mask_row, mask_rows
 
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import UNADAPTED
-from medfed.outputs.tables.adaptation import adaptation_of, effects_of
 from medfed.outputs.tables.run_table import closing_table
 from medfed.report import main
+from medfed.results.adaptation import adaptation_of, effects_of
 from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.mask_scoring import MaskScoring
 

@@ -8,8 +8,8 @@ from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables import cost
-from medfed.outputs.tables.comparison_row import SENT, ComparisonRow
 from medfed.outputs.tables.cost import Cost, cost_rows, costs_by_row, effort_notes, mean_cost, read_cost
+from medfed.results.row import SENT, ComparisonRow
 
 
 def rows(number: int, kind: str, up: int, down: int) -> list[dict]:

@@ -1,8 +1,10 @@
+from dataclasses import asdict
+
 import pytest
 
 from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row
+from medfed.results.row import ROW_FILE, ComparisonRow, is_federated, read_row
 
 METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:codec=a_b ccst:codec=../x".split()
 VALUES = "federation.participating=2 network.weights=/a/b.pth network.weights=/a_b.pth data.root=Ä".split()
@@ -24,7 +26,7 @@ def test_folder_names_are_valid_and_unique():
 def test_a_row_is_read_from_the_folder_of_a_run_and_a_run_without_a_row_uses_its_method(tmp_path):
     assert read_row(tmp_path, "elcfs").label == "elcfs"
     for row in ROWS:
-        row.write(RunFolder(tmp_path))
+        RunFolder(tmp_path).write_json(ROW_FILE, asdict(row))
         assert read_row(tmp_path, "other") == row
 
 
@@ -34,12 +36,9 @@ def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_sett
     assert row.baseline_label() == "fedavg, federation.participating=2"
     assert row.baseline_label("elcfs") == "elcfs, federation.participating=2"
     assert ComparisonRow("ccst").baseline_label() == "fedavg"
-    assert row.changes == ("method.style", "method.k", "federation.participating")
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}']
-)
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}'])
 def test_a_damaged_row_file_is_named(tmp_path, content):
     (tmp_path / ROW_FILE).write_text(content)
     with pytest.raises(UserError, match="row.json: .*--resume"):
@@ -58,4 +57,3 @@ def test_rows_without_a_federation_are_the_references_of_rows_with_the_same_sett
     row = ComparisonRow("ccst", ("method.k=1", "federation.rounds=2", "federation.clients=5"))
     assert pooled.is_reference_of(row) and not other.is_reference_of(row) and not row.is_reference_of(pooled)
     assert is_federated("fedavg@steps=ccst") and not is_federated("pooled@steps=fedavg, federation.rounds=2")
-    assert "method.k" not in ComparisonRow("fedavg@steps=ccst:k=2").changes, "its settings are FedAvg's"

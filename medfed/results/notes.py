@@ -1,4 +1,4 @@
-"""The sentence that says that the model of a run did not learn."""
+"""Sentences about single runs: synthetic data, how they computed, and models that did not learn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from medfed.tasks.factory import scoring_of
+
+PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
+
+
+def data_label(data: str) -> str:
+    """First line of every table of results: whether the images are synthetic ("phantom") or "real"."""
+    return PHANTOM if data == "phantom" else f"{data} data"
+
+
+def computation_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Clauses for a run that was not deterministic, or whose network computed in bfloat16; else empty."""
+    notes = ["NOT DETERMINISTIC: the same config and seed give other weights each time"]
+    return notes * (summary.get("deterministic") is False) + ["trained in bf16"] * (summary.get("precision") == "bf16")
 
 
 def did_not_learn(summary: Mapping[str, Any]) -> str:

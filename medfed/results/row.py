@@ -5,15 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from medfed.core.errors import UserError
-
-if TYPE_CHECKING:  # programs import this module before they parse their flags
-    from medfed.outputs.run_folder import RunFolder
 
 ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
@@ -47,12 +42,6 @@ class ComparisonRow:
     trained_at: str = ""  # the only site that trains, if the row is `local`, which has a run for each site
     equal_effort: str = ""  # label of the row of FedAvg with equal effort; "" if this row takes no more than FedAvg
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> ComparisonRow:
-        """The row whose fields a file or message holds; `varied` may be a list, the last two fields may be missing."""
-        more = (content.get(name, "") for name in ("trained_at", "equal_effort"))
-        return cls(content["method"], tuple(content["varied"]), *more)
-
     @property
     def label(self) -> str:
         """Name of the row in the table, for example `ccst:style=single, federation.participating=2`."""
@@ -80,14 +69,6 @@ class ComparisonRow:
         return ComparisonRow(method, shared).label
 
     @property
-    def changes(self) -> tuple[str, ...]:
-        """Dotted keys, such as `method.style`, in which this row differs from the comparison's config."""
-        if "@" in self.method or self.arrangement in SENT:
-            return ("federation.local_epochs", "training.batch_size", "federation.clients")
-        own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
-        return (*own, *(setting.partition("=")[0] for setting in self.varied))
-
-    @property
     def folder(self) -> str:
         """Name of the folder of the row's runs, valid on every file system: the run label with "-" for ":" and "@". A
         label with other invalid characters, or with more than 100, is cut and ends with 8 digits of its SHA-256."""
@@ -97,11 +78,6 @@ class ComparisonRow:
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
             return name
         return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-
-    def write(self, run: RunFolder) -> None:
-        """Write this row as `row.json` into the folder of one of its runs."""
-        content = {name: value for name, value in asdict(self).items() if value or name in ("method", "varied")}
-        run.write_text(ROW_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def is_taken_without_federation(setting: str) -> bool:
@@ -119,19 +95,21 @@ def is_compared(label: str) -> bool:
     return is_federated(label) and "@steps=" not in label
 
 
+def row_of(content: object) -> ComparisonRow:
+    """Return the row whose fields a JSON file or message holds; ValueError if they do not fit."""
+    from pydantic import TypeAdapter  # programs import this module before they parse their flags
+
+    return TypeAdapter(ComparisonRow).validate_python(content)
+
+
 def read_row(run: Path, method: str) -> ComparisonRow:
     """Read the `row.json` of a run; without this file, it is the row of `method` without varied settings."""
     path = run / ROW_FILE
     if not path.is_file():
         return ComparisonRow(method)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        row = ComparisonRow.of(content)
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        return row_of(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
-            "which writes the file again"
+            f"{path}: is not a row of a comparison; continue with medfed.evaluate --resume, which writes the file again"
         ) from error
-    if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at, row.equal_effort)):
-        raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
-    return row

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from scipy import stats
 
 from medfed.metrics.intervals import LEVEL, METHOD_OF_DIFFERENCES, estimate_average, estimate_mean, interval
-from medfed.outputs.damaged_file import damaged_file
-from medfed.outputs.run_folder import UNADAPTED
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import ALL, Scoring
 
@@ -110,14 +107,6 @@ def adaptation_of(
     return {"by": technique, "metric": scoring.columns[0].key, "effects": effects}
 
 
-def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> list[dict]:
-    """Read the rows of the unseen site without the adaptation; an empty list if the run adapted nothing."""
-    if not summary.get("adaptation"):
-        return []
-    with damaged_file(folder / UNADAPTED) as path:
-        return scoring.read_cases(path)
-
-
 def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:
     """Sentences about gain and harm in one run; `with_patient` names the patient with the largest loss."""
     if not (adaptation := summary.get("adaptation")):
@@ -128,15 +117,17 @@ def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> l
     return [*sentences, INTERVALS] if sentences else []
 
 
-def comparison_adaptation_notes(results: Sequence[dict]) -> list[str]:
-    """Sentences about gain and harm in a comparison, without full stops; `results` as in `build_table`."""
-    adapted = [result for result in results if result.get("unadapted")]
+def comparison_adaptation_notes(runs: Sequence[Any]) -> list[str]:
+    """Sentences about gain and harm in the `ScoredRun`s of a comparison, without full stops."""
     notes = []
-    for method in sorted({result["method"] for result in adapted}):
-        runs = [result for result in adapted if result["method"] == method]
-        scoring, name = scoring_of(runs[0]["summary"]), NAMES[runs[0]["summary"]["adaptation"]["by"]]
-        pair = ([row for run in runs for row in run[key]] for key in ("rows", "unadapted"))
-        notes += [f"{method}: {name}: {_text(effect, scoring, True)}" for effect in effects_of(scoring, *pair)]
+    for label in sorted({run.row.label for run in runs if run.unadapted}):
+        of_row = [run for run in runs if run.unadapted and run.row.label == label]
+        scoring, name = scoring_of(of_row[0].summary), NAMES[of_row[0].summary["adaptation"]["by"]]
+        adapted = [row for run in of_row for row in run.cases if row["role"] == "unseen"]
+        unadapted = [row for run in of_row for row in run.unadapted]
+        notes += [
+            f"{label}: {name}: {_text(effect, scoring, True)}" for effect in effects_of(scoring, adapted, unadapted)
+        ]
     return [*notes, INTERVALS] if notes else []
 
 

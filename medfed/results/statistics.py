@@ -1,0 +1,298 @@
+"""Statistics of scores: means with intervals, paired differences, tests and verdicts; DataFrames in and out.
+
+The input is the table of `medfed.results.patients`: one value of each patient for each run, in the unit that is
+printed. The column `row` names a row of a comparison; `unseen`, `seed` and `trained_at` tell its runs apart. Intervals
+cover new patients of the same sites, scored by the same trained models; neither new sites nor new trainings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special, stats
+
+from medfed.metrics.metric import Metric
+from medfed.metrics.significance import ALPHA, holm, smallest_p, wilcoxon_test
+
+LEVEL, POWER = 0.95, 0.8
+MIN_PATIENTS = 5  # at each site, for an interval; with fewer, the standard deviation is hardly known
+MIN_SEEDS = 3  # for "better" and "worse"; with fewer, the verdict says in how many
+AVERAGE = "average"  # in the column `site`: over all sites, with equal weights
+BLOCK = ["role", "structure", "metric", "unit"]  # scores can be compared if these are equal
+METRIC = ["role", "structure", "metric"]
+SITE = [*BLOCK, "site"]
+FOLD = ["unseen", "seed"]
+BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
+WITHDRAWN = "no verdict"
+NO_LIMITS = (-np.inf, np.inf)
+NO_TEST = {
+    "n": np.nan,
+    "p": np.nan,
+    "n_differ": 0,
+    "reason": "the metric is a score of a site and not of a patient, so there are no pairs",
+}
+
+
+def site_scores(values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
+    """The score of each row at each site and, as the site "average", over all sites of the role.
+
+    Columns: `row`, those of `BLOCK`, `site`; `mean` and `sd` over the seeds; `n_seeds`, `n_patients`; `low` and `high`
+    of the 95 % interval over patients. Unknown numbers are NaN. A row that lacks the score of a site has no average.
+    """
+    keys = ["row", *BLOCK]
+    of_seed = _seed_means(values)
+    table = of_seed.groupby([*keys, "site"]).agg(["mean", "std", "count"]).set_axis(["mean", "sd", "n_seeds"], axis=1)
+    table = table.join(_estimates(_patient_means(values, "value"), [*keys, "site"]).drop(columns="mean"))
+    averages = _of_all_sites(_averages(table, keys), values)
+    seeds = _of_all_sites(
+        of_seed.groupby([*keys, "seed"]).agg(["mean", "count"]).rename(columns={"count": "n_sites"}), values
+    )
+    seeds = seeds["mean"].groupby(keys).agg(["std", "count"]).set_axis(["sd", "n_seeds"], axis=1)
+    averages = averages.join(seeds).assign(site=AVERAGE).set_index("site", append=True)
+    table = pd.concat([table, averages]).reset_index()
+    table["n_seeds"] = table.n_seeds.fillna(0).astype(int)
+    table["low"], table["high"] = intervals(table, metrics)
+    return table.drop(columns=["se", "df", "n_smallest"])
+
+
+def ranks(scores: pd.DataFrame, rows: Collection[str], metrics: Mapping[str, Metric]) -> pd.Series:
+    """The rank of the average of each of `rows` in its block, 1 for the best; equal averages share a rank. There are no
+    ranks in a block in which a row has scores but no average."""
+    own = scores[scores.row.isin(rows)]
+    averages = own[own.site == AVERAGE]
+    n_rows = own.groupby(BLOCK).row.transform("nunique")[averages.index]
+    keys = [averages[key] for key in BLOCK]
+    sign = [-1 if metrics[metric].higher_is_better else 1 for metric in averages.metric]
+    values = (averages["mean"].round(9) * sign).groupby(keys)
+    return values.rank(method="min").where(values.transform("size") == n_rows)
+
+
+def differences(
+    values: pd.DataFrame, pairs: pd.DataFrame, metrics: Mapping[str, Metric], not_learned: Collection[str] = ()
+) -> pd.DataFrame:
+    """Paired differences of rows, `row` minus `minus`, at each site and on average, over the folds that both have.
+
+    Args:
+        values: one value of each patient for each run.
+        pairs: columns `kind`, `row`, `minus`, and `tested`. Tested differences have p values, corrected by Holm's
+            method for all tested pairs (averages apart from sites), and a verdict. A pair of the kind "effort" is the
+            difference from a row of less effort: a row that is worse than that is never "better".
+        metrics: by name; they tell which direction is better.
+        not_learned: rows with a model that did not learn; their differences have no verdict.
+
+    Returns:
+        Columns `kind`, `row`, `minus`, those of `BLOCK`, `site`; `difference`, `low` and `high` of its 95 % interval
+        over patients; `n` patients in the test, `p`, `p_holm`, and the `reason` why there is no p, or why none can be
+        significant; `detectable`, the smallest true difference that is found with a probability of 80 %; `of_seeds`,
+        the difference of each seed, and `seeds_low` and `seeds_high` of the interval of their mean; `verdict`.
+    """
+    table = _paired(values, pairs)
+    if table.empty:
+        return table
+    table["difference"] = table["mean"]
+    table["low"], table["high"] = intervals(table)
+    n_sites = table.role.map(values.groupby("role").site.nunique())
+    n_pairs = max(1, int(pairs.tested.sum()))
+    n_tests = np.where(table.tested, n_pairs * np.where(table.site == AVERAGE, 1, n_sites), 1)
+    table["reason"] = [_reason(*row) for row in zip(table.p, table.n_differ, table.reason, n_tests)]
+    quantiles = stats.t.ppf(1 - (1 - LEVEL) / n_tests / 2, table.df) + stats.t.ppf(POWER, table.df)
+    table["detectable"] = (table.se * quantiles).where(table.low.notna())
+    is_tested = table.tested & table.n.notna()
+    groups = table[is_tested].assign(p=table.p.fillna(1.0)).groupby([*BLOCK, table.site == AVERAGE])
+    table["p_holm"] = groups.p.transform(lambda p: holm(p.tolist())).where(table.p.notna())
+    table["verdict"] = np.where(is_tested, [_verdict(row, metrics) for row in table.itertuples()], UNTESTED)
+    is_effort = (table.kind == "effort") & (table.site == AVERAGE)
+    is_worse = np.array([_direction(difference, metrics) == WORSE for difference in table.itertuples()])
+    losses = table.loc[is_effort & is_worse, ["row", *BLOCK]]
+    loses = (table[["row", *BLOCK]].merge(losses, how="left", indicator=True)._merge == "both").to_numpy()
+    table.loc[loses & (table.verdict == BETTER) & (table.site == AVERAGE), "verdict"] = UNDECIDED
+    table.loc[table.tested & (table.row.isin(not_learned) | table.minus.isin(not_learned)), "verdict"] = WITHDRAWN
+    return table.drop(columns=["mean", "se", "df", "n_patients", "n_smallest", "n_differ", "tested"])
+
+
+def verdict_text(difference: Any) -> str:
+    """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds"."""
+    n = len(difference.of_seeds)
+    if difference.verdict not in (BETTER, WORSE) or n >= MIN_SEEDS:
+        return difference.verdict
+    return f"{difference.verdict} in {n} seed{'s' * (n > 1)}"
+
+
+def failure_shares(failures: pd.DataFrame) -> pd.DataFrame:
+    """The share of patients of each row, in percent, for whom something failed, with exact binomial 95 % intervals.
+
+    `failures` has the columns of patient values, each the failed fraction of a patient's images in percent. The site
+    "average" is over the patients of all sites together, for rows with patients at all of them. Clopper and Pearson,
+    "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 1934,
+    https://doi.org/10.1093/biomet/26.4.404.
+    """
+    of_patient = failures.groupby(["row", *SITE, "patient"]).value.mean().reset_index()
+    of_patient = pd.concat(
+        [of_patient, of_patient.assign(site=AVERAGE, patient=of_patient.site + "/" + of_patient.patient)]
+    )
+    table = of_patient.groupby(["row", *SITE]).value.agg(["mean", "size"]).set_axis(["mean", "n_patients"], axis=1)
+    of_row = failures.groupby(["row", *METRIC]).site.nunique()
+    is_whole = of_row == failures.groupby(METRIC).site.nunique().reindex(of_row.index.droplevel("row")).to_numpy()
+    is_average = table.index.get_level_values("site") == AVERAGE
+    keys = table.index.to_frame(index=False)[["row", *METRIC]].apply(tuple, axis=1)
+    table = table[~is_average | keys.map(is_whole).to_numpy()]
+    n, count, tail = table.n_patients, (table["mean"] * table.n_patients / 100).round(9), (1 - LEVEL) / 2
+    table["low"] = 100 * np.where(count > 0, stats.beta.ppf(tail, count, n - count + 1), 0.0)
+    table["high"] = 100 * np.where(count < n, stats.beta.isf(tail, count + 1, n - count), 1.0)
+    return table.reset_index()
+
+
+def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the 95 % intervals of `mean` with the standard error `se` and `df` degrees of freedom.
+
+    Student's t; a score with two limits (`metrics`; None: no limits) is transformed by the logit, so that the interval
+    lies between them. NaN for fewer than 5 patients at a site (`n_smallest`), or if all patients have the same value.
+    """
+    limits = [
+        _limits(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in zip(table.metric, table.unit)
+    ]
+    lowest, highest = np.array(limits, dtype=np.float64).reshape(-1, 2).T
+    mean, width = table["mean"].to_numpy(), highest - lowest
+    half = stats.t.ppf((1 + LEVEL) / 2, table.df) * table.se.to_numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = (mean - lowest) / width
+        half_logit = half / width / (share * (1 - share))  # d logit(x) = dx / (x (1 - x))
+        inside = np.isfinite(width) & (lowest < mean) & (mean < highest)
+        low = np.where(
+            inside, lowest + width * special.expit(special.logit(share) - half_logit), np.maximum(lowest, mean - half)
+        )
+        high = np.where(
+            inside, lowest + width * special.expit(special.logit(share) + half_logit), np.minimum(highest, mean + half)
+        )
+    known = ((table.n_smallest >= MIN_PATIENTS) & (table.se > 0)).to_numpy()
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+
+
+def _limits(metric: Metric, unit: str) -> tuple[float, float]:
+    """The smallest and largest possible value in the printed unit."""
+    if unit in ("mm", "% of diagonal"):
+        return 0.0, np.inf if unit == "mm" else 100.0
+    low, high = metric.limits or NO_LIMITS
+    return (100 * low, 100 * high) if unit == "%" else (low, high)
+
+
+def _seed_means(values: pd.DataFrame) -> pd.Series:
+    """Mean over the patients of each run, then over the runs of a seed; without seeds whose score is unknown."""
+    of_run = _complete_mean(values.groupby(["row", *SITE, *FOLD, "trained_at"]).value)
+    return _complete_mean(of_run.groupby(["row", *SITE, "seed"])).dropna()
+
+
+def _complete_mean(groups: Any) -> pd.Series:
+    """The mean of each group; NaN if one of its values is."""
+    return groups.mean().where(groups.count() == groups.size())
+
+
+def _patient_means(values: pd.DataFrame, column: str) -> pd.Series:
+    """Mean of each patient over the runs; empty for a site that has a score without values of patients."""
+    is_of_site = (values.patient == "").groupby([values[key] for key in ("row", *SITE)]).transform("any")
+    unknown = values.value.isna().groupby([values[key] for key in ("row", *SITE, *FOLD)]).transform("any")
+    return values[~is_of_site & ~unknown].groupby(["row", *SITE, "patient"])[column].mean().dropna()
+
+
+def _estimates(of_patients: pd.Series, keys: list[str]) -> pd.DataFrame:
+    """Mean over patients with its standard error sd / sqrt(n); n - 1 degrees of freedom."""
+    table = of_patients.groupby(keys).agg(["mean", "std", "size"]).set_axis(["mean", "sd", "n_patients"], axis=1)
+    sd = table.sd.where(~(table.sd <= 1e-9 * table["mean"].abs()), 0.0)  # rounding errors are no spread
+    return table.assign(se=sd / np.sqrt(table.n_patients), df=table.n_patients - 1, n_smallest=table.n_patients).drop(
+        columns="sd"
+    )
+
+
+def _averages(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Average of the sites with equal weights, and of their standard errors: sqrt(sum(se_i^2)) / k for k sites.
+
+    Degrees of freedom by Welch and Satterthwaite (Biometrics Bulletin 1946, https://doi.org/10.2307/3002019):
+    sum(se_i^2)^2 / sum(se_i^4 / df_i). The standard error is unknown if that of a site is.
+    """
+    variance = table.se**2
+    groups = table.assign(variance=variance, scale=variance**2 / table.df).groupby(keys)
+    total, scale, k = groups.variance.sum(), groups.scale.sum(), groups.size()
+    return pd.DataFrame(
+        {
+            "mean": groups["mean"].mean(),
+            "se": (np.sqrt(total) / k).where(groups.variance.count() == k),
+            "df": (total**2 / scale).where(scale > 0, groups.df.sum()),
+            "n_patients": groups.n_patients.sum(),
+            "n_smallest": groups.n_smallest.min(),
+            "n_sites": k,
+        }
+    )
+
+
+def _of_all_sites(averages: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
+    """The averages that are over all sites with the metric; sites with another unit count, too."""
+    n_sites = values.groupby(METRIC).site.nunique()
+    own = [n_sites[tuple(names)] for names in averages.index.to_frame()[METRIC].to_numpy()]
+    return averages[averages.n_sites == own].drop(columns="n_sites")
+
+
+def _paired(values: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """All pairs in each block, at each site and on average, before corrections and verdicts."""
+    keys, block = ["row", *SITE], ["row", *BLOCK]  # the row is the number of the pair
+    parts = [values.merge(pd.DataFrame({"pair": pairs.index, "row": pairs[name]})) for name in ("row", "minus")]
+    folds = parts[0][["pair", *FOLD]].drop_duplicates().merge(parts[1][["pair", *FOLD]].drop_duplicates())
+    parts = [part.merge(folds).assign(row=lambda own: own.pair) for part in parts]
+    of_seeds = [_seed_means(part) for part in parts]
+    means = (of_seeds[0].groupby(keys).mean() - of_seeds[1].groupby(keys).mean()).dropna()
+    patients = [_patient_means(part, "value") for part in parts]
+    estimates = _estimates((patients[0] - patients[1]).dropna(), keys).reindex(means.index)
+    estimates["mean"] = estimates["mean"].fillna(means)
+    averages = _of_all_sites(_averages(estimates, block), values).assign(site=AVERAGE).set_index("site", append=True)
+    gaps = (of_seeds[0] - of_seeds[1]).dropna()
+    seeds = {key: tuple(of_site) for key, of_site in gaps.groupby(keys)}
+    of_all = gaps.groupby([*block, "seed"]).agg(["mean", "size"]).set_axis(["mean", "n_sites"], axis=1)
+    seeds |= {(*key, AVERAGE): tuple(own) for key, own in _of_all_sites(of_all, values)["mean"].groupby(block)}
+    scores = pd.concat([_patient_means(part, "score") for part in parts], axis=1, keys=("own", "other"))
+    tests = {key: _test(of_site, pairs.tested[key[0]]) for key, of_site in scores.groupby(keys)}
+    tests |= {(*key, AVERAGE): _test(of_block, pairs.tested[key[0]]) for key, of_block in scores.groupby(block)}
+    table = pd.concat([estimates, averages]).sort_index(level=block, sort_remaining=False, kind="stable")
+    more = [{**_seeds(seeds.get(key, ())), **tests.get(key, NO_TEST)} for key in table.index]
+    table = table.join(pd.DataFrame(more, index=table.index)).reset_index()
+    return pairs.join(table.drop(columns="row").set_index(table.row), how="inner").reset_index(drop=True)
+
+
+def _seeds(of_seeds: tuple[float, ...]) -> dict[str, Any]:
+    """The differences of the seeds, and the 95 % t interval of their mean."""
+    if len(of_seeds) < 2:
+        return {"of_seeds": of_seeds, "seeds_low": np.nan, "seeds_high": np.nan}
+    half = stats.t.ppf((1 + LEVEL) / 2, len(of_seeds) - 1) * stats.sem(of_seeds)
+    return {"of_seeds": of_seeds, "seeds_low": np.mean(of_seeds) - half, "seeds_high": np.mean(of_seeds) + half}
+
+
+def _test(scores: pd.DataFrame, is_tested: bool) -> dict[str, Any]:
+    """The Wilcoxon test over the patients of both rows; without `is_tested`, only their number."""
+    if not is_tested:
+        return {"n": len(scores.dropna()), "p": np.nan, "n_differ": 0, "reason": ""}
+    result = wilcoxon_test(scores.own.dropna().to_dict(), scores.other.dropna().to_dict(), "patients")
+    return result | {"p": np.nan if result["p"] is None else result["p"], "reason": result["reason"] or ""}
+
+
+def _reason(p: float, n_differ: int, reason: str, n_tests: int) -> str:
+    """Why there is no p value, or why it cannot be significant; "" otherwise."""
+    smallest = smallest_p(n_differ, n_tests)
+    if np.isnan(p) or smallest < ALPHA:
+        return reason
+    return (
+        f"only {n_differ} matched patients differ; with {n_tests} tests, the corrected p cannot be below {smallest:.2g}"
+    )
+
+
+def _direction(difference: Any, metrics: Mapping[str, Metric]) -> str:
+    """ "better" or "worse" if the interval is on one side of 0; otherwise "not decided"."""
+    if not (difference.low > 0 or difference.high < 0):
+        return UNDECIDED
+    return BETTER if (difference.low > 0) == metrics[difference.metric].higher_is_better else WORSE
+
+
+def _verdict(difference: Any, metrics: Mapping[str, Metric]) -> str:
+    """ "better" or "worse" if p, the interval and all seeds agree."""
+    agree = difference.of_seeds and len(set(np.sign([difference.difference, *difference.of_seeds]))) == 1
+    return _direction(difference, metrics) if difference.p_holm < ALPHA and agree else UNDECIDED

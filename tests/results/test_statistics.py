@@ -1,0 +1,205 @@
+"""Means, intervals, paired differences, tests and verdicts, against direct computations."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_comparisons import (
+    BASE,
+    DOWN,
+    MIXED,
+    NAMES,
+    UP,
+    class_row,
+    dice_run,
+    difference,
+    gaining,
+    line,
+    mask_row,
+    scored,
+)
+from scipy import stats
+from scipy.special import expit, logit
+
+from medfed.results.comparison import compare_runs
+
+ZERO = [0.0] * 8
+
+
+def t_interval(values):
+    return tuple(stats.ttest_1samp(values, 0).confidence_interval(0.95))
+
+
+def ends(row):
+    return row.low, row.high
+
+
+def test_a_site_is_the_mean_over_patients_then_seeds_and_the_average_weights_sites_equally():
+    """A: 85 and 80 in two seeds; B: 60 in both, of one patient. The averages of the seeds are 72.5 and 70."""
+    runs = [dice_run("fedavg", "A", dice, seed) for seed, dice in enumerate([[0.8, 0.9], [0.7, 0.9]])]
+    runs += [dice_run("fedavg", "B", [0.6], seed) for seed in (0, 1)]
+    scores = compare_runs(runs).scores
+    at_a, average = line(scores, "fedavg", "A"), line(scores, "fedavg")
+    assert tuple(at_a[list(NAMES)]) == pytest.approx((82.5, 12.5**0.5, 2, 2))
+    assert tuple(average[list(NAMES)]) == pytest.approx((71.25, 1.25 * 2**0.5, 2, 3))
+
+
+def test_the_interval_of_a_score_is_students_t_over_patients_on_the_logit_scale():
+    """Each patient counts with the mean over images and seeds."""
+    runs = [dice_run("fedavg", "A", [dice + 0.02 * seed for dice in BASE], seed) for seed in (-1, 0, 1)]
+    at_a = line(compare_runs(runs).scores, "fedavg", "A")
+    mean, se = np.mean(BASE), stats.sem(BASE)
+    half = stats.t.ppf(0.975, 7) * se / (mean * (1 - mean))
+    assert ends(at_a) == pytest.approx([100 * expit(logit(mean) + sign * half) for sign in (-1, 1)])
+
+
+def test_a_distance_is_never_below_0():
+    rows = [mask_row("A", f"p{k}", 0.8, hd95_mm=value) for k, value in enumerate([0.1, 0.1, 0.2, 0.2, 30.0, 50.0])]
+    hd95 = line(compare_runs([scored("fedavg", "A", rows)]).scores, "fedavg", "A", "hd95")
+    values = [0.1, 0.1, 0.2, 0.2, 30.0, 50.0]
+    assert hd95.low == 0 and hd95.high == pytest.approx(t_interval(values)[1])
+
+
+def test_the_average_of_sites_has_the_degrees_of_freedom_of_welch_and_satterthwaite():
+    """Differences of three sites with other numbers of patients and other spreads."""
+    gains = {"A": UP, "B": [0.1 * gain for gain in MIXED[:6]], "C": [2 * gain for gain in MIXED[:5]]}
+    runs = [dice_run("fedavg", site, BASE[: len(gain)]) for site, gain in gains.items()]
+    runs += [dice_run("m", site, [b + g for b, g in zip(BASE, gain)]) for site, gain in gains.items()]
+    average = difference(compare_runs(runs), "m")
+    percent = [100 * np.array(gain) for gain in gains.values()]
+    variances, n = np.array([gain.var(ddof=1) / len(gain) for gain in percent]), np.array([8, 6, 5])
+    df = variances.sum() ** 2 / (variances**2 / (n - 1)).sum()
+    mean, se = np.mean([gain.mean() for gain in percent]), math.sqrt(variances.sum()) / 3
+    half = stats.t.ppf(0.975, df) * se
+    assert (average.difference, *ends(average)) == pytest.approx((mean, mean - half, mean + half))
+    quantiles = stats.t.ppf(0.975, df) + stats.t.ppf(0.8, df)
+    assert average.detectable == pytest.approx(se * quantiles), "one test at 5 %, found with 80 %"
+
+
+def test_fewer_than_five_patients_give_no_interval_and_neither_has_the_average_of_such_a_site():
+    runs = [
+        dice_run(m, s, [b + g for b in BASE[:n]])
+        for m, g in (("fedavg", 0), ("m", 0.1))
+        for s, n in (("A", 8), ("B", 4))
+    ]
+    comparison = compare_runs(runs)
+    rows = {site: line(comparison.scores, "fedavg", site) for site in ("A", "B", "average")}
+    assert not math.isnan(rows["A"].low) and math.isnan(rows["B"].low) and math.isnan(rows["average"].low)
+    assert rows["average"]["mean"] == pytest.approx((rows["A"]["mean"] + rows["B"]["mean"]) / 2)
+    assert "fewer than 5 patients, so no interval and no verdict: B (4)" in comparison.notes
+    assert difference(comparison, "m").verdict == "not decided"
+
+
+def test_equal_patients_give_no_interval():
+    assert math.isnan(line(compare_runs([dice_run("fedavg", "A", [0.8] * 9)]).scores, "fedavg", "A").low)
+
+
+def test_the_difference_is_the_t_interval_over_matched_patients_who_count_with_the_mean_of_their_images():
+    """Six patients with 1 to 6 images; m gains k points in each image of patient k, so 3.5 points on average."""
+
+    def run(label, gain):
+        images = [(k, i) for k in range(1, 7) for i in range(k)]
+        rows = [mask_row("A", f"p{k}", 0.5 + 0.03 * i + gain * k / 100, image=f"p{k}_{i}") for k, i in images]
+        return scored(label, "A", rows)
+
+    own = difference(compare_runs([run("fedavg", 0), run("m", 1)]), "m", "A")
+    assert (own.difference, *ends(own)) == pytest.approx((3.5, *t_interval(range(1, 7))))
+    assert (own.n, own.p) == (6, pytest.approx(stats.wilcoxon(range(1, 7)).pvalue))
+
+
+def test_verdicts_have_a_direction_and_p_is_corrected_by_holm_for_all_methods():
+    """Sixteen patients. The two small p are equal: 3 p for one, and max(3 p, 2 p) for the other; the third stays."""
+    comparison = compare_runs(gaining({"fedavg": ZERO, "up": UP, "down": DOWN, "mixed": MIXED}, seeds=(0, 1, 2)))
+    up, down, mixed = (difference(comparison, name) for name in ("up", "down", "mixed"))
+    assert (up.verdict, down.verdict, mixed.verdict) == ("better", "worse", "not decided")
+    assert up.p == down.p == pytest.approx(stats.wilcoxon(np.round([*UP, *UP], 9)).pvalue)
+    assert (up.p_holm, down.p_holm, mixed.p_holm) == pytest.approx((3 * up.p, 3 * up.p, mixed.p))
+    assert mixed.p == pytest.approx(stats.wilcoxon(np.round([*MIXED, *MIXED], 9)).pvalue)
+    at_a = difference(comparison, "up", "A")
+    assert (at_a.n, at_a.p_holm) == (8, pytest.approx(6 * at_a.p)), "three methods at two sites"
+
+
+def test_a_lower_distance_is_better():
+    def run(label, shift):
+        return scored(label, "A", [mask_row("A", f"p{k}", 0.8, hd95_mm=9 + shift + 0.1 * k) for k in range(8)])
+
+    comparison = compare_runs([run("fedavg", 0), run("m", -1), run("worse", 1)])
+    own = {name: difference(comparison, name, metric="hd95") for name in ("m", "worse")}
+    assert own["m"].difference == pytest.approx(-1) and math.isnan(own["m"].low), "all patients gain the same"
+    ranks = {name: line(comparison.scores, name, metric="hd95")["rank"] for name in ("m", "fedavg", "worse")}
+    assert ranks == {"m": 1, "fedavg": 2, "worse": 3}
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ((0.04,), "better"),
+        ((0.05, -0.01), "not decided"),  # the interval over patients is above 0, but the seeds disagree
+        ((0.04, 0.02, 0.01), "better"),
+        ((-0.04, -0.02, -0.01), "worse"),
+        ((0.09, -0.01, 0.02), "not decided"),
+    ],
+)
+def test_a_verdict_needs_the_sign_of_all_seeds(gains, verdict):
+    spread = [0.001 * k for k in range(-3, 5)]  # mean 0.05 points
+    runs = gaining({"fedavg": ZERO}, "A", range(len(gains)))
+    for seed, gain in enumerate(gains):
+        runs += gaining({"m": [gain + more for more in spread]}, "A", [seed])
+    own = difference(compare_runs(runs), "m")
+    assert own.verdict == verdict and own.p_holm < 0.05 and own.low * own.high > 0
+    assert own.of_seeds == pytest.approx([100 * gain + 0.05 for gain in gains])
+    if len(gains) > 1:
+        assert (own.seeds_low, own.seeds_high) == pytest.approx(t_interval(own.of_seeds))
+    else:
+        assert math.isnan(own.seeds_low)
+
+
+def test_a_small_p_is_not_decided_if_the_interval_contains_0():
+    """All but one patient of each site gain 1 to 7 points, and one loses 60."""
+    own = difference(compare_runs(gaining({"fedavg": ZERO, "m": [*UP[:7], -0.6]}, "ABCDE")), "m")
+    assert own.p_holm < 0.05 and own.low < 0 < own.high and own.verdict == "not decided"
+
+
+def test_too_few_patients_or_too_many_methods_have_a_reason():
+    """The smallest p of 8 patients is 2 / 2**8 = 0.0078; seven tests make 0.055 of it."""
+    few = compare_runs([dice_run("fedavg", "A", BASE[:5]), dice_run("m", "A", [b + 0.1 for b in BASE[:5]])])
+    assert math.isnan(difference(few, "m").p) and "only 5 matched patients" in difference(few, "m").reason
+    gains = {"fedavg": ZERO} | {f"m{k}": UP for k in range(7)}
+    seven = difference(compare_runs(gaining(gains, "A")), "m0")
+    assert "cannot be below 0.055" in seven.reason and seven.verdict == "not decided"
+    del gains["m6"]
+    assert difference(compare_runs(gaining(gains, "A")), "m0").verdict == "better"
+
+
+def test_a_metric_of_a_set_of_images_has_a_difference_but_no_test():
+    """FedAvg ranks all eight patients correctly, and m has one of the 16 pairs wrong: 93.75."""
+    p = {"fedavg": [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], "m": [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.8, 0.9]}
+    runs = [
+        scored(name, "A", [class_row("A", f"s{k}", f"i{k}", "ab"[k > 3], value) for k, value in enumerate(values)])
+        for name, values in p.items()
+    ]
+    own = difference(compare_runs(runs), "m", metric="auroc")
+    assert own.difference == pytest.approx(-6.25) and own.low < -6.25 < own.high
+    assert math.isnan(own.p) and own.verdict == "not tested"
+
+
+def test_failures_are_shares_of_patients_with_the_interval_of_clopper_and_pearson():
+    runs = [dice_run("fedavg", "A", [0.9] * 5 + [0.1] * 2), dice_run("fedavg", "B", [0.9] * 4)]
+    scores = compare_runs(runs).scores
+    for site, n in (("A", 7), ("average", 11)):
+        own, exact = line(scores, "fedavg", site, "low_dice"), stats.binomtest(2, n).proportion_ci(method="exact")
+        expected = (200 / n, 100 * exact.low, 100 * exact.high)
+        assert (own["mean"], *ends(own)) == pytest.approx(expected) and own.n_patients == n
+    assert ends(line(scores, "fedavg", "B", "low_dice")) == pytest.approx((0, 100 * (1 - 0.025**0.25)))
+
+
+def test_the_order_of_the_runs_does_not_matter():
+    gains = {"fedavg": ZERO, "a": MIXED, "b": [-gain for gain in MIXED], "fedavg@steps=a": UP, "pooled": UP}
+    runs = gaining(gains, "ABC", (0, 1))
+    shuffled = [runs[k] for k in np.random.default_rng(0).permutation(len(runs))]
+    comparisons = [compare_runs(order) for order in (runs, shuffled)]
+    keys = ["row", "role", "structure", "metric", "unit", "site"]
+    for name, more in (("scores", []), ("differences", ["kind", "minus"])):
+        tables = [getattr(one, name).sort_values([*keys, *more], ignore_index=True) for one in comparisons]
+        pd.testing.assert_frame_equal(*tables)
