@@ -302,9 +302,8 @@ def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
     others = own[~is_trivial]
     gain = (others["mean"] - others.structure.map(of_trivial)) * (1 if metric.higher_is_better else -1)
     names = list(dict.fromkeys(others.row[gain <= 0]))
-    return [f"not better than a prediction that ignores the image, at the unseen sites: {', '.join(names)}"] * bool(
-        names
-    )
+    sentence = f"not better than a prediction that ignores the image, at the unseen sites: {', '.join(names)}"
+    return [sentence] * bool(names)
 
 
 def _missing(runs: Sequence[ScoredRun], planned: Collection[Key]) -> list[str]:

@@ -32,7 +32,7 @@ from medfed.results.render import (
     to_markdown_file,
     verdict_text,
 )
-from medfed.results.text_tables import escape_latex, text_table, to_terminal, with_marks
+from medfed.results.text_tables import escape_latex, text_table, to_latex, to_markdown, to_terminal, with_marks
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 ZERO = [0.0] * 8
@@ -194,3 +194,41 @@ def test_classification_has_no_structure_in_its_title():
     ]
     text = first_screen(compare_runs(runs))
     assert re.search(r"\nACC[^:]*\(%\), higher is better", text, re.IGNORECASE) and "AUROC" in text
+
+
+def test_a_terminal_shows_15_rows_and_five_missing_runs_and_says_how_many_more_there_are():
+    runs = gaining({f"m{k}": ZERO for k in range(20)}, "A") + gaining({"fedavg": ZERO}, "A")
+    text = first_screen(
+        compare_runs(runs, planned={*(run.key for run in runs), *((f"n{k}", "A", 0) for k in range(8))})
+    )
+    assert len(re.findall(r"\n  (?:m\d+|fedavg) ", text)) == 15 and "; 6 more rows: table.md" in text
+    assert text.count("not run: n") == 5 and "not run: 3 more, listed in table.json" in text
+
+
+def test_a_gain_over_models_that_did_not_learn_says_so():
+    runs = gaining({"fedavg": ZERO, "up": UP}, "A") + gaining({"local": ZERO}, "A", at="B", learning=NOT_LEARNED)
+    assert "gain from joining, up - local (did not learn)" in first_screen(compare_runs(runs))
+
+
+def test_without_the_run_of_equal_effort_the_screen_shows_the_difference_from_less_effort():
+    runs = gaining({"fedavg": ZERO}) + gaining({"up": UP}, equal="fedavg@steps=up")
+    assert re.search(r"\n  up .* fedavg +\+4\.50 \[.*not tested", first_screen(compare_runs(runs)))
+
+
+def test_the_files_have_the_number_of_seeds_in_the_verdict():
+    comparison = compare_runs(gaining({"fedavg": ZERO, "up": UP}))
+    assert ",better in 1 seed" in to_csv_file(comparison.differences, "real")
+    assert {line["verdict"] for line in json.loads(to_json_file(comparison))["differences"]} == {"better in 1 seed"}
+
+
+def test_rows_that_are_not_better_than_a_prediction_without_the_image_are_named():
+    trivial = {"prediction": "every pixel is foreground", "unseen": {"A": {"disc": {"dice": 0.83}}}}
+    text = " ".join(first_screen(compare_runs(gaining({"fedavg": ZERO, "up": UP}, "A", trivial=trivial))).split())
+    assert "not better than a prediction that ignores the image, at the unseen sites: fedavg -" in text
+
+
+def test_names_stay_on_one_line_and_are_no_markup():
+    table = text_table("a\nb", ["x", "y"], [["c\n|d", "<e`*"]])
+    lines = to_markdown(table).splitlines()
+    assert lines[0] == "### a b" and lines[-1] == r"| c \|d | \<e\`\* |"
+    assert to_latex(table).count("\n") == to_latex(text_table("a b", ["x", "y"], [["c d", "e"]])).count("\n")
