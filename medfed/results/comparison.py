@@ -86,6 +86,7 @@ class Comparison:
         compared: labels of the rows that are ranked.
         missing: the planned runs that are not finished, in words.
         notes: sentences about the runs, such as models that did not learn.
+        dice_below: the Dice below which a structure of a patient counts as a failure; None without masks.
     """
 
     data: str
@@ -102,6 +103,7 @@ class Comparison:
     missing: tuple[str, ...]
     not_learned: tuple[str, ...]
     notes: tuple[str, ...]
+    dice_below: float | None = None
 
     def sites(self, role: str = "unseen") -> list[str]:
         """The names of the sites of a role, sorted."""
@@ -180,6 +182,7 @@ def compare_runs(
         tuple(_missing(runs, planned)),
         tuple(not_learned),
         (*_notes(runs, of_patients, copies, not_learned), *_below_trivial(scores, metrics[next(iter(shown))]), *notes),
+        (runs[0].summary.get("failures") or {}).get("dice_below"),
     )
 
 

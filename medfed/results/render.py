@@ -31,7 +31,7 @@ from medfed.results.text_tables import (
 WIDTH = 110  # of text in a terminal
 MAX_ROWS = 15  # of a table in a terminal
 MAX_MISSING = 5  # sentences about runs that are not finished
-FAILURES = {"low_dice": "Dice too low", "missed": "missed", "false_alarm": "false alarm"}
+FAILURES = {"low_dice": "Dice < {}", "missed": "missed", "false_alarm": "false alarm"}
 ROLES = {"unseen": "unseen sites", "validation": "validation sites", "seen": "own test"}
 EXPLANATIONS = (
     "[ ]: 95 % interval over patients (Student t; for a score with two limits, such as Dice, on the logit scale). It "
@@ -65,8 +65,7 @@ def block_title(metric: Metric, structure: str, unit: str) -> str:
 
 def first_screen(comparison: Comparison, colours: bool = False) -> str:
     """The main table of each structure, what joining gives, and the conclusions, which come last."""
-    seeds = f"seed{'s' * (len(comparison.seeds) > 1)} {', '.join(map(str, comparison.seeds))}"
-    parts = [f"{data_label(comparison.data)}; {seeds}; round by the rule '{comparison.selection}'"]
+    parts = [_head(comparison)]
     main = comparison.shown[0]
     for role in ("unseen", "validation"):
         structures = [name for name in comparison.structures if _blocks(comparison, role, name, main)]
@@ -75,6 +74,12 @@ def first_screen(comparison: Comparison, colours: bool = False) -> str:
     lines = notes_and_conclusions(comparison)
     bullets = [textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ") for line in lines]
     return "\n\n".join([*parts, *["\n".join([CONCLUSIONS, *bullets])] * bool(bullets)])
+
+
+def _head(comparison: Comparison) -> str:
+    """The first line of every output: whether the images are synthetic, the seeds, and the rule of the round."""
+    seeds = f"seed{'s' * (len(comparison.seeds) > 1)} {', '.join(map(str, comparison.seeds))}"
+    return f"{data_label(comparison.data)}; {seeds}; round by the rule '{comparison.selection}'"
 
 
 def notes_and_conclusions(comparison: Comparison) -> list[str]:
@@ -147,9 +152,8 @@ def full_tables(comparison: Comparison) -> list[TextTable]:
 
 def to_markdown_file(comparison: Comparison, more: Sequence[TextTable] = (), notes: Sequence[str] = ()) -> str:
     """The content of `table.md`; `more` are tables after those of scores, `notes` the sentences below them."""
-    label = data_label(comparison.data)
     lines = notes_and_conclusions(comparison)
-    parts = [f"**{label}**", f"### {CONCLUSIONS}", _listed(lines)]
+    parts = [f"**{_head(comparison)}**", *[f"### {CONCLUSIONS}", _listed(lines)] * bool(lines)]
     parts += [to_markdown(table) for table in (*full_tables(comparison), *more)]
     parts += [_listed(notes)] * bool(notes)
     return "\n\n".join([*parts, "### Explanations", _listed(explanations(comparison))]) + "\n"
@@ -160,7 +164,7 @@ def to_latex_file(comparison: Comparison) -> str:
     lines = notes_and_conclusions(comparison)
     label = data_label(comparison.data)
     tables = [to_latex(table, label) for table in full_tables(comparison)]
-    return "\n\n".join(["\n".join(f"% {line}" for line in (label, *lines)), *tables]) + "\n"
+    return "\n\n".join(["\n".join(f"% {line}" for line in (_head(comparison), *lines)), *tables]) + "\n"
 
 
 def to_json_file(comparison: Comparison) -> str:
@@ -216,6 +220,7 @@ def _score_table(comparison: Comparison, block: tuple) -> TextTable:
 def _difference_tables(comparison: Comparison, block: tuple) -> list[TextTable]:
     """The differences of the compared methods in a block."""
     metric, sites = comparison.metrics[block[1]], comparison.sites(block[3])
+    several = sites if len(sites) > 1 else []
     rows = []
     for label in comparison.rows:
         for kind in ("method", "effort"):
@@ -224,7 +229,7 @@ def _difference_tables(comparison: Comparison, block: tuple) -> list[TextTable]:
             known = [difference for difference in own.values() if difference is not None]
             if not known:
                 continue
-            cells = ["-" if own[site] is None else _with_interval(own[site], metric) for site in (*sites, AVERAGE)]
+            cells = ["-" if own[site] is None else _with_interval(own[site], metric) for site in (*several, AVERAGE)]
             test = ["", "", "", ""]
             if average is not None and kind == "method":
                 seeds = number(average.seeds_low, metric.decimals, "+")
@@ -236,14 +241,24 @@ def _difference_tables(comparison: Comparison, block: tuple) -> list[TextTable]:
         return []
     unit = {"%": "points"}.get(block[2], block[2])
     name = metric.label if block[0] == ALL else f"{block[0]}: {metric.label}"
-    head = [ROLES[block[3]], *sites, "average", "over seeds", "p (n)", "verdict", "detectable"]
-    return [text_table(f"{name}{f' ({unit})' * bool(unit)}, differences", head, rows)]
+    head = [
+        ROLES[block[3]],
+        *several,
+        "average" if several else sites[0],
+        "over seeds",
+        "p (n)",
+        "verdict",
+        "detectable",
+    ]
+    better = "higher" if metric.higher_is_better else "lower"
+    return [text_table(f"{name}{f' ({unit})' * bool(unit)}, differences, {better} is better", head, rows)]
 
 
 def _failure_tables(comparison: Comparison, role: str, structure: str) -> list[TextTable]:
     """The shares of patients with a failure, in percent; kinds that no row has are left out."""
     tables = []
     table, sites = comparison.scores, comparison.sites(role)
+    several = sites if len(sites) > 1 else []
     for kind, title in FAILURES.items():
         own = table[(table.role == role) & (table.structure == structure) & (table.metric == kind)]
         if not own["mean"].any():
@@ -252,9 +267,16 @@ def _failure_tables(comparison: Comparison, role: str, structure: str) -> list[T
             (line.row, line.site): f"{line.mean:.0f}{interval(line.low, line.high, 0)}" for line in own.itertuples()
         }
         rows = [
-            [_name(label), *(cells.get((label, site), "-") for site in (*sites, AVERAGE))] for label in comparison.rows
+            [_name(label), *(cells.get((label, site), "-") for site in (*several, AVERAGE))]
+            for label in comparison.rows
         ]
-        tables.append(text_table(f"{structure}: {title}, % of patients", [ROLES[role], *sites, "all"], rows))
+        tables.append(
+            text_table(
+                f"{structure}: {title.format(comparison.dice_below)}, % of patients",
+                [ROLES[role], *several, "all" if several else sites[0]],
+                rows,
+            )
+        )
     return tables
 
 
@@ -267,14 +289,15 @@ def _joining_by_site(comparison: Comparison) -> list[TextTable]:
     own = table[table.kind.isin([GAIN, COST]) & (table.metric == metric.name)]
     for (kind, role, structure), group in own.groupby(["kind", "role", "structure"], sort=False):
         sites = sorted(set(group.site) - {AVERAGE})
+        several = sites if len(sites) > 1 else []
         cells = {(line.row, line.minus, line.site): _with_interval(line, metric) for line in group.itertuples()}
         names = list(dict.fromkeys((line.row, line.minus) for line in group.itertuples()))
         rows = [
-            [f"{row} - {minus}", *(cells.get((row, minus, site), "-") for site in (*sites, AVERAGE))]
+            [f"{row} - {minus}", *(cells.get((row, minus, site), "-") for site in (*several, AVERAGE))]
             for row, minus in names
         ]
         name = metric.label if structure == ALL else f"{structure}: {metric.label}"
-        tables.append(text_table(f"{name}, {kind}", [ROLES[role], *sites, "average"], rows))
+        tables.append(text_table(f"{name}, {kind}", [ROLES[role], *several, "average" if several else sites[0]], rows))
     return tables
 
 

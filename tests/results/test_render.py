@@ -158,7 +158,7 @@ def test_units_have_tables_of_their_own_and_mixed_units_a_dash():
 
 def test_failures_have_a_table_with_exact_intervals():
     text = to_markdown_file(compare_runs([dice_run("fedavg", "A", [0.9] * 5 + [0.1] * 2)]))
-    assert "disc: Dice too low, % of patients" in text and "29 [4, 71]" in text and "disc: missed" not in text
+    assert "disc: Dice < 0.7, % of patients" in text and "29 [4, 71]" in text and "disc: missed" not in text
 
 
 def test_a_structure_that_no_unseen_image_has_does_not_stop_the_first_screen():
