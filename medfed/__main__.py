@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import textwrap
 
 from medfed import __version__
 from medfed.cli.program import module_of, programs, run_program
@@ -18,12 +19,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def listing() -> str:
-    """Return the text of `medfed --help`; descriptions are first lines of docstrings, read without an import."""
-    groups = {"programs": programs(), **{kind: known_names(kind) for kind in KINDS}}
-    width = max(len(name) for names in groups.values() for name in names)
-    lines = [f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) shows its flags"]
-    for group, names in groups.items():
-        lines += ["", group, *(f"  {name:<{width}}  {description}".rstrip() for name, description in names.items())]
+    """Return the text of `medfed --help`: a sentence about each program, and the names that a config may hold."""
+    width = max(map(len, programs()))
+    head = f"medfed {__version__}: `medfed PROGRAM --help` (or `python -m medfed.PROGRAM --help`) shows its flags"
+    lines = [head, "", "programs"]
+    lines += [f"  {name:<{width}}  {description}" for name, description in programs().items()]
+    lines += ["", "`medfed keys NAME` describes one of:"]
+    for kind in KINDS:
+        names = textwrap.wrap(", ".join(known_names(kind)), 100)
+        lines += ["", kind.replace("_", " "), *(f"  {line}" for line in names)]
     return "\n".join(lines)
 
 

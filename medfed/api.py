@@ -39,6 +39,7 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.results.render import as_file, first_screen
 from medfed.results.row import BASELINE
+from medfed.results.scores import read_scores
 from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
@@ -139,17 +140,17 @@ class Run:
             return dict(RunFolder(self.folder).read_json(path.name))
 
     @cached_property
-    def scores(self) -> list[dict[str, Any]]:
-        """Return the scores of all test images, one dictionary for each row of the run's file `cases.csv`.
+    def scores(self) -> DataFrame:
+        """Return the scores of all test images, one row for each value, as in the run's file `cases.csv`.
 
-        In segmentation there is one row for each image and structure, with a value for each metric (None if the value
-        is unknown). In classification there is one row for each image, with the probability of each class and with
-        `correct` (1 or 0). All rows have the keys `site`, `role`, `patient` and `image` (the image's name). `role` is
-        "seen" for a site that trained, "unseen" or "validation".
+        Columns: `method`, `preset`, `seed`, `unseen`, `trained_at` of the run, then `role` ("seen" for a site that
+        trained, "unseen" or "validation"), `site`, `patient`, `image`, `structure`, `metric`, `value` (NaN if it is
+        unknown; fractions in percent), `unit`, and `status` ("ok", "missed", "false_alarm" or "absent"). In
+        classification, the metrics are `p_CLASS`, predicted probabilities in [0, 1], and `status` is the true class.
         """
         scoring = scoring_of(self.summary, self.folder / "summary.json")
         with damaged_file(self.folder / "cases.csv") as path:
-            return scoring.read_cases(path)
+            return read_scores(path, scoring.metrics)
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

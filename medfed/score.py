@@ -47,14 +47,14 @@ def _score(args: argparse.Namespace) -> int:
     from medfed.config.overrides import Override
     from medfed.config.schema import load_dataset
     from medfed.scoring.page import PAGE
-    from medfed.scoring.score import check_output, score_bundle, write_scores
+    from medfed.scoring.score import check_output, score_bundle, write_results
 
     named = dict(_pair(text) for text in args.name)
     out = args.out or Path("scores") / f"{args.bundle.resolve().name}-{args.folder.resolve().stem}"
     dataset = load_dataset(args.folder, args.dataset, [Override.parse(text) for text in args.set])
     check_output(out, dataset)
     scores = score_bundle(args.bundle, dataset, named, args.device, args.quiet)
-    write_scores(scores, out)
+    write_results(scores, out)
     print(scores.to_text())
     print(f"\nThe results are in {out}: summary.json, cases.csv, figures/ and the page {PAGE}.")
     return 0

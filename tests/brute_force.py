@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from medfed.metrics.mask_metric import compute_mask_metrics as score_row
-from medfed.tasks.mask_scoring import MASK_METRICS
+from medfed.tasks.scoring import MASK_METRICS
 
 DISTANCES = ("hd", "hd95", "assd")
 COLUMNS = (

@@ -3,6 +3,8 @@
 import zipfile
 from pathlib import Path
 
+from made_runs import scores_of
+
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.segmentation import Segmentation
@@ -67,7 +69,7 @@ def small_bundle(folder: Path) -> Path:
         weights=network.build(1, 1).state_dict(),
         task=task,
         provenance={},
-        summary=task.scoring.summarise([]),
+        summary=scores_of([], task.scoring),
         input_is_2d=False,
     )
 

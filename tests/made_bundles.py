@@ -9,6 +9,7 @@ import nibabel as nib
 import numpy as np
 import torch
 import yaml
+from made_runs import scores_of
 from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.networks.nets import BasicUNet
 from PIL import Image
@@ -37,7 +38,7 @@ def exported(out, settings, module, task, input_is_2d=True, summary=None, **prov
         weights=module.state_dict(),
         task=task,
         provenance=facts | {"method_layers": False} | provenance,
-        summary=summary or task.scoring.summarise([]),
+        summary=summary or scores_of([], task.scoring),
         input_is_2d=input_is_2d,
     )
 

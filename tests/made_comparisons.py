@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from medfed.metrics.metric import all_columns
 from medfed.results.comparison import Comparison, ScoredRun
 from medfed.results.row import ComparisonRow
-from medfed.tasks.class_scoring import ClassScoring
-from medfed.tasks.mask_scoring import MaskScoring
+from medfed.results.scores import table_of
+from medfed.tasks.scoring import CLASS_METRICS, MASK_METRICS, Scoring
 
 BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]  # Dice of eight patients
 UP = [0.01 * k for k in range(1, 9)]  # what each gains; 4.5 points on average
@@ -15,7 +16,9 @@ DOWN = [-gain for gain in UP]
 MIXED = [0.08, -0.07, 0.06, -0.05, 0.04, -0.03, 0.02, 0.01]
 NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
 NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
-METRICS = [column.key for column in MaskScoring().columns]
+MASKS = Scoring("segmentation", MASK_METRICS, failure_dice=0.7)
+CLASSES = Scoring("classification", CLASS_METRICS)
+METRICS = [column.key for column in all_columns(MASK_METRICS)]
 NAMES = ("mean", "sd", "n_seeds", "n_patients")
 
 
@@ -37,22 +40,24 @@ def dice_rows(scores: Mapping[str, Sequence[float]], unseen: str, structure: str
 def class_row(site: str, patient: str, image: str, label: str, p: float, role: str = "unseen") -> dict:
     """An image of the class a or b, with the probability p of b."""
     names = {"site": site, "role": role, "patient": patient, "image": image, "label": label}
-    return names | {
-        "predicted": "b" if p > 0.5 else "a",
-        "correct": (p > 0.5) == (label == "b"),
-        "p_a": 1 - p,
-        "p_b": p,
-    }
+    return names | {"p_a": 1 - p, "p_b": p}
 
 
 def scored(
     label: str, unseen: str, rows: list[dict], seed: int = 0, at: str = "", equal: str = "", **more
 ) -> ScoredRun:
     """`label` is "METHOD, SETTING, ..."; `at` the site of a model of `local`; `more` goes into the summary."""
-    scoring = ClassScoring() if "label" in rows[0] else MaskScoring()
-    summary = scoring.summarise([]) | {"data": "real", "selection": "last", "unseen_site": unseen, "seed": seed}
+    scoring = CLASSES if "label" in rows[0] else MASKS
+    summary = scoring.describe() | {
+        "scores": [],
+        "data": "real",
+        "selection": "last",
+        "unseen_site": unseen,
+        "seed": seed,
+    }
     method, *varied = label.split(", ")
-    return ScoredRun.of(ComparisonRow(method, tuple(varied), at, equal), summary | more, rows)
+    summary |= more
+    return ScoredRun.of(ComparisonRow(method, tuple(varied), at, equal), summary, table_of(rows, scoring.metrics))
 
 
 def dice_run(label: str, unseen: str, dice: Sequence[float], seed: int = 0, **more) -> ScoredRun:
@@ -62,7 +67,8 @@ def dice_run(label: str, unseen: str, dice: Sequence[float], seed: int = 0, **mo
 
 def with_rows(run: ScoredRun, rows: Sequence[dict]) -> ScoredRun:
     """The run with further rows of scores."""
-    return ScoredRun.of(run.row, run.summary, [*run.cases, *rows])
+    more = table_of(rows, (CLASSES if "label" in rows[0] else MASKS).metrics)
+    return ScoredRun.of(run.row, run.summary, pd.concat([run.scores, more], ignore_index=True))
 
 
 def gaining(gains: Mapping[str, Sequence[float]], sites: str = "AB", seeds: Sequence[int] = (0,), **more) -> list:

@@ -14,16 +14,19 @@ from safetensors.numpy import save_file
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
+from medfed.metrics.metric import all_columns
 from medfed.outputs.comparison_folder import RUNS, ComparisonFolder
 from medfed.outputs.csv_files import format_rows
 from medfed.outputs.manifest import Manifest
 from medfed.outputs.run_folder import FIGURES, MANIFESTS, RunFolder
 from medfed.results.row import ROW_FILE, ComparisonRow, read_row
-from medfed.tasks.class_scoring import ClassScoring, case_row
-from medfed.tasks.mask_scoring import MaskScoring
-from medfed.tasks.scoring import Scoring
+from medfed.results.run_scores import n_absent, run_scores
+from medfed.results.scores import IDENTITY, table_of, write_scores
+from medfed.tasks.scoring import CLASS_METRICS, MASK_METRICS, Scoring
 
-METRICS = [column.key for column in MaskScoring().columns]
+MASKS = Scoring("segmentation", MASK_METRICS, failure_dice=0.7)
+CLASSES = Scoring("classification", CLASS_METRICS)
+METRICS = [column.key for column in all_columns(MASK_METRICS)]
 WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
 FIRST_DISTANCES = {"hd95_percent_of_diagonal": 4.0, "hd_percent_of_diagonal": 5.0, "assd_percent_of_diagonal": 2.0}
 FIRST_DISTANCES["hd95_pooled_vx"] = 4.0
@@ -72,18 +75,31 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
         role = "unseen" if site == unseen else "seen"
         for k in range(10):
             p = float(rng.uniform(0.05, 0.95))
-            rows.append(case_row(site, role, f"s{k % 5}", f"i{k}", k % 2, (p, 1 - p), ("a", "b")))
+            names = {"site": site, "role": role, "patient": f"s{k % 5}", "image": f"i{k}", "label": "ab"[k % 2]}
+            rows.append(names | {"p_a": p, "p_b": 1 - p})
     return rows
 
 
-def _scoring(rows: list[dict]) -> Scoring:
-    return ClassScoring() if rows and "predicted" in rows[0] else MaskScoring()
+def scoring_of_rows(rows: list[dict]) -> Scoring:
+    return CLASSES if rows and "label" in rows[0] else MASKS
+
+
+def scores_of(rows: list[dict], scoring: Scoring | None = None) -> dict:
+    """The entries of `summary.json` about the scores of these rows."""
+    scoring = scoring or scoring_of_rows(rows)
+    table = table_of(rows, scoring.metrics)
+    return scoring.describe() | {"scores": run_scores(table, scoring), "n_absent": n_absent(table)}
+
+
+def write_rows(path: Path, rows: list[dict], scoring: Scoring | None = None) -> None:
+    """Write rows of scores as a `cases.csv`."""
+    write_scores(path, table_of(rows, (scoring or scoring_of_rows(rows)).metrics), dict.fromkeys(IDENTITY, ""))
 
 
 def scored(method: str, site: str, rows: list[dict], seed: int = 0, **others) -> dict:
     """What a comparison reads of a run at an unseen site; `others` stand over what is there."""
     keys = {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
-    return keys | {"summary": _scoring(rows).summarise([])} | others
+    return keys | {"summary": scoring_of_rows(rows).describe() | {"scores": []}} | others
 
 
 NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
@@ -139,10 +155,9 @@ def made_run(
     """
     sites = list(sites)
     rows = mask_rows(sites, unseen) if rows is None else rows
-    scoring = _scoring(rows)
     folder, config = RunFolder(path), CONFIG.replace("METHOD", json.dumps(method))
     (path / FIGURES).mkdir(parents=True)
-    scoring.write_cases(path / "cases.csv", rows)
+    write_rows(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
     folder.write_text("ledger.csv", format_rows(COLUMNS, ledger_rows(sites, rounds)))
     history = [
@@ -153,7 +168,7 @@ def made_run(
     for name in ("unseen_cases", "training_curves"):
         (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
-    summary = scoring.summarise(rows) | {"data": data, "dataset": "Discs", "method": method, "unseen_site": unseen}
+    summary = scores_of(rows) | {"data": data, "dataset": "Discs", "method": method, "unseen_site": unseen}
     summary |= {"source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "seed": seed}
     summary |= {"selection": "last", "selected_round": rounds, "rounds": rounds, "notices": ["a notice"]}
     summary |= {"versions": {"torch": "2"}, "config_sha256": hashlib.sha256(config.encode()).hexdigest()}

@@ -1,4 +1,4 @@
-"""Compare what two checkouts of medfed compute: the bits of all weights, and all scores before they are rounded.
+"""Compare what two checkouts of medfed compute: the bits of all weights, and all scores.
 
     python tests/same_results.py OLD NEW [--only PART] [--work FOLDER]
 
@@ -60,18 +60,8 @@ def train_all(only: str) -> None:
     """Train all runs of the checkout that PYTHONPATH names, each in a folder of the current folder."""
     import medfed
     from medfed.experiments import run as module
-    from medfed.tasks.class_scoring import ClassScoring
-    from medfed.tasks.mask_scoring import MaskScoring
 
     module.draw_all = lambda *args, **kwargs: None  # figures take longer than such a training
-    for scoring in (ClassScoring, MaskScoring):  # scores as they are before `cases.csv` rounds them
-        original = scoring.write_cases
-
-        def write_unrounded(self, path, rows, original=original):
-            Path(path).with_suffix(".unrounded.json").write_text(json.dumps([dict(row) for row in rows]))
-            original(self, path, rows)
-
-        scoring.write_cases = write_unrounded  # type: ignore[method-assign]
     chosen = {name: run for name, run in runs().items() if only in name}
     for number, (name, (config, changes)) in enumerate(chosen.items(), 1):
         start, folder = time.monotonic(), Path(name.replace("/", "_"))
@@ -105,13 +95,10 @@ def _kill_and_resume(folder: str, config: str, changes: dict[str, Any]) -> None:
 
 
 def scores_of(folder: Path) -> dict[str, str]:
-    """Unrounded scores of a run, as text, by "file seed role site patient image structure metric"."""
-    scores = {}
-    for path in sorted(folder.glob("*.unrounded.json")):
-        for row in json.loads(path.read_text()):
-            place = " ".join(str(row.get(key, "")) for key in ("role", "site", "patient", "image", "structure"))
-            scores.update({f"{path.stem} {place} {metric}": repr(value) for metric, value in row.items()})
-    return scores
+    """The lines of the `cases.csv` of a run, which has all digits, by file and number."""
+    files = sorted(folder.glob("cases*.csv"))
+    lines = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in files}
+    return {f"{name} {number}": line for name, own in lines.items() for number, line in enumerate(own, 1)}
 
 
 def differences(old: Path, new: Path) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import re
 import sys
@@ -22,9 +21,10 @@ from matplotlib import pyplot as plt
 
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
 from medfed.results.conclusions import CONCLUSIONS
-from medfed.results.patients import GROUP
 from medfed.results.render import notes_and_conclusions
 from medfed.results.row import row_of
+from medfed.results.run_scores import run_scores_of
+from medfed.results.scores import COLUMNS, GROUP, IDENTITY, VALUES, is_probability, predictions, read_scores
 from medfed.results.statistics import AVERAGE, verdict_text
 from medfed.results.text_tables import TextTable, interval, number, text_table, to_markdown
 from medfed.tasks.factory import scoring_of
@@ -36,9 +36,8 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
     "fundus_vessel": ("Retinal vessels", "fedavg elcfs:ring_width=2 gin fedavg@steps=elcfs:ring_width=2"),
 }
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")
-COLUMNS = ("method", "seed", "unseen", "role", "site", "patient", "image", "structure", "metric", "value")
 DIFFERENCE = ("row", "minus", "difference [95 %, patients]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
-DIFFERENCE += ("detectable", "minus `fedavg` of less effort")
+DIFFERENCE += ("detectable", "minus fedavg of less effort")
 MAX_TEXT = 1000  # images of a run whose scores are text; more are compressed, without those of the source sites
 
 
@@ -54,19 +53,9 @@ def collect(folders: Sequence[str]) -> None:
         if target.exists():
             continue
         target.mkdir(parents=True)
-        scoring = scoring_of(summary)
-        cases = scoring.read_cases(run / "cases.csv")
-        is_large = len(cases) > MAX_TEXT
-        rows = [COLUMNS]
-        for case in cases:
-            for column in scoring.columns if case["role"] == "unseen" or not is_large else ():
-                value = case.get("correct" if column.key == "accuracy" else column.key)
-                if column.metric.name in METRICS and value is not None:
-                    names = (case["role"], case["site"], case["patient"], case["image"], scoring.structure_of(case))
-                    rows.append((row.run_label, seed, unseen, *names, column.key, round(value, 5)))
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        content = text.getvalue().encode()
+        table = unseen_or_few(read_scores(run / "cases.csv", scoring_of(summary).metrics))
+        content = table.to_csv(index=False, lineterminator="\n").encode()
+        is_large = table.image.nunique() > MAX_TEXT
         name = "scores.csv.gz" if is_large else "scores.csv"
         (target / name).write_bytes(gzip.compress(content, mtime=0) if is_large else content)
         root = re.compile(r"^  root: .*/", re.MULTILINE)
@@ -78,25 +67,31 @@ def collect(folders: Sequence[str]) -> None:
         (target / "summary.json").write_text(json.dumps(summary, sort_keys=True) + "\n")
 
 
+def unseen_or_few(scores: pd.DataFrame) -> pd.DataFrame:
+    """The scores that are kept of a run: of many images only those of the unseen site, and the accuracy of each image
+    instead of its probabilities."""
+    if is_probability(scores).any():
+        first = scores.drop_duplicates(["role", "site", "image"])
+        correct = predictions(scores).set_index(["role", "site", "image"]).correct
+        own = pd.MultiIndex.from_frame(first[["role", "site", "image"]])
+        scores = first.assign(metric="accuracy", value=100.0 * correct[own].to_numpy(), unit="%")
+    scores = scores[scores.metric.isin(METRICS)].dropna(subset="value")
+    return scores if scores.image.nunique() <= MAX_TEXT else scores[scores.role == "unseen"]
+
+
 def read(data: str) -> list[ScoredRun]:
-    """The runs of a collection with the values of their unseen patients, in percent; AUROC is one value of the site."""
+    """The runs of a collection with the values of their unseen patients; AUROC is one value of the site."""
     runs = []
     for path in sorted((HERE / "runs" / data).glob("*/*/summary.json")):
         summary = json.loads(path.read_text())
-        names = dict.fromkeys(COLUMNS[:-1], str)
+        names = {name: str for name in (*IDENTITY, *COLUMNS) if name != "value"}
         table = pd.read_csv(next(path.parent.glob("scores.csv*")), dtype=names, keep_default_na=False)
-        table = table[table.role == "unseen"].rename(columns={"metric": "key"})
-        columns = {column.key: column for column in scoring_of(summary).columns}
-        table["metric"] = [columns[key].metric.name for key in table.key]
-        table["unit"] = [columns[key].unit for key in table.key]
-        table["value"] = [columns[key].scale * value for key, value in zip(table.key, table.value)]
-        values = table.groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()
-        parts = [values.assign(score=values.value)]
-        for site, structures in summary["unseen"]["sites"].items():
-            for structure, scores in structures.items() if "auroc" in columns else ():
-                auroc = {"metric": "auroc", "unit": "%", "patient": "", "value": 100 * scores["auroc"]["mean"]}
-                parts.append(pd.DataFrame([{"role": "unseen", "site": site, "structure": structure, **auroc}]))
-        runs.append(ScoredRun(row_of(summary["row"]), summary, pd.concat(parts, ignore_index=True)))
+        values = table[table.role == "unseen"].groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()
+        of_sites = run_scores_of(summary)
+        auroc = of_sites[(of_sites.metric == "auroc") & (of_sites.role == "unseen") & (of_sites.site != AVERAGE)]
+        auroc = auroc.assign(value=auroc["mean"], patient="")[VALUES[:-1]]
+        scored = pd.concat([values.assign(score=values.value), auroc], ignore_index=True)
+        runs.append(ScoredRun(row_of(summary["row"]), summary, scored))
     return runs
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_LENGTH = 64
+AVERAGE = "average"  # stands for all sites in tables of scores
 
 
 def check(names: Iterable[str]) -> None:
@@ -45,4 +46,6 @@ def _problem(name: str) -> str:
         return 'it must not contain / \\ : * ? " < > | or control characters'
     if name != name.strip(" .") or name.startswith("-"):
         return "it must not begin or end with a space or a dot, or begin with a hyphen"
+    if name == AVERAGE:
+        return "tables of scores call the average of all sites so"
     return ""

@@ -102,7 +102,8 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     validation_site = plan.federation.validation_site
     folder.finish(
         {
-            **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([]),
+            **task_of_images(images, plan.data.image_size, Evaluation()).scoring.describe(),
+            "scores": [],
             "data": "not stated",  # the coordinator has no data
             "dataset": images.pop("dataset"),
             "images": images,

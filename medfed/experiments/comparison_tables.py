@@ -14,6 +14,7 @@ from medfed.outputs.run_folder import read_unadapted
 from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
 from medfed.results.render import to_csv_file, to_json_file, to_latex_file, to_markdown_file
+from medfed.results.scores import read_scores
 from medfed.results.text_tables import text_table
 from medfed.tasks.factory import scoring_of
 
@@ -25,7 +26,7 @@ def read_comparison(plan: ComparisonPlan) -> Comparison:
         path, summary = fold.folder.path, fold.folder.read_json("summary.json")
         scoring = scoring_of(summary, path / "summary.json")
         unadapted = read_unadapted(path, summary, scoring)
-        runs.append(ScoredRun.of(fold.row, summary, scoring.read_cases(path / "cases.csv"), unadapted))
+        runs.append(ScoredRun.of(fold.row, summary, read_scores(path / "cases.csv", scoring.metrics), unadapted))
     planned = {fold.key for fold in plan.folds}
     notes = [plan.folder.note(), *(note for note in effort(plan, read_costs(plan)) if "NOT RUN" in note)]
     return compare_runs(runs, plan.baseline, planned, list(filter(None, notes)))

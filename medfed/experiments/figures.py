@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +33,9 @@ from medfed.outputs.figures import (
 from medfed.outputs.figures.figure import shorten_name
 from medfed.outputs.figures.style_map import RestyledImages, save_interpolation_map, save_style_map
 from medfed.outputs.run_folder import FIGURES, UNSEEN_ROUNDS, RunFolder
-from medfed.tasks.results import EvaluationResult
+from medfed.results.scores import predictions, table_of
+from medfed.tasks.results import EvaluationResult, PackedMask
+from medfed.tasks.scoring import CLASSIFICATION, SEGMENTATION
 from medfed.tasks.task import Task
 
 SAME_CASES, SAME_IMAGES = 3, 10  # cases shown for every method, chosen without looking at scores
@@ -51,7 +54,8 @@ class Results:
     unseen: Sequence[Case]
     method: Method
     state: State  # after the round whose weights are the result of the run
-    result: EvaluationResult
+    scores: pd.DataFrame  # of the images, see `medfed.results.scores`
+    masks: Mapping[str, PackedMask]  # of the unseen site, by name of the case
     folder: Path
     label: str  # "real data" or "synthetic phantom data", part of every title
 
@@ -82,41 +86,46 @@ def draw_all(
         unseen,
         method,
         state,
-        result,
+        table_of(result.rows, experiment.task.scoring.metrics),
+        result.masks,
         where,
         label,
     )
-    for name in experiment.task.scoring.figures:
-        TASK_FIGURES[name](results)
+    for draw in TASK_FIGURES[experiment.task.name] if result.rows else ():
+        draw(results)
     _draw_styles(results)
 
 
 def _draw_boxes(run: Results) -> None:
-    boxes.save_site_boxes(run.result.rows, run.task.scoring, run.folder / "site_boxes.png", run.label)
+    boxes.save_site_boxes(run.scores, run.task.scoring, run.folder / "site_boxes.png", run.label)
 
 
 def _draw_overlays(run: Results) -> None:
     """Draw the best, the median and the worst unseen image, and some chosen without looking at scores."""
-    rows = run.result.rows
-    dice = case_selection.mean_dice_by_image(rows)
-    draw_best_median_worst(run.result, run.dataset, run.unseen, run.folder / "unseen_cases.png", run.label)
-    same = [row["image"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
+    dice = case_selection.mean_dice_by_image(run.scores)
+    draw_best_median_worst(run.scores, run.masks, run.dataset, run.unseen, run.folder / "unseen_cases.png", run.label)
+    same = [row.image for row in case_selection.select_common_cases(run.scores, SAME_CASES)]
     if same:
-        cases = _scored(run.result, run.dataset, run.unseen, same)
-        scores = {name: f"Dice {dice[name]:.3f}" if name in dice else "no structure, none predicted" for name in same}
+        cases = _scored(run.masks, run.dataset, run.unseen, same)
+        scores = {name: f"Dice {dice[name]:.1f} %" if name in dice else "no structure, none predicted" for name in same}
         shown = [cases[name] | {"title": f"{cases[name]['name']}\n{scores[name]}"} for name in same]
         overlays.save_overlays(shown, run.folder / "same_cases.png", run.label, common_cases=True)
 
 
 def draw_best_median_worst(
-    result: EvaluationResult, dataset: Dataset, cases: Sequence[Case], path: Path, label: str
+    scores: pd.DataFrame,
+    masks: Mapping[str, PackedMask],
+    dataset: Dataset,
+    cases: Sequence[Case],
+    path: Path,
+    label: str,
 ) -> None:
     """Draw the reference and predicted masks of the best, median and worst case; nothing if no case has a Dice."""
-    dice = case_selection.mean_dice_by_image(result.rows)
-    telling = case_selection.select_best_median_worst(result.rows)
-    by_name = _scored(result, dataset, cases, telling.values())
+    dice = case_selection.mean_dice_by_image(scores)
+    telling = case_selection.select_best_median_worst(scores)
+    by_name = _scored(masks, dataset, cases, telling.values())
     shown = [
-        by_name[name] | {"title": f"{word}, Dice {dice[name]:.3f}\n{by_name[name]['name']}"}
+        by_name[name] | {"title": f"{word}, Dice {dice[name]:.1f} %\n{by_name[name]['name']}"}
         for word, name in telling.items()
     ]
     if shown:
@@ -124,7 +133,7 @@ def draw_best_median_worst(
 
 
 def _scored(
-    result: EvaluationResult, dataset: Dataset, unseen: Sequence[Case], names: Collection[str]
+    masks: Mapping[str, PackedMask], dataset: Dataset, unseen: Sequence[Case], names: Collection[str]
 ) -> dict[str, dict]:
     """Return the unseen cases of these names as `overlays` takes them, by name."""
     cases = {}
@@ -134,7 +143,7 @@ def _scored(
             "name": "\n".join(map(shorten_name, (case.site, case.name))),
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": result.masks[case.name].unpack(),
+            "prediction": masks[case.name].unpack(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }
@@ -148,40 +157,37 @@ def _for_display(image: Tensor) -> Tensor:
 
 
 def _draw_reliability(run: Results) -> None:
-    if run.result.rows:
-        calibration.save_reliability_diagrams(run.result.rows, run.folder / "reliability.png", run.label)
+    calibration.save_reliability_diagrams(run.scores, run.folder / "reliability.png", run.label)
 
 
 def _draw_roc(run: Results) -> None:
-    if run.result.rows:
-        calibration.save_roc_curves(run.result.rows, run.folder / "roc.png", run.label)
+    calibration.save_roc_curves(run.scores, run.folder / "roc.png", run.label)
 
 
 def _draw_confusion(run: Results) -> None:
     """Draw the confusion matrix if there are more than two classes."""
-    if run.result.rows and run.task.out_channels > 2:
-        confusion.save_confusion_matrices(run.result.rows, run.folder / "confusion.png", run.label)
+    if run.task.out_channels > 2:
+        confusion.save_confusion_matrices(run.scores, run.folder / "confusion.png", run.label)
 
 
 def _draw_examples(run: Results) -> None:
     """Draw unseen images chosen without scores, the most confident ones, and attention maps of the latter."""
-    rows = run.result.rows
-    if same := case_selection.select_common_cases(rows, SAME_IMAGES):
+    if same := case_selection.select_common_cases(predictions(run.scores), SAME_IMAGES):
         examples.save_common_examples(_with_images(run, same), run.folder / "same_examples.png", run.label)
-    if shown := examples.select_confident(rows):
+    if shown := examples.select_confident(run.scores):
         cases = _with_images(run, shown)
         examples.save_confident_examples(cases, run.folder / "examples.png", run.label)
         _draw_attention(run, shown, torch.stack([case["image"] for case in cases]))
 
 
-def _with_images(run: Results, rows: list[dict]) -> list[dict]:
+def _with_images(run: Results, rows: list[Any]) -> list[dict]:
     """The rows of unseen images, each with its image (C, H, W), as {"row": ..., "image": ...}."""
     cases = {case.name: case for case in run.unseen}
-    images = (next(run.task.network_images(run.dataset, [cases[row["image"]]]))[0] for row in rows)
+    images = (next(run.task.network_images(run.dataset, [cases[row.image]]))[0] for row in rows)
     return [{"row": row, "image": image} for row, image in zip(rows, images, strict=True)]
 
 
-def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
+def _draw_attention(run: Results, rows: list[Any], images: Tensor) -> None:
     """Draw attention maps of these unseen images, and of a uniform image, if the method has attention."""
     network = run.network.eval()
     network.load_state_dict(unseen_weights(run.source_sites, run.state.weights))
@@ -191,7 +197,7 @@ def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
     standardised = run.task.standardise(images.to(device), run.task.moments_of(images))
     scores = run.method.score_maps(network, run.source_sites[0].architecture, standardised)
     if scores is not None:
-        titles = [f"{row['site']}, is {row['label']}\npredicted {row['predicted']}" for row in rows]
+        titles = [f"{row.site}, is {row.label}\npredicted {row.predicted}" for row in rows]
         titles.append("a uniform image:\nno content")
         cases = [
             {"title": title, "image": image, "scores": scores_of_image}
@@ -200,13 +206,9 @@ def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
         attention.save_attention_maps(cases, run.folder / "attention.png", run.label)
 
 
-TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scoring.figures` uses
-    "site_boxes": _draw_boxes,
-    "mask_overlays": _draw_overlays,
-    "reliability": _draw_reliability,
-    "roc": _draw_roc,
-    "confusion": _draw_confusion,
-    "image_examples": _draw_examples,
+TASK_FIGURES: dict[str, tuple[Callable[[Results], None], ...]] = {
+    SEGMENTATION: (_draw_boxes, _draw_overlays),
+    CLASSIFICATION: (_draw_reliability, _draw_roc, _draw_confusion, _draw_examples),
 }
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from medfed.experiments.setup import Experiment
 from medfed.federation.image_moments import constants_of
+from medfed.results.run_scores import run_scores
+from medfed.results.scores import table_of
 
 
 def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, object]:
@@ -48,8 +50,7 @@ def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> di
 
 def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
     """Return the entry `trivial` of `summary.json`: mean scores of a prediction that ignores the image, at sites
-    without training. `prediction` is "trivial_prediction" of `assess_learning`. The scores are {ROLE: {SITE:
-    {STRUCTURE: {COLUMN: mean}}}} as stored; None where a score is not defined."""
+    without training. `prediction` is "trivial_prediction" of `assess_learning`."""
     task, validation_site = experiment.task, experiment.validation_site
     training = [site.training for site in experiment.sites]
     cases = {"unseen": {site: cases for site, cases in experiment.unseen.items() if cases}}
@@ -61,13 +62,5 @@ def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
         for of_site in sites.values()
         for row in task.evaluate_trivial(prediction, training, experiment.dataset, of_site, role)
     ]
-    summary = task.scoring.summarise(rows) if rows else {}
-    columns = [column.key for column in task.scoring.columns]
-    return {"prediction": prediction} | {
-        role: {
-            site: {name: {key: group[key]["mean"] for key in columns} for name, group in of_site.items()}
-            for site, of_site in summary[role]["sites"].items()
-        }
-        for role in cases
-        if role in summary
-    }
+    scoring = task.scoring
+    return {"prediction": prediction, "scores": run_scores(table_of(rows, scoring.metrics), scoring)}

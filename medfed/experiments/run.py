@@ -39,6 +39,8 @@ from medfed.federation.site import Site
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
 from medfed.outputs.run_folder import UNADAPTED, RunFolder
+from medfed.results.row import read_row
+from medfed.results.scores import table_of, write_scores
 
 
 def default_folder(config: Config) -> Path:
@@ -114,10 +116,11 @@ def _conclude(
     """Score the final state, draw the figures, save the model, and write the summary."""
     result = evaluate(experiment, final.weights, quiet, match_of(config, final))
     scoring, ratios = experiment.task.scoring, result.ratios
-    scoring.write_cases(folder.path / "cases.csv", result.rows)
+    identity = identity_of(folder.path, config)
+    write_scores(folder.path / "cases.csv", table_of(result.rows, scoring.metrics), identity)
     (folder.path / UNADAPTED).unlink(missing_ok=True)  # of the config before an accepted change
     if result.unadapted:
-        scoring.write_cases(folder.path / UNADAPTED, result.unadapted)
+        write_scores(folder.path / UNADAPTED, table_of(result.unadapted, scoring.metrics), identity)
     if ratios:
         write_ratios(folder.path / "ratios.csv", ratios)
     folder.save_model(unseen_weights(experiment.sites, final.weights))
@@ -141,6 +144,14 @@ def _conclude(
         summary["boundary_distance"] = distances
     folder.finish(summary)
     return summary
+
+
+def identity_of(folder: Path, config: Config) -> dict[str, object]:
+    """What tells a run apart from others, as columns of its scores; the varied settings of a comparison are columns."""
+    row = read_row(folder, config.method_name)
+    identity = {"method": row.method, "preset": config.preset, "seed": config.seed}
+    identity |= {"unseen": config.federation.unseen_site or "", "trained_at": row.trained_at}
+    return identity | dict(setting.split("=", 1) for setting in row.varied)
 
 
 def _begin(

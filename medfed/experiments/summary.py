@@ -17,6 +17,8 @@ from medfed.images import reading
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.environment import versions
 from medfed.results.adaptation import adaptation_of
+from medfed.results.run_scores import n_absent, run_scores
+from medfed.results.scores import table_of
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
@@ -30,10 +32,13 @@ def summarise(
     adaptation = _adaptation(config.evaluation, result)
     unseen_bn = unseen_bn_of(experiment.sites)
     transductive = adaptation + [unseen_bn] * (unseen_bn in ("batch_stats", "nearest"))
-    of_unseen = [row for row in result.rows if row["role"] == "unseen"]
-    changes = {"adaptation": adaptation_of(adaptation[0], scoring, of_unseen, result.unadapted)} if adaptation else {}
+    table, unadapted = (table_of(rows, scoring.metrics) for rows in (result.rows, result.unadapted))
+    of_unseen = table[table.role == "unseen"]
+    changes = {"adaptation": adaptation_of(adaptation[0], scoring, of_unseen, unadapted)} if adaptation else {}
     return {
-        **scoring.summarise(result.rows),
+        **scoring.describe(),
+        "scores": run_scores(table, scoring),
+        "n_absent": n_absent(table),
         "data": "phantom" if experiment.dataset.is_phantom else "real",
         "dataset": experiment.dataset.card.title,
         "method": config.method_name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar
 
 PERCENT_OF_DIAGONAL = "% of diagonal"  # the length of the image's diagonal is 100
@@ -19,8 +18,7 @@ class Metric:
     """Base class of all metrics, whose class attributes describe the metric; subclass `MaskMetric` or `ClassMetric`.
 
     Attributes:
-        name: the metric's name in files, a Python identifier. A distance has one column per unit, `NAME_mm` and
-            `NAME_percent_of_diagonal`.
+        name: the metric's name in files, a Python identifier.
         label: the name in tables and figures.
         unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE` for a distance in mm or,
             without a voxel size, in percent of the image's diagonal; any other unit as text; "" for none.
@@ -46,31 +44,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class Column:
-    """A metric in one unit: one column of `cases.csv`, one part of a comparison table, or one axis of a figure.
-
-    `key` is the column's name in files, such as "hd95_mm"; `unit` is "%" for fractions, and "" for no unit.
-    """
+    """A metric in one unit; `key` is its name, such as "hd95_mm", and `unit` is "%" for fractions, "" for no unit."""
 
     key: str
     unit: str
     metric: Metric
-
-    @property
-    def scale(self) -> float:
-        """Factor by which a stored value is multiplied for printing."""
-        return 100.0 if self.unit == "%" else 1.0
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The smallest and the largest possible value, as stored; infinite where there is none."""
-        if self.unit in DISTANCE_UNITS.values():
-            return 0.0, 100.0 if self.unit == PERCENT_OF_DIAGONAL else math.inf
-        return self.metric.limits or (-math.inf, math.inf)
-
-    @property
-    def title(self) -> str:
-        """Title such as "HD95 (mm)"; without a unit for a fraction, as axes show fractions from 0 to 1."""
-        return f"{self.metric.label} ({self.unit})" if self.unit not in ("", "%") else self.metric.label
 
 
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
@@ -81,15 +59,8 @@ def metric_columns(metric: Metric) -> tuple[Column, ...]:
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """Return the columns of several metrics in the order of files, which is that of the metrics with one exception.
-
-    Of distances that directly follow each other, all columns in mm come before all others.
-    """
-    result: list[Column] = []
-    for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
-        per_metric = [metric_columns(metric) for metric in group]
-        result += [column for per_unit in zip(*per_metric, strict=True) for column in per_unit]
-    return tuple(result)
+    """Return the columns of several metrics."""
+    return tuple(column for metric in metrics for column in metric_columns(metric))
 
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
@@ -131,6 +102,8 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
             raise ValueError(f"{where}: {error}") from None
         if not metric.name.isidentifier():
             raise ValueError(f"{where}: name {metric.name!r} is not a plain word; expected letters, digits and _")
+        if metric.name.startswith("p_"):
+            raise ValueError(f"{where}: name {metric.name!r} begins with p_, as probabilities do; choose another")
         for column in metric_columns(metric):
             if column.key in known:
                 raise ValueError(f"{where}: its column '{column.key}' exists already; choose another name")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import safetensors
 import safetensors.torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ from medfed.outputs.manifest import (
     first_sha256,
     read_manifest,
 )
+from medfed.results.scores import read_scores
 from medfed.tasks.scoring import Scoring
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
@@ -55,9 +57,7 @@ SUMMARY_BLOCKS = (
     "learning",
     "method_facts",
     "patients",
-    "seen",
     "trivial",
-    "unseen",
     "vertical_ratio",
     "versions",
 )
@@ -374,9 +374,9 @@ def _format_history(rows: Sequence[Mapping[str, Any]]) -> str:
     return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])
 
 
-def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> list[dict]:
-    """Read the rows of the unseen site without the adaptation; an empty list if the run adapted nothing."""
+def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> pd.DataFrame | None:
+    """Read the scores of the unseen site without the adaptation; None if the run adapted nothing."""
     if not summary.get("adaptation"):
-        return []
+        return None
     with damaged_file(folder / UNADAPTED) as path:
-        return scoring.read_cases(path)
+        return read_scores(path, scoring.metrics)

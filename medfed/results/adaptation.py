@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
+import pandas as pd
 from scipy import stats
 
-from medfed.metrics.intervals import LEVEL, METHOD_OF_DIFFERENCES, estimate_average, estimate_mean, interval
+from medfed.metrics.mask_metric import ABSENT
+from medfed.metrics.metric import Metric
+from medfed.results.scores import ALL, patient_values
+from medfed.results.statistics import LEVEL, limits_of, mean_over_sites
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import ALL, Scoring
+from medfed.tasks.scoring import Scoring
 
 TRANSDUCTIVE = {  # what was done with unlabelled test images, by the name of the technique
     "tent": "the network was adapted to each site's test images (Tent), without their labels; the prediction for an "
@@ -31,15 +34,15 @@ TRANSDUCTIVE = {  # what was done with unlabelled test images, by the name of th
 }
 NAMES = {"tent": "Tent", "window": "window match", "style": "style match"}
 INTERVALS = (
-    f"a mean change gives each site the same weight; [] after it: {METHOD_OF_DIFFERENCES}; [] after a share of "
+    "a mean change gives each site the same weight; [] after it: Student t over patients; [] after a share of "
     "patients: exact binomial interval (Clopper and Pearson); both 95 %"
 )
-DECIMALS = 6  # of scores in cases.csv; smaller changes count as none
+DECIMALS = 4  # of scores in percent; smaller changes count as none
 
 
 @dataclass(frozen=True)
 class Effect:
-    """How an adaptation changes the main metric at the unseen sites, for one structure ("all" for classification).
+    """How an adaptation changes the main metric, in percent, at the unseen sites, for one structure.
 
     Means are over sites with equal weights; the intervals are at 95 %. `low` and `high` are of the mean change,
     `worse_low` and `worse_high` of the share of patients whose score fell. `worst_patient` is SITE/PATIENT.
@@ -59,52 +62,69 @@ class Effect:
     worst_adapted: float | None
 
 
-def effects_of(scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]) -> list[Effect]:
+def effects_of(scoring: Scoring, adapted: Sequence[pd.DataFrame], unadapted: Sequence[pd.DataFrame]) -> list[Effect]:
     """Compare the scores of the same patients with and without an adaptation, by main metric and structure.
 
-    A patient's score is averaged over the runs. A case in which neither mask contains the structure has the best score,
-    so false alarms that the adaptation causes or removes count; patients for whom this holds in both are left out.
+    One table of scores for each run; a patient's score is averaged over the runs. A case in which neither mask contains
+    the structure has the best score, so false alarms that the adaptation causes or removes count; patients for whom
+    this holds in both are left out.
     """
-    structures = dict.fromkeys(map(scoring.structure_of, adapted))
-    effects = []
-    for structure in structures:
-        pair = [[row for row in rows if scoring.structure_of(row) == structure] for rows in (unadapted, adapted)]
-        if changed := _patients(scoring, *pair):
-            effects.append(_effect(structure, changed))
-    return effects
+    metric = scoring.metrics[0]
+    without, with_it = (_of_patients(runs, metric) for runs in (unadapted, adapted))
+    pair = pd.DataFrame({"without": without.score, "adapted": with_it.score})[without.is_known | with_it.is_known]
+    groups = pair.dropna().groupby("structure", sort=False)
+    return [_effect(str(name), of_structure.droplevel("structure")) for name, of_structure in groups]
 
 
-def _patients(scoring: Scoring, unadapted: Sequence[dict], adapted: Sequence[dict]) -> dict[tuple, tuple[float, float]]:
-    """(score without, score with the adaptation) of each patient, by (site, patient)."""
-    column = scoring.columns[0]
-    known = [scoring.patient_scores(rows, column.key) for rows in (unadapted, adapted)]
-    filled = [scoring.patient_scores(rows, column.key, column.limits[1]) for rows in (unadapted, adapted)]
-    return {patient[:2]: (filled[0][patient], filled[1][patient]) for patient in sorted({*known[0], *known[1]})}
+def _of_patients(runs: Sequence[pd.DataFrame], metric: Metric) -> pd.DataFrame:
+    """By structure, site and patient: `score` in percent, and `is_known`, whether a mask contains the structure."""
+    parts = []
+    for run, table in enumerate(runs):
+        if (table.structure == ALL).all():
+            own = patient_values(table, {metric.name: metric}).assign(value=lambda values: values.score, is_known=True)
+        else:
+            own = table[table.metric == metric.name]
+            is_absent = own.status == ABSENT
+            best = limits_of(metric, metric.unit)[1]
+            own = own.assign(value=own.value.where(~is_absent, best), is_known=~is_absent)
+        parts.append(own.assign(run=run))
+    keys = ["structure", "site", "patient"]
+    of_runs = pd.concat(parts).groupby([*keys, "run"], sort=False).agg({"value": "mean", "is_known": "any"})
+    of_patients = of_runs.groupby(keys, sort=False).agg({"value": "mean", "is_known": "any"})
+    return of_patients.rename(columns={"value": "score"})
 
 
-def _effect(structure: str, patients: Mapping[tuple, tuple[float, float]]) -> Effect:
+def _effect(structure: str, patients: pd.DataFrame) -> Effect:
     """Mean change of the patients' scores by the adaptation, its interval, and how many patients it harms."""
-    sites: dict[str, list[tuple[float, float]]] = {}
-    for (site, _), scores in patients.items():
-        sites.setdefault(site, []).append(scores)
-    without, adapted = (fmean(fmean(pair[k] for pair in pairs) for pairs in sites.values()) for k in (0, 1))
-    low, high = interval(estimate_average([estimate_mean([a - w for w, a in pairs]) for pairs in sites.values()]))
-    change = {patient: round(a - w, DECIMALS) for patient, (w, a) in patients.items()}
-    n_worse = sum(value < 0 for value in change.values())
-    share = stats.binomtest(n_worse, len(change)).proportion_ci(LEVEL, method="exact")
-    worst = min(change, key=lambda patient: change[patient])
-    loss = ("/".join(worst), *patients[worst]) if n_worse else (None, None, None)
+    patients = patients.sort_index()
+    without, adapted = (float(patients[name].groupby("site").mean().mean()) for name in ("without", "adapted"))
+    change = patients.adapted - patients.without
+    _, low, high = mean_over_sites(change)
+    change = change.round(DECIMALS)
+    n, n_worse = len(change), int((change < 0).sum())
+    share = stats.binomtest(n_worse, n).proportion_ci(LEVEL, method="exact")
+    worst = change.idxmin()
+    of_worst = patients.loc[worst] if n_worse else {"without": None, "adapted": None}
     return Effect(
-        structure, len(change), without, adapted, low, high, n_worse, float(share.low), float(share.high), *loss
+        structure,
+        n,
+        without,
+        adapted,
+        None if pd.isna(low) else low,
+        None if pd.isna(high) else high,
+        n_worse,
+        float(share.low),
+        float(share.high),
+        "/".join(worst) if n_worse else None,
+        of_worst["without"],
+        of_worst["adapted"],
     )
 
 
-def adaptation_of(
-    technique: str, scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]
-) -> dict[str, Any]:
-    """The entry "adaptation" of `summary.json`: the technique, the metric's key, and the fields of each `Effect`."""
-    effects = [asdict(effect) for effect in effects_of(scoring, adapted, unadapted)]
-    return {"by": technique, "metric": scoring.columns[0].key, "effects": effects}
+def adaptation_of(technique: str, scoring: Scoring, adapted: pd.DataFrame, unadapted: pd.DataFrame) -> dict[str, Any]:
+    """The entry "adaptation" of `summary.json`: the technique, the metric's name, and the fields of each `Effect`."""
+    effects = [asdict(effect) for effect in effects_of(scoring, [adapted], [unadapted])]
+    return {"by": technique, "metric": scoring.metrics[0].name, "effects": effects}
 
 
 def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:
@@ -120,11 +140,11 @@ def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> l
 def comparison_adaptation_notes(runs: Sequence[Any]) -> list[str]:
     """Sentences about gain and harm in the `ScoredRun`s of a comparison, without full stops."""
     notes = []
-    for label in sorted({run.row.label for run in runs if run.unadapted}):
-        of_row = [run for run in runs if run.unadapted and run.row.label == label]
+    for label in sorted({run.row.label for run in runs if run.unadapted is not None}):
+        of_row = [run for run in runs if run.unadapted is not None and run.row.label == label]
         scoring, name = scoring_of(of_row[0].summary), NAMES[of_row[0].summary["adaptation"]["by"]]
-        adapted = [row for run in of_row for row in run.cases if row["role"] == "unseen"]
-        unadapted = [row for run in of_row for row in run.unadapted]
+        adapted = [run.scores[run.scores.role == "unseen"] for run in of_row]
+        unadapted = [run.unadapted for run in of_row]
         notes += [
             f"{label}: {name}: {_text(effect, scoring, True)}" for effect in effects_of(scoring, adapted, unadapted)
         ]
@@ -133,13 +153,11 @@ def comparison_adaptation_notes(runs: Sequence[Any]) -> list[str]:
 
 def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
     """The effect as a sentence; `with_patient` names the patient with the largest loss."""
-    column = scoring.columns[0]
-    metric, scale = column.metric, column.scale
-    unit = " points" if column.unit == "%" else ""
+    metric = scoring.metrics[0]
+    unit = " points" if metric.unit == "%" else ""
 
     def number(value: float, sign: str = "") -> str:
-        """A score in the unit of its column; `sign` "+" also shows the sign of a gain."""
-        return f"{scale * value:{sign}.{metric.decimals}f}"
+        return f"{value:{sign}.{metric.decimals}f}"
 
     of = metric.label if effect.structure == ALL else f"{effect.structure}, {metric.label}"
     n, n_worse = effect.n_patients, effect.n_worse

@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 
 from medfed.core.errors import UserError
-from medfed.metrics.metric import Metric, all_columns
+from medfed.metrics.metric import Metric
 from medfed.results.adaptation import TRANSDUCTIVE, comparison_adaptation_notes
 from medfed.results.notes import computation_notes, did_not_learn
-from medfed.results.patients import VALUES, failures, patient_values
 from medfed.results.row import BASELINE, LOCAL, ComparisonRow, is_compared, is_federated
-from medfed.results.scores import ALL, ROLES, table_of
+from medfed.results.run_scores import run_scores_of
+from medfed.results.scores import VALUES, failures, patient_values
 from medfed.results.statistics import (
     AVERAGE,
     BLOCK,
@@ -43,25 +43,24 @@ class ScoredRun:
     summary: Mapping[str, Any]
     values: pd.DataFrame  # of `patient_values`
     failed: pd.DataFrame | None = None  # of `failures`; None for a task without masks
-    cases: Sequence[Mapping[str, Any]] = ()  # rows of scores
-    unadapted: Sequence[Mapping[str, Any]] = ()  # at the unseen site, without an adaptation to its images
+    scores: pd.DataFrame | None = None  # of the images
+    unadapted: pd.DataFrame | None = None  # scores of the unseen site, without an adaptation to its images
 
     @classmethod
     def of(
         cls,
         row: ComparisonRow,
         summary: Mapping[str, Any],
-        cases: Sequence[Mapping[str, Any]],
-        unadapted: Sequence[Mapping[str, Any]] = (),
+        scores: pd.DataFrame,
+        unadapted: pd.DataFrame | None = None,
     ) -> ScoredRun:
-        """The run with these rows of scores."""
-        metrics = scoring_of(summary).metrics
-        table = table_of(cases, metrics)
-        failed = failures(table, summary["failures"]["dice_below"]) if "failures" in summary else None
-        values = patient_values(table, {metric.name: metric for metric in metrics})
-        without_code = [metric for metric in metrics if metric.name not in set(values.metric)]
+        """The run with these scores of images."""
+        scoring = scoring_of(summary)
+        failed = failures(scores, scoring.failure_dice) if scoring.failure_dice else None
+        values = patient_values(scores, scoring.by_name)
+        without_code = {*scoring.by_name} - {*values.metric} if not scoring.has_structures else set()
         values = pd.concat([values, *_stored(summary, without_code)], ignore_index=True)
-        return cls(row, summary, values, failed, cases, unadapted)
+        return cls(row, summary, values, failed, scores, unadapted)
 
     @property
     def key(self) -> Key:
@@ -160,8 +159,8 @@ def compare_runs(
     scores["rank"] = ranks(scores, compared, metrics)
     shares = [failure_shares(pd.concat(failed, ignore_index=True))] if failed else []
     scores = pd.concat([scores, *_trivial(runs, scores, metrics), *shares])
-    of_cases = (case["structure"] for run in runs for case in run.cases if "structure" in case)
-    places = scores.structure.map(list(dict.fromkeys([*of_cases, *scores.structure])).index)
+    of_images = (name for run in runs if run.scores is not None for name in run.scores.structure.unique())
+    places = scores.structure.map(list(dict.fromkeys([*of_images, *scores.structure])).index)
     scores = scores.iloc[places.argsort(kind="stable")].reset_index(drop=True)
     scores = scores.astype({"n_seeds": "Int64", "n_patients": "Int64"})
     pairs = _pairs(rows, baseline, copies)
@@ -182,21 +181,15 @@ def compare_runs(
         tuple(_missing(runs, planned)),
         tuple(not_learned),
         (*_notes(runs, of_patients, copies, not_learned), *_below_trivial(scores, metrics[next(iter(shown))]), *notes),
-        (runs[0].summary.get("failures") or {}).get("dice_below"),
+        runs[0].summary.get("failure_dice"),
     )
 
 
-def _stored(summary: Mapping[str, Any], metrics: Sequence[Metric]) -> list[pd.DataFrame]:
+def _stored(summary: Mapping[str, Any], names: Collection[str]) -> list[pd.DataFrame]:
     """The scores of the sites in metrics of classification whose code is not at hand."""
-    rows = [
-        (role, site, structure, column.metric.name, column.unit, "", column.scale * of_structure[column.key]["mean"])
-        for column in all_columns(metrics)
-        for role in ROLES
-        for site, structures in summary.get(role, {}).get("sites", {}).items()
-        for structure, of_structure in structures.items()
-        if structure == ALL and of_structure.get(column.key, {}).get("mean") is not None
-    ]
-    return [pd.DataFrame(rows, columns=VALUES[:-1])] if rows else []
+    table = run_scores_of(summary)
+    own = table[table.metric.isin(names) & (table.site != AVERAGE)]
+    return [own.assign(value=own["mean"], patient="")[VALUES[:-1]]] if len(own) else []
 
 
 def _check(runs: Sequence[ScoredRun]) -> None:
@@ -206,7 +199,7 @@ def _check(runs: Sequence[ScoredRun]) -> None:
         "task": [run.summary["task"] for run in runs],
         "data": [run.summary["data"] for run in runs],
         "selection": [run.summary["selection"] for run in runs],
-        "the limit of a failure": [str((run.summary.get("failures") or {}).get("dice_below")) for run in runs],
+        "the limit of a failure": [str(run.summary.get("failure_dice")) for run in runs],
     }
     for key, found in values.items():
         if len(set(found)) > 1:
@@ -270,25 +263,16 @@ def _copies(runs: Sequence[ScoredRun], baseline: str) -> dict[str, str]:
 
 def _trivial(runs: Sequence[ScoredRun], scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> list[pd.DataFrame]:
     """The scores of a prediction that ignores the image, as means over the federated runs, without intervals."""
-    columns = {column.key: column for column in all_columns(metrics.values())}
-    entries, names = [], set()
-    for run in runs:
-        trivial = run.summary.get("trivial", {})
-        for role, sites in trivial.items() if is_federated(run.row.label) else ():
-            if role != "prediction":
-                names.add(trivial["prediction"])
-                entries += [
-                    (role, structure, columns[key].metric.name, columns[key].unit, site, columns[key].scale * value)
-                    for site, structures in sites.items()
-                    for structure, of_structure in structures.items()
-                    for key, value in of_structure.items()
-                    if value is not None
-                ]
-    if not entries:
+    of_federated = [
+        run.summary["trivial"] for run in runs if run.summary.get("trivial") and is_federated(run.row.label)
+    ]
+    tables = [run_scores_of(trivial) for trivial in of_federated]
+    if not any(map(len, tables)):
         return []
-    table = (
-        pd.DataFrame(entries, columns=[*BLOCK, "site", "mean"]).groupby([*BLOCK, "site"])["mean"].mean().reset_index()
-    )
+    names = {trivial["prediction"] for trivial in of_federated}
+    every = pd.concat(tables)
+    every = every[(every.site != AVERAGE) & every.metric.isin(metrics)]
+    table = every.groupby([*BLOCK, "site"])["mean"].mean().reset_index()
     n_sites = scores[scores.site != AVERAGE].groupby(METRIC).site.nunique()
     averages = table.groupby(BLOCK)["mean"].agg(["mean", "size"]).reset_index()
     known = averages[METRIC].apply(tuple, axis=1).map(n_sites) == averages["size"]
@@ -359,11 +343,9 @@ def _notes(
         notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and no verdict: {', '.join(few)}")
     images: dict[str, set[frozenset[str]]] = {}
     for run in runs:
-        of_site: dict[str, set[str]] = {}
-        for case in run.cases:
-            if case["role"] != "seen":
-                of_site.setdefault(case["site"], set()).add(case["image"])
-        for site, names in of_site.items():
+        for site, names in (
+            run.scores[run.scores.role != "seen"].groupby("site").image if run.scores is not None else ()
+        ):
             images.setdefault(site, set()).add(frozenset(names))
     if differ := sorted(site for site, of_runs in images.items() if len(of_runs) > 1):
         notes.append(f"the runs do not score the same images, so their means cannot be compared: {', '.join(differ)}")

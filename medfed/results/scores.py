@@ -1,20 +1,33 @@
-"""The table of scores: one row for each value of each test image."""
+"""The table of scores, one row for each value of each test image: in memory, as `cases.csv`, and as values of patients.
+
+A site's score is the mean of the patients' values. For masks, a patient's value is the mean over the patient's images.
+A metric of classification belongs to a set of images; there, the value is the patient's share of it (`jackknife`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
+from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
+from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK, STATUSES
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Metric, metric_columns
 
+IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
 COLUMNS = ("role", "site", "patient", "image", "structure", "metric", "value", "unit", "status")
 PROBABILITY = "p_"  # begins the metric of a predicted probability; the true class is then the `status`
 IN_VOXELS_OF_FILE = "hd95_pooled_vx"  # without a voxel size it has no mean: the sizes of the images may differ
 ROLES = ("seen", "unseen", "validation")
 ALL = "all"  # the structure of a task without structures
+COPY_AGAIN = "copy the file again from the run"
+GROUP = ["role", "site", "structure"]
+VALUES = [*GROUP, "metric", "unit", "patient", "value", "score"]
 
 
 def table_of(rows: Sequence[Mapping], metrics: Sequence[Metric]) -> pd.DataFrame:
@@ -37,7 +50,74 @@ def table_of(rows: Sequence[Mapping], metrics: Sequence[Metric]) -> pd.DataFrame
         has_mm = ~wide[relative].notna().any(axis=1) if len(wide) else None
         columns = {metric.name: _values_and_unit(wide, metric, has_mm) for metric in metrics if len(wide)}
     parts = [wide.assign(metric=name, value=value, unit=unit) for name, (unit, value) in columns.items()]
-    return pd.concat(parts, ignore_index=True)[list(COLUMNS)] if parts else pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(parts)[list(COLUMNS)] if parts else pd.DataFrame(columns=COLUMNS)
+    return table.sort_values(["role", "site", "image", "structure"], kind="stable", ignore_index=True)
+
+
+def is_probability(scores: pd.DataFrame) -> pd.Series:
+    return scores.metric.astype(str).str.startswith(PROBABILITY)
+
+
+def write_scores(path: Path, scores: pd.DataFrame, run: Mapping[str, Any]) -> None:
+    """Write `cases.csv`: the columns of the run (`IDENTITY`, varied settings), then `COLUMNS`; no digit is lost, and an
+    unknown value is an empty cell."""
+    check_scores(scores)
+    table = pd.concat([pd.DataFrame([run] * len(scores), columns=list(run)), scores[list(COLUMNS)]], axis=1)
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
+
+
+def read_scores(path: Path, metrics: Sequence[Metric]) -> pd.DataFrame:
+    """Read what `write_scores` wrote of a run with these metrics; UserError for another header or a value that is not
+    valid."""
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if tuple(table.columns[-len(COLUMNS) :]) != COLUMNS:
+            raise ValueError(f"the columns are {','.join(table.columns)}, expected ...,{','.join(COLUMNS)}")
+        table["value"] = [_number(text, line) for line, text in enumerate(table.value, start=2)]
+        check_scores(table)
+        names = [metric.name for metric in metrics]
+        of_classes = any(isinstance(metric, ClassMetric) for metric in metrics)
+        if unknown := set(table.metric[~(is_probability(table) & of_classes) & ~table.metric.isin(names)]):
+            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(names)}")
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{path}: {str(error).strip()}; {COPY_AGAIN}") from error
+    return table
+
+
+def check_scores(scores: pd.DataFrame) -> None:
+    """ValueError if a row is not valid, if there are two rows of one value, or if a probability is missing."""
+    probable = is_probability(scores)
+    of_class = scores.metric.astype(str).str.removeprefix(PROBABILITY)
+    statuses = of_class[probable].unique() if probable.any() else STATUSES
+    per_image = scores[probable].groupby(["site", "image", "structure"]).value
+    images = scores[["site", "image", "structure", "role", "patient", "status"]].drop_duplicates()
+    has_two = images.duplicated(["site", "image", "structure"]).reindex(scores.index, fill_value=False)
+    wrong = {
+        "the role is not one of " + ", ".join(ROLES): ~scores.role.isin(ROLES),
+        "the status is not one of " + ", ".join(sorted(statuses)): ~scores.status.isin(statuses),
+        "the value is not finite": np.isinf(scores.value.astype(float)),
+        "the probability is not a number in [0, 1]": probable & ~scores.value.between(0, 1),
+        "a value occurs in two rows; expected one": scores.duplicated(["site", "image", "structure", "metric"]),
+        "the image has two roles, patients or statuses; expected one": has_two,
+    }
+    for what, rows in wrong.items():
+        if rows.any():
+            row = scores[rows].iloc[0]
+            raise ValueError(f"{row.site}/{row.image}, {row.structure}, {row.metric}, {row.value}: {what}")
+    n = per_image.size()
+    if probable.any() and (not probable.all() or n.nunique() > 1 or n.iloc[0] != of_class.nunique()):
+        raise ValueError("a probability is missing; expected one for each class and image")
+
+
+def _number(text: str, line: int) -> float:
+    """The number in a cell; NaN for an empty cell, ValueError for other texts."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        value = np.nan
+    if text and not np.isfinite(value):
+        raise ValueError(f"line {line}: the value is {text!r}; expected a finite number or nothing")
+    return value
 
 
 def _values_and_unit(wide: pd.DataFrame, metric: Metric, has_mm: pd.Series) -> tuple[str | np.ndarray, pd.Series]:
@@ -48,3 +128,101 @@ def _values_and_unit(wide: pd.DataFrame, metric: Metric, has_mm: pd.Series) -> t
     if metric.name == IN_VOXELS_OF_FILE:
         return metric.unit, values[0].where(has_mm)
     return metric.unit, values[0] * (100 if metric.unit == "%" else 1)
+
+
+def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
+    """The values of the patients of one run, from its scores; columns `VALUES`.
+
+    `score` is the score of the patient alone, for paired tests; NaN for a metric that has none, such as AUROC. A metric
+    without values of patients has one row for the site, whose `patient` is "". A value is NaN if the metric is unknown
+    for one of the patient's images, or if the images of a site have different units.
+    """
+    of_class = is_probability(scores)
+    parts = [_mask_values(scores[~of_class])] if not of_class.all() else []
+    parts += [_class_values(scores[of_class], metrics)] if of_class.any() else []
+    if not parts:
+        return pd.DataFrame(columns=VALUES).astype({"value": float, "score": float})
+    return pd.concat(parts, ignore_index=True)
+
+
+def failures(scores: pd.DataFrame, dice_below: float) -> pd.DataFrame:
+    """The failed fraction, in percent, of each patient's images, as values of the metrics "low_dice", "missed" and
+    "false_alarm"; empty without masks.
+
+    "low_dice": the Dice is below `dice_below`, in (0, 1], of the images with the structure in the true or predicted
+    mask; "missed": the predicted mask is empty, of the images with the structure; "false_alarm": it is not, of the
+    images without.
+    """
+    dice = scores[scores.metric == "dice"]
+    has = dice.status.isin([OK, MISSED])
+    kinds = {
+        "low_dice": (dice.status != ABSENT, dice.value < 100 * dice_below),
+        "missed": (has, dice.status == MISSED),
+        "false_alarm": (~has, dice.status == FALSE_ALARM),
+    }
+    parts = [dice[possible].assign(metric=kind, value=100.0 * failed) for kind, (possible, failed) in kinds.items()]
+    table = pd.concat(parts).groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()
+    return table.assign(score=table.value)
+
+
+def _mask_values(scores: pd.DataFrame) -> pd.DataFrame:
+    """Means over images; an image in which neither mask has the structure does not count."""
+    scores = scores[scores.status != ABSENT]
+    n_images = scores.groupby(GROUP).image.transform("nunique")
+    n_of_unit = scores.groupby([*GROUP, "metric", "unit"]).image.transform("nunique")
+    scores = scores.assign(value=scores.value.where(n_of_unit == n_images))
+    groups = scores.groupby([*GROUP, "metric", "unit", "patient"]).value
+    table = groups.mean().where(groups.count() == groups.size()).reset_index()
+    return table.assign(score=table.value)
+
+
+def _class_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
+    """The values of all metrics whose code is at hand, for each role and site."""
+    computable = [metric for metric in metrics.values() if isinstance(metric, ClassMetric)]
+    parts = [
+        _site_values(of_site, computable).assign(**dict(zip(GROUP, key))) for key, of_site in scores.groupby(GROUP)
+    ]
+    return pd.concat(parts, ignore_index=True)[VALUES] if parts else pd.DataFrame(columns=VALUES)
+
+
+def probabilities_and_labels(scores: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, pd.Index]:
+    """Probabilities (N, K) in [0, 1], class numbers (N,), and the patient of each image, from rows of probabilities."""
+    wide = scores.pivot(index=["patient", "image", "status"], columns="metric", values="value")
+    wide = wide[list(dict.fromkeys(scores.metric))]
+    classes = [name.removeprefix(PROBABILITY) for name in wide.columns]
+    labels = wide.index.get_level_values("status").map(classes.index)
+    return wide.to_numpy(), labels.to_numpy(), wide.index.get_level_values("patient")
+
+
+def predictions(scores: pd.DataFrame) -> pd.DataFrame:
+    """One row for each classified image: `role`, `site`, `patient`, `image`, `label` (its class), `predicted`,
+    `confidence` (the probability of the predicted class, in [0, 1]) and `correct`."""
+    columns = ["role", "site", "patient", "image"]
+    parts = []
+    for _, of_site in scores.groupby(GROUP):
+        probabilities, labels, _ = probabilities_and_labels(of_site)
+        classes = np.array([name.removeprefix(PROBABILITY) for name in dict.fromkeys(of_site.metric)])
+        images = of_site[columns].drop_duplicates().sort_values(["patient", "image"], kind="stable")
+        predicted = probabilities.argmax(axis=1)
+        of_image = {"label": classes[labels], "predicted": classes[predicted], "correct": predicted == labels}
+        parts.append(images.assign(confidence=probabilities.max(axis=1), **of_image))
+    names = [*columns, "label", "predicted", "confidence", "correct"]
+    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+
+
+def _site_values(scores: pd.DataFrame, metrics: list[ClassMetric]) -> pd.DataFrame:
+    """The jackknife values of the patients of one site, or, of a metric that has none, its value over all images."""
+    probabilities, labels, patients = probabilities_and_labels(scores)
+    patient_of, names = pd.factorize(patients, sort=True)
+    correct = probabilities.argmax(axis=1) == labels
+    parts = []
+    for metric in metrics:
+        of_patients: Any = names
+        values = jackknife_values(metric, probabilities, labels, patient_of)
+        own = np.bincount(patient_of, correct) / np.bincount(patient_of) if metric.name == "accuracy" else np.nan
+        if np.isnan(values).any():
+            score = compute_class_metric(metric, probabilities, labels)
+            of_patients, values, own = [""], np.array([score], dtype=np.float64), np.nan
+        scale, names_of = 100.0 if metric.unit == "%" else 1.0, {"metric": metric.name, "unit": metric.unit}
+        parts.append(pd.DataFrame({"patient": of_patients, "value": scale * values, "score": scale * own, **names_of}))
+    return pd.concat(parts, ignore_index=True)

@@ -1,6 +1,6 @@
 """Statistics of scores: means with intervals, paired differences, tests and verdicts; DataFrames in and out.
 
-The input is the table of `medfed.results.patients`: one value of each patient for each run, in the unit that is
+The input is the table of `medfed.results.scores`: one value of each patient for each run, in the unit that is
 printed. The column `row` names a row of a comparison; `unseen`, `seed` and `trained_at` tell its runs apart. Intervals
 cover new patients of the same sites, scored by the same trained models; neither new sites nor new trainings.
 """
@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
+from medfed.core.site_names import AVERAGE
 from medfed.metrics.metric import Metric
 from medfed.metrics.significance import ALPHA, holm, smallest_p, wilcoxon_test
 
 LEVEL, POWER = 0.95, 0.8
 MIN_PATIENTS = 5  # at each site, for an interval; with fewer, the standard deviation is hardly known
 MIN_SEEDS = 3  # for "better" and "worse"; with fewer, the verdict says in how many
-AVERAGE = "average"  # in the column `site`: over all sites, with equal weights
 BLOCK = ["role", "structure", "metric", "unit"]  # scores can be compared if these are equal
 METRIC = ["role", "structure", "metric"]
 SITE = [*BLOCK, "site"]
@@ -152,7 +152,7 @@ def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) 
     lies between them. NaN for fewer than 5 patients at a site (`n_smallest`), or if all patients have the same value.
     """
     limits = [
-        _limits(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in zip(table.metric, table.unit)
+        limits_of(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in zip(table.metric, table.unit)
     ]
     lowest, highest = np.array(limits, dtype=np.float64).reshape(-1, 2).T
     mean, width = table["mean"].to_numpy(), highest - lowest
@@ -171,12 +171,19 @@ def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) 
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
-def _limits(metric: Metric, unit: str) -> tuple[float, float]:
+def limits_of(metric: Metric, unit: str) -> tuple[float, float]:
     """The smallest and largest possible value in the printed unit."""
     if unit in ("mm", "% of diagonal"):
         return 0.0, np.inf if unit == "mm" else 100.0
     low, high = metric.limits or NO_LIMITS
     return (100 * low, 100 * high) if unit == "%" else (low, high)
+
+
+def mean_over_sites(of_patients: pd.Series) -> tuple[float, float, float]:
+    """The mean of the sites' means of values by (site, patient), and the ends of its 95 % interval."""
+    averages = _averages(_estimates(of_patients, ["site"]).assign(metric="", unit=""), ["metric", "unit"]).reset_index()
+    low, high = intervals(averages)
+    return float(averages["mean"].iloc[0]), float(low[0]), float(high[0])
 
 
 def _seed_means(values: pd.DataFrame) -> pd.Series:

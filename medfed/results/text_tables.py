@@ -1,4 +1,4 @@
-"""Tables of text, and their form in a terminal, in Markdown and in LaTeX (with the package booktabs)."""
+"""Tables of text, and their form in a terminal, in Markdown and in LaTeX (with the packages booktabs and graphicx)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ SPECIAL = str.maketrans(
         ">": r"$>$",
     }
 )
+SCALED = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
 
 
 class Cell(NamedTuple):
@@ -88,15 +89,15 @@ def to_markdown(table: TextTable, level: int = 3) -> str:
 
 
 def to_latex(table: TextTable, note: str = "") -> str:
-    """`note` ends the caption."""
+    """A table that is scaled to the width of the text if it is wider; `note` ends the caption."""
     styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
     head, *lines = (
         " & ".join(styles[cell.mark].format(escape_latex(cell.text)) for cell in row) + r" \\" for row in table.rows
     )
     columns = "l" * table.n_words + "r" * (len(table.rows[0]) - table.n_words)
     caption = escape_latex(". ".join(filter(None, (table.title, note))))
-    begin = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
-    return "\n".join([*begin, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+    begin = [r"\begin{table}", rf"\caption{{{caption}}}", SCALED, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
+    return "\n".join([*begin, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}"])
 
 
 def escape_markdown(text: str) -> str:

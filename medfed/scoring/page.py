@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from medfed.core.files import write_atomically
 from medfed.metrics.mask_metric import ABSENT, OK
@@ -17,6 +20,7 @@ from medfed.outputs.report.page import REAL, RunResults
 from medfed.outputs.report.score_tables import site_score_table
 from medfed.outputs.run_folder import FIGURES
 from medfed.results.notes import PHANTOM
+from medfed.results.scores import is_probability, predictions
 from medfed.tasks.scoring import Scoring
 
 PAGE = "scores.html"
@@ -27,9 +31,9 @@ OF_SITE = "cases_"  # beginning of the name of a figure with cases of one site
 IN_CHARTS = "site_boxes"  # the page has it as SVG
 
 
-def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows: Sequence[dict]) -> None:
+def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, table: pd.DataFrame) -> None:
     """Write the HTML page about the scores of a bundle into the folder with its figures, which it embeds."""
-    shown = with_known_roles(rows, summary["bundle"]["trained_at"])
+    shown = with_known_roles(table, summary["bundle"]["trained_at"])
     is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
     label = "PHANTOM data" if is_phantom else "REAL data"
     scores = RunResults(
@@ -42,7 +46,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
     sections = [
         Section("model", "What was scored", "model.html.jinja", _facts(summary)),
         Section("scores", "Scores", "run.html.jinja", scores),
-        Section("failures", "Failures", "failures.html.jinja", failures(scoring, rows, label)),
+        Section("failures", "Failures", "failures.html.jinja", failures(table, label)),
     ]
     page = render_page(
         "frame.html.jinja",
@@ -58,9 +62,9 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
     write_atomically(folder / PAGE, page)
 
 
-def with_known_roles(rows: Sequence[dict], trained_at: Collection[str]) -> list[dict]:
-    """Return copies of the rows with the role TRAINED_HERE at these sites and NO_ROLE at others, for figures."""
-    return [row | {"role": TRAINED_HERE if row["site"] in trained_at else NO_ROLE} for row in rows]
+def with_known_roles(scores: pd.DataFrame, trained_at: Collection[str]) -> pd.DataFrame:
+    """Return the scores with the role TRAINED_HERE at these sites and NO_ROLE at others, for figures."""
+    return scores.assign(role=np.where(scores.site.isin(list(trained_at)), TRAINED_HERE, NO_ROLE))
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -92,29 +96,23 @@ def _figures(folder: Path, name: str, label: str) -> list[EmbeddedImage]:
     return figures
 
 
-def failures(scoring: Scoring, rows: Sequence[dict], label: str) -> Table | str:
+def failures(scores: pd.DataFrame, label: str) -> Table | str:
     """Return the table of missed structures and false alarms, or of wrongly classified images; a sentence if none."""
-    if scoring.has_structures:
+    if is_probability(scores).any():
+        head = ("site", "image", "class", "predicted")
+        images = predictions(scores)
+        entries = images.loc[~images.correct, ["site", "image", "label", "predicted"]]
+        caption, none = "Wrongly classified images", "Every image was classified correctly."
+    else:
         head = ("site", "image", "structure", "failure")
-        entries = [(row["site"], row["image"], row["structure"], _failure(row)) for row in rows if _failure(row)]
+        dice = scores[(scores.metric == "dice") & (scores.status != ABSENT) & (scores.value == 0)]
+        words = np.where(dice.status == OK, "no overlap", dice.status.str.replace("_", " "))
+        entries = dice[["site", "image", "structure"]].assign(failure=words)
         caption = "Missed structures, false alarms, and masks that do not overlap"
         none = "No structure was missed, there is no false alarm, and every mask overlaps with its reference."
-    else:
-        head = ("site", "image", "class", "predicted")
-        entries = [
-            (row["site"], row["image"], row["label"], row["predicted"]) for row in rows if scoring.is_failure(row)
-        ]
-        caption, none = "Wrongly classified images", "Every image was classified correctly."
-    if not entries:
+    if entries.empty:
         return none
     more = f"{len(entries) - MAX_FAILURES} more are in cases.csv."
     notes = [more] * (len(entries) > MAX_FAILURES)
-    body = rows_of_cells(sorted(entries)[:MAX_FAILURES])
+    body = rows_of_cells(sorted(entries.itertuples(index=False, name=None))[:MAX_FAILURES])
     return Table(caption, label, head, body, text_columns=range(4), notes=notes)
-
-
-def _failure(row: Mapping[str, Any]) -> str:
-    """Return how the prediction of a structure fails; "" if it overlaps with the reference, or both are empty."""
-    if row["status"] == ABSENT:
-        return ""
-    return ("no overlap" if row["dice"] == 0 else "") if row["status"] == OK else row["status"].replace("_", " ")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from medfed.cli.progress import ProgressBar
 from medfed.core.determinism import deterministic
@@ -24,6 +27,8 @@ from medfed.outputs.figures import boxes, calibration, confusion, examples
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables import run_table
 from medfed.results.notes import data_label
+from medfed.results.run_scores import n_absent, run_scores
+from medfed.results.scores import IDENTITY, table_of, write_scores
 from medfed.results.text_tables import aligned
 from medfed.scoring.bundle_model import BundleModel, load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
@@ -47,10 +52,11 @@ class Scores:
     cases: Mapping[str, Sequence[Case]]
     results: Mapping[str, EvaluationResult]
 
-    @property
-    def rows(self) -> list[dict]:
-        """The rows of `cases.csv`: one for each image, or for each structure of each image."""
-        return [row for result in self.results.values() for row in result.rows]
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The scores of the images, as in `cases.csv`."""
+        rows = [row for result in self.results.values() for row in result.rows]
+        return table_of(rows, self.task.scoring.metrics)
 
     def to_text(self) -> str:
         """Return the table of scores by site with its notes, for the terminal."""
@@ -60,7 +66,7 @@ class Scores:
         table = aligned(rows, 1 + scoring.has_structures)
         bundle = summary["bundle"]
         head = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(), *summary["notices"]]
-        notes = ["[]: 95 % interval over patients.", *scoring.summary_notes(summary)]
+        notes = ["[]: 95 % interval over patients.", *run_table.summary_notes(summary)]
         return "\n".join([*head, "", table, "", *notes])
 
 
@@ -90,17 +96,17 @@ def check_output(out: Path, dataset: Dataset) -> None:
         raise UserError(f"{out}: exists already; choose another folder with --out, or remove it")
 
 
-def write_scores(scores: Scores, out: Path) -> None:
+def write_results(scores: Scores, out: Path) -> None:
     """Write `summary.json`, `cases.csv`, `figures/` and the HTML page. If an error occurs, no folder is left."""
-    scoring, rows = scores.task.scoring, scores.rows
+    identity = dict.fromkeys(IDENTITY, "") | {"method": scores.summary["bundle"]["name"]}
     ratios = [ratio for result in scores.results.values() for ratio in result.ratios]
     with atomic_folder(out) as folder:
         (folder / FIGURES).mkdir()
-        scoring.write_cases(folder / "cases.csv", rows)
+        write_scores(folder / "cases.csv", scores.table, identity)
         if ratios:
             write_ratios(folder / "ratios.csv", ratios)
         _draw(scores, folder / FIGURES)
-        write_page(folder, scores.summary, scoring, rows)
+        write_page(folder, scores.summary, scores.task.scoring, scores.table)
         RunFolder(folder).write_json(SUMMARY, scores.summary)
 
 
@@ -159,9 +165,12 @@ def _summarise(
     notices: list[str],
 ) -> dict[str, Any]:
     """Return the content of `summary.json`."""
+    table = table_of(result.rows, task.scoring.metrics)
     ratios = {"of": list(dataset.ratio_structures or ()), **summarise_ratios(result.ratios)} if result.ratios else None
     return {
-        **task.scoring.summarise(result.rows),
+        **task.scoring.describe(),
+        "scores": run_scores(table, task.scoring),
+        "n_absent": n_absent(table),
         "data": "phantom" if dataset.is_phantom else "real",
         "dataset": dataset.card.title,
         "bundle": dict(model.facts),
@@ -175,13 +184,13 @@ def _summarise(
 
 
 def _draw(scores: Scores, folder: Path) -> None:
-    task, dataset, rows = scores.task, scores.dataset, scores.rows
-    shown_rows = with_known_roles(rows, scores.summary["bundle"]["trained_at"])
+    task, dataset = scores.task, scores.dataset
+    shown_rows = with_known_roles(scores.table, scores.summary["bundle"]["trained_at"])
     label = "synthetic phantom data" if scores.summary["data"] == "phantom" else "real data"
     if isinstance(task, BundleSegmentation):
         boxes.save_site_boxes(shown_rows, task.scoring, folder / "site_boxes.png", label)
         for site in list(scores.cases)[:MAX_SITES]:
-            of_site = scores.results[site], dataset, scores.cases[site]
+            of_site = scores.table[scores.table.site == site], scores.results[site].masks, dataset, scores.cases[site]
             draw_best_median_worst(*of_site, folder / f"cases_{site}.png", label)
         return
     calibration.save_reliability_diagrams(shown_rows, folder / "reliability.png", label)
@@ -189,7 +198,7 @@ def _draw(scores: Scores, folder: Path) -> None:
     confusion.save_confusion_matrices(shown_rows, folder / "confusion.png", label)
     images = {(site, case.name): case for site, of_site in scores.cases.items() for case in of_site}
     shown = [
-        {"row": row, "image": dataset.read_image(images[row["site"], row["image"]], [])[..., 0] / 255}
-        for row in examples.select_confident(rows)
+        {"row": row, "image": dataset.read_image(images[row.site, row.image], [])[..., 0] / 255}
+        for row in examples.select_confident(scores.table)
     ]
     examples.save_confident_examples(shown, folder / "examples.png", label, "the scored sites")

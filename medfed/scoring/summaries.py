@@ -12,8 +12,9 @@ from medfed.core.errors import UserError
 from medfed.core.files import read_text
 from medfed.outputs.tables import run_table
 from medfed.results.notes import data_label
+from medfed.results.statistics import AVERAGE
 from medfed.results.text_tables import aligned
-from medfed.scoring.score import ROLE, SITES
+from medfed.scoring.score import SITES
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -42,8 +43,7 @@ def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
             head, *rows = _rows(scoring, summary, min_patients)
             label = data_label(summary["data"])
             heads.append((summary["bundle"]["name"], summary["bundle"]["weights_sha256"], label, head))
-            note = run_table.interval_note(scoring, summary)
-            if not "".join([*map(str, heads[-1][:3]), *head, *sum(rows, ()), note]).isprintable():
+            if not "".join([*map(str, heads[-1][:3]), *head, *sum(rows, ())]).isprintable():
                 raise ValueError("control characters")
         except UserError:
             raise
@@ -56,29 +56,22 @@ def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
                 f"{path}: has another model, other metrics or another kind of data (phantom or real) than {paths[0]}; "
                 "print it alone"
             )
-        for site in summary[ROLE]["sites"]:
+        for site in sorted({line["site"] for line in summary["scores"]} - {AVERAGE}):
             if site in file_of:
                 raise UserError(f"{path}: {file_of[site]} has scores of '{site}' too; name each hospital's file once")
             file_of[site] = path
         lines += rows
     text = aligned([heads[0][3], *lines], 1 + scoring.has_structures)
-    return "\n".join([heads[0][2], heads[0][0], "", text, "", f"{note}."])
+    return "\n".join([heads[0][2], heads[0][0], "", text, "", f"{run_table.INTERVAL_NOTE}."])
 
 
 def _rows(scoring: Scoring, summary: Mapping[str, Any], min_patients: int) -> list[tuple[str, ...]]:
     """Return the header row and the rows of one summary, without the scores of fewer than `min_patients` patients."""
-    known: dict[str, dict[str, Any]] = {}
-    few = []
-    for site, of_site in summary[ROLE]["sites"].items():
-        for name, group in of_site.items():
-            if group["n_patients"] < min_patients:
-                few.append((site, *[name] * scoring.has_structures, f"fewer than {min_patients}"))
-            else:
-                known.setdefault(site, {})[name] = {
-                    key: {**scores, "mean": None}
-                    if scoring.has_structures and isinstance(scores, dict) and scores["n_patients"] < min_patients
-                    else scores
-                    for key, scores in group.items()
-                }
-    rows = run_table.score_rows(scoring, {ROLE: {"sites": known}}, SITES, ())
-    return [*rows, *((*row, *[""] * (len(rows[0]) - len(row))) for row in few)]
+    known = [line for line in summary["scores"] if (line["n_patients"] or 0) >= min_patients]
+    sites = {(line["site"], line["structure"]): None for line in summary["scores"] if line["site"] != AVERAGE}
+    few = sites.keys() - {(line["site"], line["structure"]) for line in known}
+    rows = run_table.score_rows(scoring, {"scores": known}, SITES, ())
+    hidden = [
+        (site, *[structure] * scoring.has_structures, f"fewer than {min_patients}") for site, structure in sorted(few)
+    ]
+    return [*rows, *((*row, *[""] * (len(rows[0]) - len(row))) for row in hidden)]

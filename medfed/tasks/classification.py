@@ -18,9 +18,9 @@ from medfed.datasets.duplicates import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.bundle_template import Constants
 from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle
-from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
+from medfed.tasks.scoring import CLASS_METRICS, CLASSIFICATION
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 
 N_RESERVED = 64  # images for which memory is reserved at once
@@ -137,9 +137,8 @@ class Classification(Task):
     standardised: Standardise = "imagenet"
     constants: Constants | None = None
 
-    name = "classification"
+    name = CLASSIFICATION
     metric_kind = "class_metrics"
-    scoring_class = ClassScoring
     own_metrics = CLASS_METRICS
     uses_sigmoid = False
     uses_decoder = False
@@ -192,11 +191,7 @@ class Classification(Task):
     ) -> list[dict]:
         """Rows of scores for predicting always the same class; no image is read."""
         values = [float(_always(name) == prediction) for name in self.classes]
-        return [
-            case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
-            for case in cases
-            if case.label is not None
-        ]
+        return [self._row(case, role, values) for case in cases if case.label is not None]
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
@@ -267,10 +262,15 @@ class Classification(Task):
             batch = [cases[index] for index in indices.tolist()]
             probabilities = self.probabilities(network, self.prepare(batch, read), match).tolist()
             for case, values in zip(batch, probabilities, strict=True):
-                row = case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
-                rows.append(row)
+                rows.append(self._row(case, role, values))
             advance(len(batch))
         return EvaluationResult(rows)
+
+    def _row(self, case: Case, role: str, probabilities: Sequence[float]) -> dict[str, object]:
+        """The names of an image, its class, and the probability `p_CLASS` of each of the K classes."""
+        names = {"site": case.site, "role": role, "patient": case.patient, "image": case.name}
+        label = self.classes[case.label or 0]
+        return names | {"label": label} | {f"p_{name}": p for name, p in zip(self.classes, probabilities, strict=True)}
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
         """The first image with the highest class number that occurs: for "normal" (0) and "tumour" (1), the first

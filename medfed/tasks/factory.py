@@ -54,8 +54,7 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
             own_metrics.get(description["name"]) or metric_from_description(description)
             for description in summary["metrics"]
         )
-        scoring = task.scoring_class(metrics, tuple(summary["chosen_metrics"]))
-        return scoring.with_settings(summary)
+        return Scoring(name, metrics, tuple(summary["chosen_metrics"]), summary["failure_dice"])
     except KeyError as error:
         raise UserError(f"{source}: found no key {error}; copy this file again from the original run") from error
     except (ValueError, TypeError) as error:

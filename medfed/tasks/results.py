@@ -17,7 +17,7 @@ class EvaluationResult:
     """Scores and predicted masks of test cases. A case is one image or volume of a patient.
 
     Args:
-        rows: one dict of scores for each image (`class_scoring`), or for each structure of each case (`mask_scoring`).
+        rows: one dict of scores for each image (classification), or for each structure of each case (segmentation).
         ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`); empty without one.
         masks: predicted masks by name of the case, at the unseen site; figures show them.
         unadapted: rows of the unseen site, scored with the same weights but without the adaptation to its images. Empty

@@ -33,9 +33,9 @@ from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
 from medfed.tasks.bundle_template import Constants
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
-from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
+from medfed.tasks.scoring import MASK_METRICS, SEGMENTATION
 from medfed.tasks.slices import SliceBuffer, Slices
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
@@ -65,9 +65,8 @@ class Segmentation(Task):
     standardised: Standardise = "none"
     constants: Constants | None = None
 
-    name = "segmentation"
+    name = SEGMENTATION
     metric_kind = "mask_metrics"
-    scoring_class = MaskScoring
     own_metrics = MASK_METRICS
     uses_sigmoid = True
     uses_decoder = True
@@ -87,10 +86,8 @@ class Segmentation(Task):
         return self.intensity_range is not None
 
     @property
-    def scoring(self) -> MaskScoring:
-        scoring = super().scoring
-        assert isinstance(scoring, MaskScoring)
-        return replace(scoring, failure_dice=self.evaluation.failure_dice)
+    def failure_dice(self) -> float:
+        return self.evaluation.failure_dice
 
     @property
     def further_metrics(self) -> tuple[Metric, ...]:

@@ -54,7 +54,6 @@ class Task(ABC):
 
     name: ClassVar[str]
     metric_kind: ClassVar[str]  # kind of its metrics in the registry
-    scoring_class: ClassVar[type[Scoring]]
     own_metrics: ClassVar[tuple[Metric, ...]]  # metrics that every run of the task computes
     uses_sigmoid: ClassVar[bool]  # whether each logit is an independent structure instead of one of several classes
     uses_decoder: ClassVar[bool]  # whether its networks have a decoder
@@ -70,9 +69,14 @@ class Task(ABC):
             own_classes = {type(metric) for metric in self.own_metrics}
             additional = tuple(metric for metric in chosen if type(metric) not in own_classes)
             names = tuple(metric.name for metric in (*chosen, *self.further_metrics))
-            return self.scoring_class((*self.own_metrics, *additional, *self.further_metrics), names)
+            return Scoring(self.name, (*self.own_metrics, *additional, *self.further_metrics), names, self.failure_dice)
         except ValueError as error:
             raise UserError(f"evaluation.metrics: {error}") from error
+
+    @property
+    def failure_dice(self) -> float | None:
+        """The Dice below which a structure of a patient counts as a failure; None without masks."""
+        return None
 
     @property
     def further_metrics(self) -> tuple[Metric, ...]:

@@ -213,6 +213,7 @@ BAD_SITES = {
     "federation.unseen_site=ucl": "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL,",
     "federation.unseen_site=../x": "federation.unseen_site: a site cannot be called '../x': it must not contain / \\ :",
     "data.sites=[..]": "data.sites: a site cannot be called '..': it must not begin or end with a space or a dot",
+    "data.sites=[average]": "data.sites: a site cannot be called 'average': tables of scores call",
 }
 
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from made_runs import scores_of
 
 from medfed import aggregate
 from medfed.networks.unet import UNet
@@ -28,7 +29,7 @@ def start(tmp_path_factory):
         weights=UNET.build(1, 1).state_dict(),
         task=task,
         provenance={"method": "fedavg"},
-        summary=task.scoring.summarise([]),
+        summary=scores_of([], task.scoring),
         input_is_2d=False,
     )
 

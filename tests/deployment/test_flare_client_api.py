@@ -9,6 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from made_runs import scores_of
 
 from medfed.networks.bundle import Bundle
 from medfed.networks.unet import UNet
@@ -51,7 +52,7 @@ def test_the_documented_client_and_job_train_a_bundle_and_medfed_starts_from_the
         weights=weights,
         task=task,
         provenance={"training_settings": training},
-        summary=task.scoring.summarise([]),
+        summary=scores_of([], task.scoring),
         input_is_2d=False,
     )
     paths = [str(tmp_path / name) for name in ("bundle", "images", "workspace")]

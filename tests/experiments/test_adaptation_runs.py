@@ -36,7 +36,8 @@ def test_a_finished_run_is_scored_again_with_the_adaptation_and_keeps_its_weight
     assert rows(run / "cases.csv", "seen") == before["seen"]
     assert summary["transductive_by"] == ["window"] == [summary["adaptation"]["by"]]
     (effect,) = summary["adaptation"]["effects"]
-    dice = [[float(row["dice"]) for row in rows(run / name, "unseen")] for name in (UNADAPTED, "cases.csv")]
+    scores = (rows(run / name, "unseen") for name in (UNADAPTED, "cases.csv"))
+    dice = [[float(row["value"]) for row in of_file if row["metric"] == "dice"] for of_file in scores]
     assert effect["n_patients"] == 4 and effect["n_worse"] == sum(b < a for a, b in zip(*dice, strict=True))
 
 

@@ -91,7 +91,7 @@ def test_one_class_for_all_images_is_the_trivial_prediction_of_a_classification(
     samples = task.prepare([Case("A", str(k), None, label=label) for k, label in enumerate([0, 0, 1, 0])], None)
     assert task.trivial_scores(samples, samples) == {"every image is 'a'": 0.75, "every image is 'b'": 0.25}
     (row,) = task.evaluate_trivial("every image is 'b'", [samples], None, [Case("U", "x", None, label=0)], "unseen")
-    assert (row["label"], row["predicted"], row["p_b"], row["correct"]) == ("a", "b", 1.0, 0)
+    assert (row["label"], row["p_a"], row["p_b"]) == ("a", 0.0, 1.0)
 
 
 class Stored:
@@ -121,8 +121,12 @@ def test_the_prediction_that_ignores_the_image_is_scored_on_the_unseen_and_on_th
     sites.validation_site = SimpleNamespace(name="V")
     sites.splits = {"V": SimpleNamespace(validation=[Case("V", "v", None)])}
     result = score_trivial(sites, prediction)
-    assert result["prediction"] == prediction and result.keys() == {"prediction", "unseen", "validation"}
-    assert result["unseen"]["U"]["organ"]["dice"] == pytest.approx(dice) and result["unseen"].keys() == {"U"}
-    assert result["validation"].keys() == {"V"}
+    assert result["prediction"] == prediction and result.keys() == {"prediction", "scores"}
+    of_sites = [line for line in result["scores"] if line["site"] != "average" and line["metric"] == "dice"]
+    assert [(line["role"], line["site"], line["structure"]) for line in of_sites] == [
+        ("unseen", "U", "organ"),
+        ("validation", "V", "organ"),
+    ]
+    assert of_sites[0]["mean"] == pytest.approx(100 * dice)
     sites.unseen, sites.validation_site = {}, None
-    assert score_trivial(sites, prediction) == {"prediction": prediction}
+    assert score_trivial(sites, prediction) == {"prediction": prediction, "scores": []}

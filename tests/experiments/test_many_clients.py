@@ -76,7 +76,7 @@ def test_clients_train_and_sites_are_scored_and_the_summary_describes_the_client
     trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
     assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
     assert roles(rows(finished / "cases.csv")) == "1 seen, 2 seen, 3 validation, 5 unseen"
-    scored = [row["site"] for row in rows(finished / "cases.csv")]
+    scored = [row["site"] for row in rows(finished / "cases.csv") if row["metric"] == "p_normal"]
     assert scored.count("hospital_3") == scored.count("hospital_5") == 15
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["clients"]["n"] == 12 and summary["clients"]["per_round"] == 4
@@ -84,8 +84,9 @@ def test_clients_train_and_sites_are_scored_and_the_summary_describes_the_client
     assert summary["source_sites"] == ["hospital_1", "hospital_2"] and summary["validation_site"] == "hospital_3"
     assert "client_" not in json.dumps(summary)
     assert "clients have fewer training images than training.batch_size 6" in "".join(summary["notices"])
-    assert set(summary["validation"]["sites"]) == {"hospital_3"}
-    assert set(summary["seen"]["sites"]) == {"hospital_1", "hospital_2"}
+    sites = {(line["role"], line["site"]) for line in summary["scores"] if line["site"] != "average"}
+    seen = {("seen", "hospital_1"), ("seen", "hospital_2")}
+    assert sites == {*seen, ("validation", "hospital_3"), ("unseen", "hospital_5")}
 
 
 def test_clients_hold_every_training_and_validation_case_of_the_source_sites_once(finished):
@@ -104,8 +105,9 @@ def test_the_best_round_of_the_validation_site_is_the_result(finished):
     best = max(history, key=lambda row: (row["validation_site_score"], -row["round"]))
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["selected_round"] == best["round"] and summary["selection"] == "validation_site"
-    measured = summary["validation"]["sites"]["hospital_3"]["all"]["accuracy"]["mean"]
-    assert measured == pytest.approx(best["validation_site_score"])
+    keys = {"role": "validation", "site": "hospital_3", "metric": "accuracy"}
+    (measured,) = (line["mean"] for line in summary["scores"] if keys.items() <= line.items())
+    assert measured == pytest.approx(100 * best["validation_site_score"])
 
 
 def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):

@@ -23,7 +23,7 @@ from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
-from medfed.tasks.mask_scoring import MASK_METRICS
+from medfed.tasks.scoring import MASK_METRICS
 from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToySegmentation
 

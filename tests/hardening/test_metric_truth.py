@@ -9,11 +9,13 @@ from brute_force import DISTANCES, brute_force, empty, score
 from monai.metrics import compute_hausdorff_distance
 
 from medfed.metrics.mask_metric import compute_mask_metrics
-from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
+from medfed.results.run_scores import run_scores
+from medfed.results.scores import table_of
+from medfed.tasks.scoring import MASK_METRICS, Scoring
 
 pytestmark = [pytest.mark.hardening, pytest.mark.filterwarnings("ignore::FutureWarning")]
 MAX_ERROR = 1e-6
-LOWER_IS_BETTER = [f"{name}_mm" for name in DISTANCES] + ["hd95_pooled_vx"]
+LOWER_IS_BETTER = [*DISTANCES, "hd95_pooled_vx"]
 
 
 def random_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -65,8 +67,9 @@ def means(cases: list) -> dict[str, float]:
         {**common, "patient": f"p{number}", "image": f"p{number}", **compute_mask_metrics(MASK_METRICS, *case)}
         for number, case in enumerate(cases)
     ]
-    result = MaskScoring().summarise(rows)["seen"]["sites"]["A"]["organ"]
-    return {name: result[name]["mean"] for name in ("dice", *LOWER_IS_BETTER) if name in result}
+    scores = run_scores(table_of(rows, MASK_METRICS), Scoring("segmentation", MASK_METRICS, failure_dice=0.7))
+    result = {score["metric"]: score["mean"] for score in scores if score["site"] == "A"}
+    return {name: result[name] for name in ("dice", *LOWER_IS_BETTER) if name in result}
 
 
 def monai_mean(cases: list) -> float:

@@ -3,14 +3,14 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+from made_runs import CLASSES, scores_of
 
 from medfed.outputs.figures import calibration, confusion, examples, styles
 from medfed.outputs.tables.run_table import closing_table
+from medfed.results.scores import predictions, table_of
 from medfed.scoring.page import with_known_roles
-from medfed.tasks.class_scoring import ClassScoring, case_row
-
-summarise = ClassScoring().summarise
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
@@ -22,28 +22,40 @@ def rows_of(site, right, role="unseen"):
         sure = 0.9 - 0.01 * k
         predicted = k % 2 if ok else 1 - k % 2
         probabilities = (1 - sure, sure) if predicted else (sure, 1 - sure)
-        result.append(case_row(site, role, f"s{k:02}", f"i{k:02}", k % 2, probabilities, ("normal", "tumour")))
+        names = {"site": site, "role": role, "patient": f"s{k:02}", "image": f"i{k:02}"}
+        names["label"] = ("normal", "tumour")[k % 2]
+        result.append(names | dict(zip(("p_normal", "p_tumour"), probabilities, strict=True)))
     return result
 
 
+def table(rows):
+    return table_of(rows, CLASSES.metrics)
+
+
 def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
-    """Seen A 100 %, B 50 %: mean 75 with sd 35.36 over sites; unseen C 25 %: gap +50."""
+    """Seen A 100 %, B 50 %: mean 75; unseen C 25 %: gap +50. Four patients of a site are too few for an interval."""
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("B", [1, 1, 0, 0], "seen"), *rows_of("C", [1, 0, 0, 0])]
     extra = {"data": "phantom", "selection": "last", "method": "ccst", "selected_round": 3, "rounds": 5}
-    text = closing_table(summarise(rows) | extra)
+    text = closing_table(scores_of(rows) | extra)
     lines = [re.split(r"\s{2,}", result.strip()) for result in text.splitlines()]
     assert lines[0] == [PHANTOM]
     assert lines[1] == ["ccst; round 3 of 5 by the rule 'last'"]
-    assert "--explain" in text and "is the sd over sites" not in text
-    explained = closing_table(summarise(rows) | extra, explain=True)
-    assert "[] is the 95 % interval over patients" in explained and "; ± is the sd over sites.\n" in explained
+    assert "--explain" in text and "is the expected calibration error" not in text and "±" not in text
+    explained = closing_table(scores_of(rows) | extra, explain=True)
+    assert "[] is the 95 % interval over patients" in explained and "±" not in explained
+    assert "a site with fewer than 5 patients has none, and neither has a mean over such sites.\n" in explained
     assert "ECE is the expected calibration error over 15" in explained
     assert lines[3] == ["site", "patients", "images", "accuracy %", "AUROC %", "balanced %", "ECE %"]
     assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
     assert lines[4][3] == "100.00"
-    assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
+    assert lines[7][:4] == ["mean seen", "8", "8", "75.00"]
     assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
-    assert lines[9][:2] == ["gap: seen - unseen", "+50.00"]
+    assert lines[9] == ["gap: seen - unseen", "+50.00", "+37.50", "+50.00", "-38.50"]
+
+
+def test_the_table_counts_the_patients_of_a_site_with_only_one():
+    text = closing_table(scores_of(rows_of("A", [1], "seen")) | {"data": "phantom", "selection": "last"})
+    assert [line.split()[:4] for line in text.splitlines() if line.startswith("  A ")] == [["A", "1", "1", "100.00"]]
 
 
 @pytest.fixture
@@ -55,17 +67,17 @@ def drawn(monkeypatch):
     return kept
 
 
-ROWS = [*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])]
+SCORES = table([*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])])
 
 
 def draw_each(folder):
     folder.mkdir()
     label = "synthetic phantom data"
-    calibration.save_reliability_diagrams(ROWS, folder / "reliability.png", label)
-    calibration.save_roc_curves(ROWS, folder / "roc.png", label)
-    confusion.save_confusion_matrices(ROWS, folder / "confusion.png", label)
+    calibration.save_reliability_diagrams(SCORES, folder / "reliability.png", label)
+    calibration.save_roc_curves(SCORES, folder / "roc.png", label)
+    confusion.save_confusion_matrices(SCORES, folder / "confusion.png", label)
     image = np.random.default_rng(0).uniform(size=(3, 8, 8))
-    cases = [{"row": row, "image": image} for row in examples.select_confident(ROWS)]
+    cases = [{"row": row, "image": image} for row in examples.select_confident(SCORES)]
     examples.save_confident_examples(cases, folder / "examples.png", label)
     styles.save_histograms({"A": (image[None], image[None] / 2)}, folder / "histograms.png", label)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -79,9 +91,9 @@ def test_every_picture_is_written_and_the_same_bytes_each_time(tmp_path):
 
 def test_every_title_says_what_the_data_are_and_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
     for draw in (calibration.save_reliability_diagrams, calibration.save_roc_curves, confusion.save_confusion_matrices):
-        draw(ROWS, "", "synthetic phantom data")
+        draw(SCORES, "", "synthetic phantom data")
         assert "(synthetic phantom data)" in drawn["title"]
-    calibration.save_reliability_diagrams(ROWS, "", "real data")
+    calibration.save_reliability_diagrams(SCORES, "", "real data")
     titles = [axes.get_title() for axes in drawn["figure"].axes if axes.get_visible()]
     assert [title.split(",")[0] for title in titles] == ["Z (seen)", "A (unseen)"]
     assert all("ECE" in title for title in titles)
@@ -89,14 +101,14 @@ def test_every_title_says_what_the_data_are_and_reliability_has_a_panel_a_site_s
 
 def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
     one = [row for row in rows_of("B", [1, 1, 1]) if row["label"] == "normal"]
-    calibration.save_roc_curves([*ROWS, *one], "", "real data")
+    calibration.save_roc_curves(pd.concat([SCORES, table(one)]), "", "real data")
     output = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
     assert output[0].startswith("Z (seen): ")
     assert output[-1] == "B (unseen): one class only"
 
 
 def test_figures_of_a_scored_bundle_show_no_role_but_that_the_model_was_trained_at_a_site(drawn):
-    rows = with_known_roles([row | {"role": "unseen"} for row in ROWS], ["Z"])
+    rows = with_known_roles(SCORES.assign(role="unseen"), ["Z"])
     for draw in (calibration.save_reliability_diagrams, confusion.save_confusion_matrices):
         draw(rows, "", "real data")
         titles = [axes.get_title().split(",")[0] for axes in drawn["figure"].axes if axes.get_title()]
@@ -108,7 +120,7 @@ def test_figures_of_a_scored_bundle_show_no_role_but_that_the_model_was_trained_
 
 def test_confusion_counts_true_by_predicted(drawn):
     """Classes 0, 1, 0, 1; the second told wrong: normal 2 right, tumour 1 taken for normal and 1 right."""
-    confusion.save_confusion_matrices(rows_of("A", [1, 0, 1, 1]), "", "real data")
+    confusion.save_confusion_matrices(table(rows_of("A", [1, 0, 1, 1])), "", "real data")
     axes = drawn["figure"].axes[0]
     assert np.asarray(axes.images[0].get_array()).tolist() == [[1, 0], [0.5, 0.5]]
     assert sorted(text.get_text() for text in axes.texts) == ["1", "1", "2"]
@@ -116,16 +128,18 @@ def test_confusion_counts_true_by_predicted(drawn):
 
 def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones(drawn):
     """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
-    assert [row["image"] for row in examples.select_confident(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
-    assert {row["site"] for row in examples.select_confident(ROWS)} == {"A"}
-    cases = [{"row": row, "image": np.zeros((1, 4, 4))} for row in examples.select_confident(rows_of("A", [1, 1]))]
+    assert [row.image for row in examples.select_confident(SCORES, 2)] == ["i00", "i02", "i01", "i04"]
+    assert {row.site for row in examples.select_confident(SCORES)} == {"A"}
+    cases = [
+        {"row": row, "image": np.zeros((1, 4, 4))} for row in examples.select_confident(table(rows_of("A", [1, 1])))
+    ]
     examples.save_confident_examples(cases, "", "real data")
     assert "none wrong" in [text.get_text() for axes in drawn["figure"].axes for text in axes.texts]
     examples.save_confident_examples([], "", "real data")
 
 
 def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong(drawn):
-    rows = rows_of("A", [1, 0, 1])
+    rows = predictions(table(rows_of("A", [1, 0, 1]))).itertuples()
     examples.save_common_examples([{"row": row, "image": np.zeros((3, 4, 4))} for row in rows], "", "real data")
     panels = [axes for axes in drawn["figure"].axes if axes.get_visible()]
     assert [axes.get_title().splitlines()[1] for axes in panels] == ["i00", "i01", "i02"]
@@ -145,9 +159,9 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
 
 def test_a_validation_site_is_marked_and_in_no_mean():
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("V", [0, 0, 0, 0], "validation"), *rows_of("C", [1, 0, 0, 0])]
-    result = summarise(rows)
+    result = scores_of(rows)
     text = closing_table(result | {"data": "phantom", "selection": "validation_site"})
     lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     assert [line[0] for line in lines[4:8]] == ["A", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
     assert lines[7][3] == "100.00" and lines[5][3].startswith("0.00")
-    assert "validation" not in summarise(rows[:4])
+    assert "validation" not in {line["role"] for line in scores_of(rows[:4])["scores"]}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_runs import done, made_run
+from made_runs import MASKS, class_rows, done, made_comparison, made_run, scores_of, write_rows
 
 from medfed.core.errors import UserError
 from medfed.core.files import checked_json, sha256_digest, write_atomically
@@ -13,9 +13,8 @@ from medfed.experiments.resume import load_resume_state
 from medfed.federation.message import State
 from medfed.outputs.bundle import export, write
 from medfed.outputs.manifest import RUN_FORMAT, Manifest, entry_of, read_manifest
-from medfed.outputs.report.run_data import read_run
+from medfed.outputs.report.run_data import read_run, read_runs
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.mask_scoring import MaskScoring
 
 
 @pytest.fixture
@@ -106,13 +105,24 @@ def test_a_history_without_rounds_is_a_sentence(run, old, new, words):
     assert words in refusal(read_run, run)
 
 
+RECORD = {"role": "unseen", "site": "A", "structure": "disc", "metric": "dice", "unit": "%"}
+RECORD |= {"mean": None, "low": None, "high": None, "n_patients": None, "n_images": None}
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ({"learning": None}, "KeyError: 'data'"),
         ([], "expected a JSON object"),
         ({"images": 5}, "images: found 5"),
-        ({"data": "real", "seen": [1]}, "seen: found [1]"),
+        ({"data": "real", "scores": 5}, "the file cannot be read"),
+        ({"data": "real", "scores": {"a": 1}}, "the file cannot be read"),
+        ({"data": "real", "scores": [5]}, "the file cannot be read"),
+        ({"data": "real", "scores": [{"role": "unseen", "site": "A"}]}, "scores: expected records of role, site"),
+        ({"data": "real", "scores": [RECORD | {"unit": ["%"]}]}, "scores: expected a text for unit, got ['%']"),
+        ({"data": "real", "scores": [RECORD | {"mean": "x"}]}, "scores: expected a number or null for mean, got 'x'"),
+        ({"data": "real", "scores": [RECORD | {"mean": [1.0]}]}, "scores: expected a number or null for mean"),
+        ({"data": "real", "scores": [RECORD | {"mean": 10**400}]}, "int too large to convert to float"),
         ({"data": "real", "images": {}}, "KeyError: 'channels'"),
         ({"data": "real", "learning": {"learned": False}}, "KeyError: 'images'"),
         ({"data": "real", "images": None}, "TypeError"),
@@ -122,7 +132,7 @@ def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, w
     monkeypatch.setattr(
         export, "load", lambda path: SimpleNamespace(data=SimpleNamespace(image_size=8), evaluation=None)
     )
-    scored = MaskScoring().summarise([])
+    scored = scores_of([], MASKS)
     RunFolder(run).write_json("summary.json", scored | content if isinstance(content, dict) else content)
     sentence = refusal(export.export, run, run / "bundle", True)
     assert sentence.startswith(f"{run / 'summary.json'}: ") and words in sentence and not (run / "bundle").exists()
@@ -140,3 +150,15 @@ def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
     with pytest.raises(OSError, match="not empty.*/b'$"), write.atomic_folder(tmp_path / "b"):
         (tmp_path / "b" / "x").mkdir(parents=True)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_comparison_whose_run_has_the_scores_of_another_task_is_a_sentence_and_one_without_scores_is_read(tmp_path):
+    comparison = made_comparison(tmp_path / "c", seeds=(0,))
+    path = next(comparison.glob("elcfs/*/*/cases.csv"))
+    classes = made_run(tmp_path / "classes", rows=class_rows(["A"], "C"))
+    path.write_text((classes / "cases.csv").read_text())
+    sentence = refusal(read_runs, [comparison])
+    assert sentence.startswith(f"{path}: ") and "the metric 'p_a' is not one of dice, hd" in sentence
+    write_rows(path, [], MASKS)
+    _, (read,) = read_runs([comparison])
+    assert [run.scores.empty for run in read.runs].count(True) == 1

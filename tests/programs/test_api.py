@@ -56,8 +56,9 @@ def test_a_config_is_a_path_a_name_a_dictionary_or_a_config(small_phantom):
 
 def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, config, capsys):
     assert capsys.readouterr().out == ""
-    assert {row["role"] for row in run.scores} == {"seen", "unseen"}
-    assert all(0 <= row["dice"] <= 1 for row in run.scores)
+    assert set(run.scores.role) == {"seen", "unseen"}
+    dice = run.scores[run.scores.metric == "dice"]
+    assert len(dice) and dice.value.between(0, 100).all()
     assert [row["round"] for row in run.history] == [1, 2] and run.config == config
     assert run.summary["unseen_site"] == "UCL" and run.notices == run.summary["notices"]
     weights = safetensors.torch.load_file(run.folder / "model.safetensors")
@@ -90,7 +91,7 @@ def test_the_program_and_the_function_write_the_same_bytes(run, config, tmp_path
 def test_a_folder_that_holds_a_run_is_refused_and_resumed_on_request(run, config, tmp_path):
     with pytest.raises(medfed.UserError, match="holds a finished run"):
         medfed.run(config, run.folder)
-    assert medfed.run(config, run.folder, resume=True).scores == run.scores
+    assert medfed.run(config, run.folder, resume=True).scores.equals(run.scores)
     with pytest.raises(medfed.UserError, match="name the folder with --out"):
         medfed.run(config, resume=True)
     with pytest.raises(medfed.UserError, match="holds no finished run"):

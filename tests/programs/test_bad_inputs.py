@@ -210,9 +210,11 @@ def test_a_truncated_file_of_the_unseen_site_loses_no_round(user):
 def test_without_a_spacing_distances_are_in_percent_of_the_diagonal_and_labelled_so(eyes):
     summary = eyes.goes_on()
     rows = eyes.rows("cases.csv")
-    assert all(row["hd_mm"] == row["hd95_mm"] == row["assd_mm"] == "" for row in rows)
-    assert any(row["hd95_percent_of_diagonal"] for row in rows)
-    assert summary["unseen"]["mean"]["disc"]["hd95_mm"]["mean"] is None
+    distances = ("hd", "hd95", "assd")
+    assert all(row["unit"] == "% of diagonal" for row in rows if row["metric"] in distances)
+    assert any(row["value"] for row in rows if row["metric"] == "hd95")
+    assert {row["value"] for row in rows if row["metric"] == "hd95_pooled_vx"} == {""}
+    assert {line["unit"] for line in summary["scores"] if line["metric"] in distances} == {"% of diagonal"}
     assert " % of diagonal" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
 
 
@@ -239,16 +241,20 @@ def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance
     spoil(user.mask("BMC", 0), lambda array: 0 * array)
     always = ("--set", "evaluation.threshold=0.9999999", "--set", "federation.rounds=1")
     summary = user.goes_on("BMC: 1 of 4 images: no prostate in the mask", more=always)
-    unseen = {row["image"]: row for row in user.rows("cases.csv") if row["role"] == "unseen"}
-    assert [row["status"] for row in unseen.values()] == ["absent", "missed", "missed", "missed"]
-    assert unseen["Case01"]["dice"] == unseen["Case01"]["hd95_mm"] == ""
+    rows = [row for row in user.rows("cases.csv") if row["role"] == "unseen"]
+    unseen = {(row["image"], row["metric"]): row for row in rows}
+    assert [row["status"] for row in rows if row["metric"] == "dice"] == ["absent", "missed", "missed", "missed"]
+    assert unseen["Case01", "dice"]["value"] == unseen["Case01", "hd95"]["value"] == ""
     image = nib.load(user.image("UCL", 1))
     diagonal_mm = np.linalg.norm(np.multiply(image.shape, image.header.get_zooms()))
-    missed = unseen[user.image("UCL", 1).name.partition(".")[0]]
-    assert float(missed["dice"]) == 0
-    assert float(missed["hd_mm"]) == float(missed["hd95_mm"]) == pytest.approx(diagonal_mm, rel=1e-6)
-    result = summary["unseen"]["sites"]["UCL"]["prostate"]
-    assert (result["n"], result["n_missed"], result["n_absent"], result["hd95_mm"]["n"]) == (3, 3, 1, 3)
+    name = user.image("UCL", 1).name.partition(".")[0]
+    assert float(unseen[name, "dice"]["value"]) == 0 and unseen[name, "hd95"]["unit"] == "mm"
+    hd, hd95 = (float(unseen[name, metric]["value"]) for metric in ("hd", "hd95"))
+    assert hd == hd95 == pytest.approx(diagonal_mm, rel=1e-6)
+    of_site = {line["metric"]: line for line in summary["scores"] if line["site"] == "UCL"}
+    assert {of_site[metric]["n_images"] for metric in ("dice", "hd95")} == {3} and summary["n_absent"] == 1
+    assert (of_site["missed"]["mean"], of_site["missed"]["n_patients"]) == (100.0, 3)
+    assert of_site["hd95"]["n_patients"] == 3
 
 
 def test_an_alpha_channel_that_is_dropped_is_noticed_unless_it_is_opaque(eyes):

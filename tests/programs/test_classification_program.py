@@ -73,7 +73,7 @@ def test_a_run_writes_scores_figures_and_the_error_of_its_codec(finished):
     assert {path.name for path in run.iterdir()} == set(FILES)
     assert {path.name for path in (run / "figures").iterdir()} == {f"{name}.png" for name in FIGURES}
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
+    assert summary["task"] == "classification" and summary["images"]["classes"] == ["normal", "tumour"]
     assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
     assert not summary["transductive"]
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from made_runs import NOT_LEARNED
+from made_runs import CLASSES, MASKS, NOT_LEARNED, scores_of
 from safetensors.torch import load_file
 from torch import nn
 
@@ -13,8 +13,6 @@ from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.class_scoring import ClassScoring
-from medfed.tasks.mask_scoring import MaskScoring
 
 CONFIG = """
 data: {name: prostate, root: nowhere, image_size: 32}
@@ -32,7 +30,7 @@ def images_of(structures=(), classes=(), channels=3):
     return facts | {"structures": list(structures), "classes": list(classes)}
 
 
-SUMMARY = MaskScoring().summarise([]) | {
+SUMMARY = scores_of([], MASKS) | {
     "data": "phantom",
     "dataset": "a twin",
     "method": "fedavg",
@@ -102,7 +100,7 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
 
 
-CLASSES = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, image_channels"
+CLASS_FOLDERS = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, image_channels"
 
 
 @pytest.mark.parametrize(
@@ -111,15 +109,14 @@ CLASSES = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, imag
         ("disc_cup_segmentation", "fundus", images_of(["disc", "cup"])),
         ("polyp_segmentation", "folder, image_channels: 3", images_of(["polyp"])),
         ("normal_tumour_classification", "camelyon17", images_of(classes=["normal", "tumour"])),
-        ("4_classes_classification", f"{CLASSES}: 1", images_of((), ["a", "b c", "d", "e"], 1)),
-        ("not_sure_yes_classification", f"{CLASSES}: 3", images_of(classes=["not sure", "yes"])),
+        ("4_classes_classification", f"{CLASS_FOLDERS}: 1", images_of((), ["a", "b c", "d", "e"], 1)),
+        ("not_sure_yes_classification", f"{CLASS_FOLDERS}: 3", images_of(classes=["not sure", "yes"])),
     ],
 )
 def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, tmp_path, capsys):
     text = CONFIG.replace("name: prostate", f"name: {data}").replace(UNET, DENSE if images["classes"] else UNET)
     folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
-    scoring = ClassScoring() if images["classes"] else MaskScoring()
-    summary = SUMMARY | scoring.summarise([]) | {"images": images}
+    summary = SUMMARY | scores_of([], CLASSES if images["classes"] else MASKS) | {"images": images}
     folder.path.mkdir()
     folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import small_yaml, tiny_yaml
-from made_runs import class_rows, made_run
+from made_runs import class_rows, made_run, scores_of
 from PIL import Image
 from run_figures import drawn_figures
 
@@ -77,7 +77,8 @@ def lab(tmp_path, monkeypatch):
         ("no_worst", "    worst = 1.0\n", ""),
         ("nan_worst", "worst = 1.0", 'worst = float("nan")'),
         ("another_dice", '"volume_error"', '"dice"'),
-        ("a_count", '"volume_error"', '"n_missed"'),
+        ("a_failure", '"volume_error"', '"missed"'),
+        ("a_probability", '"volume_error"', '"p_volume"'),
         ("one_limit", "worst = 1.0", "worst, limits = 1.0, 5"),
     ):
         (folder / f"{name}.py").write_text(VOLUME_ERROR.replace(old, new))
@@ -92,6 +93,12 @@ def lab(tmp_path, monkeypatch):
 def rows(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
+
+
+def average(summary, role, metric):
+    keys = {"role": role, "site": "average", "metric": metric}
+    (line,) = (line for line in summary["scores"] if keys.items() <= line.items())
+    return line
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -121,38 +128,40 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(
     assert {row["metric"] for row in rows(out / "table.csv")} >= {"dice", "volume_error"}
 
     run = out / "fedavg" / "unseen_UCL" / "seed_3"
-    cases = rows(run / "cases.csv")
-    values = [float(row["volume_error"]) for row in cases if row["role"] == "unseen"]
+    cases = [row for row in rows(run / "cases.csv") if row["metric"] == "volume_error"]
+    assert {row["unit"] for row in cases} == {"%"}
+    values = [float(row["value"]) for row in cases if row["role"] == "unseen"]
     assert values and all(value >= 0 for value in values)
     summary = json.loads((run / "summary.json").read_text())
-    mean = summary["unseen"]["mean"]["prostate"]["volume_error"]["mean"]
-    assert mean == pytest.approx(sum(values) / len(values), abs=1e-6)
-    gap = summary["seen"]["mean"]["prostate"]["volume_error"]["mean"] - mean
-    assert summary["gap"]["prostate"]["volume_error"] == pytest.approx(gap)
+    mean, mean_seen = (average(summary, role, "volume_error")["mean"] for role in ("unseen", "seen"))
+    assert mean == pytest.approx(sum(values) / len(values))
 
-    assert labels[0] == ["Dice", "HD95 (mm)", "RVE"]
+    assert labels[0] == ["Dice (%)", "HD95 (mm)", "RVE (%)"]
     with Image.open(run / "figures" / "site_boxes.png") as png:
         assert png.width > 1.4 * 975  # three panels, where two take 7.7 in at 130 dots per inch
 
     assert train.main([str(run / "config.yaml"), "--out", str(run), "--resume"]) == 0
     printed = capsys.readouterr().out
-    assert "RVE %" in printed and f"{100 * mean:.2f}" in printed
+    assert "RVE %" in printed and f"{mean:.2f}" in printed
+    (gaps,) = (line for line in printed.splitlines() if "gap: seen - unseen" in line)
+    assert f"{mean_seen - mean:+.2f}" in gaps.split()
 
     assert export.main([str(run), "--out", str(tmp_path / "x_segmentation"), "--quiet", "--force"]) == 0
     card = (tmp_path / "x_segmentation" / "docs" / "README.md").read_text()
     assert "| RVE % |" in card and "RVE is the relative volume error" in card
     metadata = json.loads((tmp_path / "x_segmentation" / "configs" / "metadata.json").read_text())
-    assert metadata["eval_metrics"]["unseen_prostate_volume_error"] == pytest.approx(mean, abs=1e-6)
+    assert metadata["eval_metrics"]["unseen_prostate_volume_error"] == pytest.approx(mean / 100, abs=1e-6)
 
     # a reader of the folders needs no code of the metric
     for path in lab.glob("*.py"):
         path.unlink()
     assert report.main([str(run), "--out", str(tmp_path / "run.html"), "--quiet"]) == 0
     page = (tmp_path / "run.html").read_text()
-    assert ">RVE %<" in page and "Prostate: RVE of each case by site" in page
+    assert ">RVE %<" in page and "Prostate: RVE (%) of each case by site" in page
     assert report.main([str(out), "--out", str(tmp_path / "all.html"), "--quiet"]) == 0
     page = (tmp_path / "all.html").read_text()
-    assert "prostate: RVE (%), lower is better" in page and "Prostate: RVE of each case at the unseen site UCL" in page
+    assert "prostate: RVE (%), lower is better" in page
+    assert "Prostate: RVE (%) of each case at the unseen site UCL" in page
 
 
 def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
@@ -161,16 +170,17 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
     for seed in (0, 1):
         rows = class_rows(["A", "B"], "C")
         path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | scoring.summarise(rows)))
+        path.write_text(json.dumps(json.loads(path.read_text()) | scores_of(rows, scoring)))
     summary = json.loads((tmp_path / "run_0" / "summary.json").read_text())
-    result = summary["unseen"]["mean"]["all"]["top_two"]
-    assert result == {"n_sites": 1, "mean": 1.0, "low": None, "high": None, "sd": None}
-    assert summary["gap"]["all"]["top_two"] == 0
+    result = average(summary, "unseen", "top_two")
+    assert (result["unit"], result["mean"], result["low"], result["high"]) == ("%", 100.0, None, None)
     assert "top-2 %" in closing_table(summary)
+    (gaps,) = (line for line in closing_table(summary).splitlines() if "gap: seen - unseen" in line)
+    assert gaps.split()[-1] == "+0.00"
     _, (comparison,) = read_runs([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
     scored = comparison.table.scores
-    (average,) = scored[(scored.metric == "top_two") & (scored.role == "unseen") & (scored.site == "average")]["mean"]
-    assert (comparison.table.metrics["top_two"].label, average) == ("top-2", 100.0)
+    (mean,) = scored[(scored.metric == "top_two") & (scored.role == "unseen") & (scored.site == "average")]["mean"]
+    assert (comparison.table.metrics["top_two"].label, mean) == ("top-2", 100.0)
     assert scores(summary)["unseen_top_two"] == 1.0 and "top-2 %" in scores_table(summary)
 
 
@@ -185,7 +195,8 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
         ("lab.no_worst.RelativeVolumeError", "lab.no_worst.RelativeVolumeError: does not define its finite worst"),
         ("lab.nan_worst.RelativeVolumeError", "lab.nan_worst.RelativeVolumeError: does not define its finite worst"),
         ("lab.another_dice.RelativeVolumeError", "its column 'dice' exists already"),
-        ("lab.a_count.RelativeVolumeError", "its column 'n_missed' exists already"),
+        ("lab.a_failure.RelativeVolumeError", "its column 'missed' exists already"),
+        ("lab.a_probability.RelativeVolumeError", "name 'p_volume' begins with p_, as probabilities do"),
         ("lab.one_limit.RelativeVolumeError", "lab.one_limit.RelativeVolumeError: "),
         (
             "lab.broken.RelativeVolumeError",
@@ -240,4 +251,4 @@ def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, small_phant
     result = load(config)
     scoring = task_of_dataset(result.data, result.evaluation).scoring
     assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "ece", "assd"]
-    assert [column.key for column in scoring.columns].count("assd_mm") == 1
+    assert [metric.name for metric in scoring.metrics].count("assd") == 1

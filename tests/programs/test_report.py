@@ -1,6 +1,7 @@
 """`python -m medfed.report`: one page for finished runs, and one sentence for anything else."""
 
 import errno
+import json
 import os
 from dataclasses import asdict
 
@@ -61,6 +62,13 @@ def test_runs_and_comparisons_of_any_task_share_a_page(tmp_path):
         ("ledger.csv", lambda text: "a,b\n1,2\n", "expected the first line round,site"),
         ("ledger.csv", lambda text: text + "three,A,up\n", "ledger.csv: line 36 is damaged"),
         ("config.yaml", lambda text: "a: [1", "config.yaml"),
+        ("cases.csv", lambda text: text.replace(",unit,", ",units,", 1), "value,units,status, expected ...,role,site"),
+        ("cases.csv", lambda text: text[:-8], "the status is not one of absent, false_alarm, missed, ok"),
+        ("cases.csv", lambda text: text.replace(",dice,90.0,", ",dice,much,", 1), "the value is 'much'; expected a finite number"),
+        ("cases.csv", lambda text: text.replace(",seen,A,", ",onlooker,A,", 1), "the role is not one of seen, unseen"),
+        ("cases.csv", lambda text: text + text.splitlines()[-1] + "\n", "a value occurs in two rows"),
+        ("cases.csv", lambda text: text + text.splitlines()[-1] + ",4\n", "Expected 14 fields in line 128, saw 15;"),
+        ("summary.json", lambda text: json.dumps(json.loads(text) | {"scores": None}), "scores: expected a list"),
     ],
 )
 def test_a_folder_that_is_no_finished_run_is_one_sentence_and_its_old_page_stays(
@@ -87,6 +95,22 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_runs_are_read(tmp_p
         assert message in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 2
     assert "not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: [lines[0], lines[1].replace(",0.", ",1.", 1), *lines[2:]], "is not a number in [0, 1]"),
+        (lambda lines: lines[:-1], "a probability is missing; expected one for each class and image"),
+        (lambda lines: [lines[0], lines[1].replace(",p_a,0.", ",p_a,-0.", 1), *lines[2:]], "is not a number in [0, 1]"),
+    ],
+)
+def test_a_run_with_a_wrong_or_missing_probability_is_one_sentence(tmp_path, capsys, damage, message):
+    run = made_run(tmp_path / "run", rows=class_rows(["A", "B"], "C"))
+    (run / "cases.csv").write_text("\n".join([*damage((run / "cases.csv").read_text().splitlines()), ""]))
+    assert main([str(run), "--quiet"]) == 2
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and f"{run}/cases.csv: " in output and message in output
 
 
 def test_a_comparison_shows_its_finished_runs_says_which_are_missing_and_needs_one(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 from made_comparisons import (
     BASE,
@@ -16,11 +17,11 @@ from made_comparisons import (
     line,
     mask_row,
     scored,
-    with_rows,
 )
+from made_runs import scores_of
 
 from medfed.core.errors import UserError
-from medfed.results.comparison import COST, GAIN, compare_runs
+from medfed.results.comparison import COST, GAIN, ScoredRun, compare_runs
 
 ZERO = [0.0] * 8
 
@@ -138,7 +139,8 @@ def test_a_prediction_that_ignores_the_image_is_a_row_without_intervals_and_rank
     for label in ("fedavg", "pooled"):
         for site, dice in (("A", 0.25), ("B", 0.35)):
             score = 0.99 if label == "pooled" else dice
-            trivial = {"prediction": "every pixel is foreground", "unseen": {site: {"disc": {"dice": score}}}}
+            rows = dice_rows({site: [score]}, site)
+            trivial = {"prediction": "every pixel is foreground", "scores": scores_of(rows)["scores"]}
             runs.append(dice_run(label, site, BASE, trivial=trivial))
     scores = compare_runs(runs).scores
     rows = [line(scores, "trivial: every pixel is foreground", site) for site in ("A", "B", "average")]
@@ -173,7 +175,8 @@ def test_a_row_is_compared_with_the_baseline_of_the_same_settings():
 
 def test_structures_keep_their_order_and_the_baseline_comes_first():
     runs = gaining({"m": UP, "fedavg": ZERO}, "A")
-    comparison = compare_runs([with_rows(run, [row | {"structure": "cup"} for row in run.cases]) for run in runs])
+    tables = [pd.concat([run.scores, run.scores.assign(structure="cup")], ignore_index=True) for run in runs]
+    comparison = compare_runs([ScoredRun.of(run.row, run.summary, table) for run, table in zip(runs, tables)])
     assert comparison.structures == ["disc", "cup"] and comparison.rows == ("fedavg", "m")
 
 
@@ -199,7 +202,7 @@ def test_what_a_run_did_differently_is_said():
     [
         ({"data": "phantom"}, r"data \('phantom' and 'real'\)"),
         ({"selection": "best"}, r"selection \('best' and 'last'\)"),
-        ({"failures": {"dice_below": 0.5}}, "the limit of a failure"),
+        ({"failure_dice": 0.5}, "the limit of a failure"),
     ],
 )
 def test_runs_that_cannot_share_a_table_are_rejected(changes, words):

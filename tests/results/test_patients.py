@@ -6,10 +6,8 @@ import pytest
 from made_comparisons import class_row, mask_row
 from sklearn.metrics import roc_auc_score
 
-from medfed.results.patients import failures, patient_values
-from medfed.results.scores import COLUMNS, table_of
-from medfed.tasks.class_scoring import CLASS_METRICS
-from medfed.tasks.mask_scoring import MASK_METRICS
+from medfed.results.scores import COLUMNS, failures, patient_values, table_of
+from medfed.tasks.scoring import CLASS_METRICS, MASK_METRICS
 
 
 def values_of(rows, metrics=MASK_METRICS):
@@ -95,6 +93,7 @@ def test_accuracy_has_a_score_of_each_patient_for_the_test_and_a_metric_without_
     rows = class_rows()
     values = values_of(rows, CLASS_METRICS)
     frame = pd.DataFrame(rows)
+    frame["correct"] = (frame.p_b > 0.5) == (frame.label == "b")
     own = values[values.metric == "accuracy"].set_index("patient").score
     assert own.to_dict() == pytest.approx((100 * frame.groupby("patient").correct.mean()).to_dict())
     assert list(of(values, "ece")) == [""] and values[values.metric == "auroc"].score.isna().all()

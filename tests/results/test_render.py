@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from made_comparisons import (
     BASE,
@@ -13,6 +14,7 @@ from made_comparisons import (
     NOT_LEARNED,
     UP,
     class_row,
+    dice_rows,
     dice_run,
     difference,
     gaining,
@@ -21,8 +23,9 @@ from made_comparisons import (
     scored,
     with_rows,
 )
+from made_runs import scores_of
 
-from medfed.results.comparison import compare_runs
+from medfed.results.comparison import ScoredRun, compare_runs
 from medfed.results.conclusions import conclusions_of
 from medfed.results.render import (
     first_screen,
@@ -69,7 +72,9 @@ def test_every_output_says_what_is_synthetic_missing_and_not_learned(large, writ
 def test_conclusions_have_at_most_120_words_for_six_rows_and_two_structures():
     gains = {"fedavg": ZERO} | {f"method_{k}": [g * k for g in (UP if k % 2 else MIXED)] for k in range(1, 6)}
     runs = gaining(gains, "AB", data="phantom")
-    runs = [with_rows(run, [row | {"structure": "optic cup"} for row in run.cases]) for run in runs]
+    tables = [run.scores.assign(structure="optic cup") for run in runs]
+    tables = [pd.concat([run.scores, cup], ignore_index=True) for run, cup in zip(runs, tables)]
+    runs = [ScoredRun.of(run.row, run.summary, table) for run, table in zip(runs, tables)]
     assert len(" ".join(conclusions_of(compare_runs(runs))).split()) <= 120
 
 
@@ -222,7 +227,8 @@ def test_the_files_have_the_number_of_seeds_in_the_verdict():
 
 
 def test_rows_that_are_not_better_than_a_prediction_without_the_image_are_named():
-    trivial = {"prediction": "every pixel is foreground", "unseen": {"A": {"disc": {"dice": 0.83}}}}
+    scores = scores_of(dice_rows({"A": [0.83]}, "A"))["scores"]
+    trivial = {"prediction": "every pixel is foreground", "scores": scores}
     text = " ".join(first_screen(compare_runs(gaining({"fedavg": ZERO, "up": UP}, "A", trivial=trivial))).split())
     assert "not better than a prediction that ignores the image, at the unseen sites: fedavg -" in text
 

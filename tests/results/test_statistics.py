@@ -8,6 +8,7 @@ import pytest
 from made_comparisons import (
     BASE,
     DOWN,
+    MASKS,
     MIXED,
     NAMES,
     UP,
@@ -23,6 +24,7 @@ from scipy import stats
 from scipy.special import expit, logit
 
 from medfed.results.comparison import compare_runs
+from medfed.results.statistics import failure_shares, intervals, mean_over_sites
 
 ZERO = [0.0] * 8
 
@@ -75,6 +77,61 @@ def test_the_average_of_sites_has_the_degrees_of_freedom_of_welch_and_satterthwa
     assert (average.difference, *ends(average)) == pytest.approx((mean, mean - half, mean + half))
     quantiles = stats.t.ppf(0.975, df) + stats.t.ppf(0.8, df)
     assert average.detectable == pytest.approx(se * quantiles), "one test at 5 %, found with 80 %"
+
+
+def interval_of(mean, se, metric="dice", unit="%", df=1e9, metrics=MASKS.by_name):
+    """The ends of an interval; with so many degrees of freedom, Student's t is the normal distribution."""
+    keys = {"mean": mean, "se": se, "df": df, "n_smallest": 100, "metric": metric, "unit": unit}
+    low, high = intervals(pd.DataFrame([keys]), metrics)
+    return float(low[0]), float(high[0])
+
+
+def patients_of(**sites):
+    """The values of the patients p0, p1, ... of sites."""
+    values = {(site, f"p{k}"): value for site, own in sites.items() for k, value in enumerate(own)}
+    return pd.Series(list(values.values()), pd.MultiIndex.from_tuples(values, names=("site", "patient")))
+
+
+def test_an_interval_without_limits_is_the_mean_and_t_standard_errors():
+    """1, 2, 3, 4, 5: mean 3, sd sqrt(2.5), se sqrt(2.5 / 5); the 97.5 % quantile of t with 4 df is 2.776445."""
+    half = 2.776445 * math.sqrt(0.5)
+    assert mean_over_sites(patients_of(A=[1, 2, 3, 4, 5])) == pytest.approx((3, 3 - half, 3 + half), abs=1e-5)
+    distance = interval_of(3, math.sqrt(0.5), "hd95", "mm", 4)
+    assert distance == pytest.approx((3 - half, 3 + half), abs=1e-5), "cut at a limit that it does not reach"
+    assert interval_of(1, math.sqrt(0.5), "hd95", "mm", 4) == pytest.approx((0, 1 + half), abs=1e-5)
+
+
+def test_an_interval_between_two_limits_is_symmetric_on_the_logit_scale():
+    """Mean 0.8, se 0.04 and normal quantiles: logit(0.8) = log(4); half = 1.96 * 0.04 / (0.8 * 0.2) = 0.49."""
+    low, high = interval_of(80, 4)
+    assert low == pytest.approx(100 * expit(math.log(4) - 0.49), abs=1e-2)
+    assert high == pytest.approx(100 * expit(math.log(4) + 0.49), abs=1e-2)
+    assert 80 - low > high - 80, "there is more room below 80"
+    assert interval_of(20, 4) == pytest.approx((100 - high, 100 - low))
+    assert interval_of(80, 4, "hd95", "% of diagonal") == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.6, 0.7, 0.8], [0.7] * 9])
+def test_a_mean_over_sites_has_no_interval_below_five_patients_or_without_a_spread(values):
+    mean, low, high = mean_over_sites(patients_of(A=values))
+    assert mean == pytest.approx(np.mean(values)) and math.isnan(low) and math.isnan(high)
+
+
+def test_two_sites_have_the_interval_of_welch_s_test_of_scipy():
+    """The average of A and B is half of the difference of A and -B."""
+    a, b = np.array([1.0, 2, 4, 8, 16]), np.array([3.0, 3, 5, 7, 9, 20, 21])
+    expected = stats.ttest_ind(a, -b, equal_var=False).confidence_interval(0.95)
+    _, low, high = mean_over_sites(patients_of(A=a, B=b))
+    assert (low, high) == pytest.approx((expected.low / 2, expected.high / 2))
+
+
+def test_the_interval_contains_the_true_mean_as_often_as_it_claims():
+    """Dice of 13 patients without failures: 95 %. A percentile bootstrap contains it in about 91 %."""
+    draws = 100 * np.random.default_rng(0).beta(30, 4, (600, 13))
+    keys = {"df": 12, "n_smallest": 13, "metric": "dice", "unit": "%"}
+    table = pd.DataFrame({"mean": draws.mean(axis=1), "se": stats.sem(draws, axis=1)}).assign(**keys)
+    low, high = intervals(table, MASKS.by_name)
+    assert np.mean((low <= 3000 / 34) & (3000 / 34 <= high)) == pytest.approx(0.95, abs=0.02)
 
 
 def test_fewer_than_five_patients_give_no_interval_and_neither_has_the_average_of_such_a_site():
@@ -192,6 +249,26 @@ def test_failures_are_shares_of_patients_with_the_interval_of_clopper_and_pearso
         expected = (200 / n, 100 * exact.low, 100 * exact.high)
         assert (own["mean"], *ends(own)) == pytest.approx(expected) and own.n_patients == n
     assert ends(line(scores, "fedavg", "B", "low_dice")) == pytest.approx((0, 100 * (1 - 0.025**0.25)))
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 13), (3, 13), (13, 13), (7, 200)])
+def test_the_interval_of_a_share_is_the_exact_one_of_scipy(k, n):
+    failed = pd.DataFrame({"patient": map(str, range(n)), "value": [100.0] * k + [0.0] * (n - k)})
+    keys = {"row": "m", "site": "A", "role": "unseen", "structure": "disc", "metric": "missed", "unit": "%"}
+    shares, exact = failure_shares(failed.assign(**keys)), stats.binomtest(k, n).proportion_ci(method="exact")
+    assert shares.site.tolist() == ["A", "average"] and shares.n_patients.tolist() == [n, n]
+    for name, expected in (("mean", k / n), ("low", exact.low), ("high", exact.high)):
+        assert shares[name].tolist() == pytest.approx([100 * expected] * 2, abs=1e-7)
+
+
+def test_a_patient_of_several_models_counts_once_in_a_share():
+    """Patient p0 of A fails with one of two seeds, p0 of B with both: 1.5 of 3 patients."""
+    runs = [dice_run("fedavg", "A", [dice, 0.9], seed) for seed, dice in enumerate((0.9, 0.5))]
+    runs += [dice_run("fedavg", "B", [dice], seed) for seed, dice in enumerate((0.4, 0.3))]
+    average = line(compare_runs(runs).scores, "fedavg", metric="low_dice")
+    assert (average["mean"], average.n_patients) == (pytest.approx(50), 3)
+    ends_of = [[100 * stats.beta.ppf(0.025, k, 4 - k), 100 * stats.beta.isf(0.025, k + 1, 3 - k)] for k in (1, 1.5, 2)]
+    assert ends(average) == pytest.approx(ends_of[1]) and ends_of[0] < ends_of[1] < ends_of[2]
 
 
 def test_the_order_of_the_runs_does_not_matter():

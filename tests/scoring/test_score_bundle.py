@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import tiny_yaml
@@ -35,10 +36,11 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program
 from medfed.outputs.report.elements import Table
+from medfed.results.scores import COLUMNS, read_scores, table_of
 from medfed.score import main
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.page import failures
-from medfed.scoring.score import score_bundle, write_scores
+from medfed.scoring.score import score_bundle, write_results
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
@@ -46,8 +48,14 @@ from medfed.tasks.segmentation import Segmentation
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def rows_of(task, module, dataset):
-    return task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
+def scores_of_task(task, module, dataset):
+    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None)
+    return table_of(result.rows, task.scoring.metrics)
+
+
+def records(summary, site="here"):
+    """The scores of a site in `summary.json`, by metric."""
+    return {line["metric"]: line for line in summary["scores"] if line["site"] == site}
 
 
 PHOTOGRAPHS = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0), Evaluation(0.5))
@@ -59,12 +67,9 @@ def photographs(tmp_path):
     return load_dataset(tmp_path / "data")
 
 
-def same_rows(actual, expected):
-    assert len(actual) == len(expected) > 0
-    for row, other in zip(actual, expected):
-        assert row.keys() == other.keys()
-        for key, value in other.items():
-            assert row[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value), key
+def assert_same_scores(actual, expected):
+    assert len(expected) > 0
+    pd.testing.assert_frame_equal(actual.reset_index(drop=True), expected.reset_index(drop=True), rtol=0, atol=1e-6)
 
 
 def test_a_bundle_has_the_scores_of_the_run_from_which_it_was_exported(tmp_path, small_phantom):
@@ -74,10 +79,11 @@ def test_a_bundle_has_the_scores_of_the_run_from_which_it_was_exported(tmp_path,
     bundle = medfed.export(run, force=True)
     dataset = load_dataset(small_phantom, None, [Override.of("data.sites", ["UCL"])])
     scores = score_bundle(bundle, dataset)
-    of_run = scores.task.scoring.read_cases(run.folder / "cases.csv")
-    same_rows(scores.rows, [row for row in of_run if row["site"] == "UCL"])
-    (group,), (other,) = (summary["unseen"]["sites"]["UCL"].values() for summary in (scores.summary, run.summary))
-    assert group["n_missed"] == other["n_missed"] and group["dice"] == pytest.approx(other["dice"], abs=1e-6)
+    of_run = read_scores(run.folder / "cases.csv", scores.task.scoring.metrics)
+    assert_same_scores(scores.table, of_run.loc[of_run.site == "UCL", list(COLUMNS)])
+    own, other = (records(summary, "UCL") for summary in (scores.summary, run.summary))
+    for metric in ("missed", "dice"):
+        assert own[metric] == pytest.approx(other[metric], abs=1e-6)
 
 
 def test_photographs_have_the_scores_of_the_exporting_task_and_weights_with_a_flipped_bit_have_none(
@@ -86,12 +92,12 @@ def test_photographs_have_the_scores_of_the_exporting_task_and_weights_with_a_fl
     """One bit of the first convolution, which changes scores and nothing that PyTorch notices."""
     module = seeded(UNET, 3, 1)
     bundle = exported(tmp_path / "bundle", UNET, module, PHOTOGRAPHS)
-    expected = rows_of(PHOTOGRAPHS, module, photographs)
+    expected = scores_of_task(PHOTOGRAPHS, module, photographs)
     scores = score_bundle(bundle, photographs)
-    same_rows(scores.rows, expected)
-    assert any(0 < row["dice"] < 1 for row in expected)
-    group = scores.summary["unseen"]["sites"]["here"]["foreground"]
-    assert group["dice"]["mean"] == pytest.approx(np.mean([row["dice"] for row in expected]), abs=1e-6)
+    assert_same_scores(scores.table, expected)
+    dice = expected.value[expected.metric == "dice"]
+    assert dice.between(0, 100, inclusive="neither").any()
+    assert records(scores.summary)["dice"]["mean"] == pytest.approx(dice.mean(), abs=1e-6)
     weights = bundle / "models" / "model.pt"
     content = bytearray(weights.read_bytes())
     content[content.index(next(iter(module.state_dict().values())).numpy().tobytes()) + 2] ^= 1
@@ -110,12 +116,11 @@ def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_c
     bundle = exported(tmp_path / "bundle", network, module, task)
     scores = score_bundle(bundle, dataset)
     own = Classification(dataset.classes, 3, SIDE)
-    expected = {row["image"]: row for row in rows_of(own, module, dataset)}
-    for row in scores.rows:
-        other = expected[row["image"]]
-        assert row["label"] == other["label"] and row["p_b"] == pytest.approx(other["p_a"], abs=1e-6)
+    expected = scores_of_task(own, module, dataset)
+    expected["metric"] = expected.metric.map({"p_a": "p_b", "p_b": "p_a"})
+    assert_same_scores(*(table.sort_values(["image", "metric"]) for table in (scores.table, expected)))
     assert scores.summary["compared_with"] == {"a": "A", "b": "B"}
-    write_scores(scores, tmp_path / "out")
+    write_results(scores, tmp_path / "out")
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"cases.csv", "figures", "scores.html", "summary.json"}
     assert (tmp_path / "out" / "figures" / "examples.png").is_file()
@@ -153,9 +158,10 @@ def test_a_missed_structure_a_false_alarm_and_an_absent_one_are_counted_and_list
         weights["final_conv.bias"] = torch.tensor(bias)
         torch.save(weights, bundle / "models" / "model.pt")
         scores = score_bundle(bundle, photographs)
-        group = scores.summary["unseen"]["sites"]["here"]["foreground"]
-        assert (group["n_missed"], group["n_false_alarm"], group["n_absent"]) == counts
-        table = failures(scores.task.scoring, scores.rows, "REAL data")
+        shares = [records(scores.summary)[metric] for metric in ("missed", "false_alarm")]
+        n_failed = (round(share["mean"] * share["n_patients"] / 100) for share in shares)
+        assert (*n_failed, scores.summary["n_absent"]) == counts
+        table = failures(scores.table, "REAL data")
         listed = [row[3].text for row in table.body] if isinstance(table, Table) else []
         assert (listed.count("missed"), listed.count("false alarm")) == counts[:2]
 
@@ -258,7 +264,7 @@ def test_the_page_says_at_which_site_the_model_was_trained_and_gives_no_other_ro
     module = seeded(UNET, 3, 1)
     for sites, label in ((["here"], "here (trained here), n="), (["other"], ">here, n=")):
         bundle = exported(tmp_path / sites[0], UNET, module, PHOTOGRAPHS, sites=sites, unseen_site="")
-        write_scores(score_bundle(bundle, photographs), tmp_path / f"out_{sites[0]}")
+        write_results(score_bundle(bundle, photographs), tmp_path / f"out_{sites[0]}")
         page = (tmp_path / f"out_{sites[0]}" / "scores.html").read_text(encoding="utf-8")
         assert label in page and "(unseen)" not in page
 

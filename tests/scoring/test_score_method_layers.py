@@ -4,15 +4,18 @@ import json
 import shutil
 from functools import partial
 
+import pandas as pd
 import pytest
 import torch
 from made_bundles import CPU, SIDE, write_classes, write_photographs
+from made_runs import scores_of
 
 import medfed
 from medfed.config.schema import load_dataset, load_text
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.program import PROGRAM, save_program
 from medfed.outputs.run_folder import RunFolder
+from medfed.results.scores import table_of
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.score import score_bundle
 from medfed.tasks.factory import task_of_images
@@ -80,7 +83,7 @@ def _export(path, data, method, network):
     folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)
     folder.save_model(module.state_dict())
-    summary = task.scoring.summarise([]) | {"data": "phantom", "dataset": "toys", "method": config.method_name}
+    summary = scores_of([], task.scoring) | {"data": "phantom", "dataset": "toys", "method": config.method_name}
     summary |= {"unseen_site": "here", "source_sites": ["there"], "patients": {}, "images": images, "versions": {}}
     summary |= {"selection": "last", "selected_round": 1, "rounds": 1, "seed": 1, "config_sha256": "00"}
     folder.write_json("summary.json", summary)
@@ -92,13 +95,14 @@ def _export(path, data, method, network):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_bundle_with_the_layers_of_a_method_has_the_scores_of_its_run(name, export):
     bundle, module, task, dataset = export(name)
-    expected = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
+    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None)
+    expected = table_of(result.rows, task.scoring.metrics)
     scores = score_bundle(bundle, dataset)
-    assert len(scores.rows) == len(expected) > 0
-    by_image = {row["image"]: row for row in scores.rows}
-    for row in expected:
-        numbers = {key: value for key, value in row.items() if isinstance(value, float)}
-        assert {key: by_image[row["image"]][key] for key in numbers} == pytest.approx(numbers, abs=1e-6) != {}
+    assert expected.value.notna().any()
+    keys = ["image", "structure", "metric"]
+    pd.testing.assert_frame_equal(
+        *(table.sort_values(keys, ignore_index=True) for table in (scores.table, expected)), rtol=0, atol=1e-6
+    )
     assert scores.summary["bundle"]["network"].endswith(f" with the layers of {name}")
 
 

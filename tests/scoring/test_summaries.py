@@ -11,6 +11,8 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.scoring.score import score_bundle
 from medfed.tasks.classification import Classification
 
+NO_SUMMARY = "is not a summary.json of python -m medfed.score"
+
 
 @pytest.fixture
 def summary(tmp_path):
@@ -23,8 +25,19 @@ def summary(tmp_path):
 
 def renamed(summary, site):
     """Return the summary of another hospital with the same scores."""
-    sites = summary["unseen"]["sites"]
-    return {**summary, "unseen": {**summary["unseen"], "sites": {site: sites["here"]}}}
+    return summary | {"scores": [line | {"site": site} for line in summary["scores"] if line["site"] == "here"]}
+
+
+def changed(summary, **values):
+    """Return the summary with other values in the first record of scores."""
+    first, *others = summary["scores"]
+    return summary | {"scores": [first | values, *others]}
+
+
+def record(summary, metric):
+    """The scores of the site in a metric."""
+    (line,) = (line for line in summary["scores"] if (line["site"], line["metric"]) == ("here", metric))
+    return line
 
 
 def test_the_rows_are_those_that_each_hospital_saw(summary, tmp_path, capsys):
@@ -35,21 +48,22 @@ def test_the_rows_are_those_that_each_hospital_saw(summary, tmp_path, capsys):
     (here,), (south,) = (
         [line.split() for line in lines if line.startswith(f"  {site} ")] for site in ("here", "south")
     )
-    scores = summary["unseen"]["sites"]["here"]["foreground"]
-    assert here[1:] == south[1:] and here[2] == str(scores["n_patients"])
-    assert any(part.startswith(f"{100 * scores['dice']['mean']:.2f}"[:4]) for part in here)
+    dice = record(summary, "dice")
+    assert here[1:] == south[1:] and here[2] == str(dice["n_patients"])
+    assert any(part.startswith(f"{dice['mean']:.2f}"[:4]) for part in here)
 
 
 def test_scores_of_few_patients_are_left_out(summary, tmp_path, capsys):
-    group = summary["unseen"]["sites"]["here"]["foreground"]
-    file = tmp_path / "north.json"
-    assert main(["summaries", str(file), "--min-patients", str(group["n_patients"] + 1)]) == 0
+    dice, file = record(summary, "dice"), tmp_path / "north.json"
+    mean = f"{dice['mean']:.2f}"
+    assert main(["summaries", str(file)]) == 0 and mean in capsys.readouterr().out
+    assert main(["summaries", str(file), "--min-patients", str(dice["n_patients"] + 1)]) == 0
     printed = capsys.readouterr().out
-    assert f"fewer than {group['n_patients'] + 1}" in printed and f"{100 * group['dice']['mean']:.2f}" not in printed
-    group["dice"]["n_patients"] = 4
+    assert f"fewer than {dice['n_patients'] + 1}" in printed and mean not in printed
+    dice["n_patients"] = 4
     file.write_text(json.dumps(summary))
     assert main(["summaries", str(file)]) == 0
-    assert f"{100 * group['dice']['mean']:.2f}" not in capsys.readouterr().out
+    assert mean not in capsys.readouterr().out
 
 
 def test_classes_have_a_row_for_each_site(tmp_path, capsys):
@@ -59,19 +73,28 @@ def test_classes_have_a_row_for_each_site(tmp_path, capsys):
     summary = score_bundle(bundle, load_dataset(tmp_path / "data")).summary
     (tmp_path / "a.json").write_text(json.dumps(summary))
     assert main(["summaries", str(tmp_path / "a.json")]) == 0
-    mean = summary["unseen"]["sites"]["here"]["all"]["accuracy"]["mean"]
-    assert f"{100 * mean:.2f}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for metric in ("accuracy", "ece"):  # a calibration error has no values of patients
+        assert f"{record(summary, metric)['mean']:.2f}" in printed
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("[1]", "is not a summary.json of python -m medfed.score"),
-        ("no json", "is not a summary.json of python -m medfed.score"),
+        ("[1]", NO_SUMMARY),
+        ("no json", NO_SUMMARY),
         ('{"task": "segmentation"}', "found no key 'metrics'"),
         ('{"task": "translation"}', "task: found 'translation'"),
         (None, "not found; expected a summary.json"),
-        (lambda summary: renamed(summary, "\x1b[2J"), "is not a summary.json of python -m medfed.score"),
+        (lambda summary: renamed(summary, "\x1b[2J"), NO_SUMMARY),
+        (lambda summary: changed(summary, site=5), NO_SUMMARY),
+        (lambda summary: changed(summary, site=["here"]), NO_SUMMARY),
+        (lambda summary: changed(summary, site=None, n_patients=1), NO_SUMMARY),
+        (lambda summary: changed(summary, mean="high"), NO_SUMMARY),
+        (lambda summary: changed(summary, n_patients="7"), NO_SUMMARY),
+        (lambda summary: summary | {"scores": 5}, NO_SUMMARY),
+        (lambda summary: summary | {"scores": [5]}, NO_SUMMARY),
+        (lambda summary: summary | {"scores": [{}]}, NO_SUMMARY),
         (lambda summary: summary | {"bundle": summary["bundle"] | {"weights_sha256": "0"}}, "has another model"),
         (
             lambda summary: renamed(summary, "south") | {"data": "phantom"},

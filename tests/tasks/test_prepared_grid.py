@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from made_runs import scores_of, write_rows
 from monai.data import MetaTensor
 from torch import nn
 
@@ -11,6 +12,7 @@ from medfed.datasets.base import Volume
 from medfed.datasets.case import Case
 from medfed.metrics.mask_metric import compute_mask_metrics
 from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
+from medfed.results.scores import read_scores
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.prepared_grid import PREPARED_METRICS
@@ -74,15 +76,17 @@ def test_without_the_setting_nothing_is_added():
 
 def test_files_and_tables_show_the_columns(tmp_path):
     rows, scoring = rows_of(square(16, 48), square(8, 56)), Segmentation(("disc",), 1, 32, evaluation=PREPARED).scoring
-    scoring.write_cases(tmp_path / "cases.csv", rows)
-    assert scoring.read_cases(tmp_path / "cases.csv")[0]["hd_prepared"] == pytest.approx(4 * 2**0.5, abs=1e-6)
-    summary = scoring.summarise(rows)
-    assert summary["unseen"]["mean"]["disc"]["dice_prepared"]["mean"] == rows[0]["dice_prepared"]
-    assert set(NAMES) <= {column.key for column in scoring_of(summary).columns_in(COMPARISON)}
+    write_rows(tmp_path / "cases.csv", rows, scoring)
+    values = read_scores(tmp_path / "cases.csv", scoring.metrics).set_index("metric").value
+    assert values["hd_prepared"] == rows[0]["hd_prepared"] == pytest.approx(4 * 2**0.5)
+    summary = scores_of(rows, scoring)
+    means = {score["metric"]: score["mean"] for score in summary["scores"] if score["site"] == "average"}
+    assert means["dice_prepared"] == pytest.approx(100 * rows[0]["dice_prepared"])
+    assert set(NAMES) <= {metric.name for metric in scoring_of(summary).metrics_in(COMPARISON)}
 
 
 def test_a_comparison_can_show_the_pooled_hd95():
     task = Segmentation(("disc",), 1, 32, evaluation=Evaluation(metrics=("hd95_pooled",)))
-    assert "hd95_pooled_vx" in [column.key for column in task.scoring.columns_in(COMPARISON)]
+    assert "hd95_pooled_vx" in [metric.name for metric in task.scoring.metrics_in(COMPARISON)]
     default = Segmentation(("disc",), 1, 32).scoring
-    assert "hd95_pooled_vx" not in [column.key for column in default.columns_in(COMPARISON)]
+    assert "hd95_pooled_vx" not in [metric.name for metric in default.metrics_in(COMPARISON)]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_runs import mask_row
+from made_runs import mask_row, scores_of
 from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity
 from torch import nn
@@ -181,13 +181,16 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
 def test_the_limit_of_a_failure_is_recorded_and_changes_no_other_score():
     evaluations = [Evaluation(failure_dice=limit) for limit in (0.5, 0.7)]
     scorings = [Segmentation(("disc",), 1, 32, evaluation=evaluation).scoring for evaluation in evaluations]
-    summaries = [scoring.summarise([mask_row("A", "p", 0.6)]) for scoring in scorings]
+    summaries = [scores_of([mask_row("A", "p", 0.6)], scoring) for scoring in scorings]
     assert [scoring_of(summary).failure_dice for summary in summaries] == [0.5, 0.7]
-    failures = [summary.pop("failures") for summary in summaries]
-    assert summaries[0] == summaries[1]
-    assert [of_run["unseen"]["all"]["disc"]["low_dice"]["count"] for of_run in failures] == [0, 1]
-    with pytest.raises(UserError, match=r"found dice_below 2.0, expected a number in \(0, 1\]"):
-        scoring_of(summaries[0] | {"failures": {"dice_below": 2}})
+    low, others = (
+        [[score for score in summary["scores"] if (score["metric"] == "low_dice") == is_low] for summary in summaries]
+        for is_low in (True, False)
+    )
+    assert others[0] == others[1] and [[score["mean"] for score in of_run] for of_run in low] == [[0, 0], [100, 100]]
+    for wrong in (2, 0, "0.7", None):
+        with pytest.raises(UserError, match=rf"failure_dice: found {wrong!r}, expected a number in \(0, 1\]"):
+            scoring_of(summaries[0] | {"failure_dice": wrong})
 
 
 def test_largest_component_removes_smaller_components_and_an_empty_prediction_stays_empty():

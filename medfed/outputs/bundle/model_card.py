@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from medfed.metrics.metric import DISTANCE_UNITS
 from medfed.outputs.tables import run_table
 from medfed.results.adaptation import adaptation_notes
 from medfed.results.notes import computation_notes, did_not_learn
+from medfed.results.run_scores import run_scores_of
+from medfed.results.statistics import AVERAGE
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -22,6 +26,7 @@ ORIGIN = {
 }
 NO_ORIGIN = "the origin of the training images is not stated, not for clinical use"
 UNKNOWN = "not stated"
+SUFFIXES = {unit: f"_{end}" for end, unit in DISTANCE_UNITS.items()}
 OWN_ENTRIES_NOTE = (
     "Sites that trained are scored with their own entries of the network. The bundle contains the average of these "
     "entries, so its scores may differ."
@@ -121,24 +126,23 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
     for role in ROLES:
         if (error := ratio.get(role, {}).get("mean_error")) is not None:
             values[f"{role}_vertical_{'_to_'.join(ratio['of'])}_error"] = round(error, 6)
-        for structure, group in summary.get(role, {}).get("mean", {}).items():
-            prefix = f"{role}_{structure}" if scoring.has_structures else role
-            for column in scoring.columns_in(CARD):
-                if (mean := group.get(column.key, {}).get("mean")) is not None:
-                    values[f"{prefix}_{column.key}"] = round(mean, 6)
-                    for end in ("low", "high"):  # of the 95 % interval
-                        if (limit := group[column.key].get(end)) is not None:
-                            values[f"{prefix}_{column.key}_95_percent_{end}"] = round(limit, 6)
+    shown = {metric.name for metric in scoring.metrics_in(CARD)}
+    for line in run_scores_of(summary).itertuples():
+        if line.role in ROLES and line.site == AVERAGE and line.metric in shown:
+            prefix = f"{line.role}_{line.structure}" if scoring.has_structures else line.role
+            name, scale = f"{prefix}_{line.metric}{SUFFIXES.get(line.unit, '')}", 100 if line.unit == "%" else 1
+            ends = {"": line.mean, "_95_percent_low": line.low, "_95_percent_high": line.high}
+            values |= {f"{name}{end}": round(value / scale, 6) for end, value in ends.items() if not math.isnan(value)}
     return values
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
     """A Markdown table with 95 % intervals, and notes below it; "This run has no scores." without scores."""
     scoring = scoring_of(summary)
-    if not any(summary.get(role, {}).get("sites") for role in ROLES):
+    if not summary["scores"]:
         return "This run has no scores."
     tables = [_as_markdown(run_table.score_rows(scoring, summary), 1 + scoring.has_structures)]
-    notes = [run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)]
+    notes = [run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]
     if failures := run_table.failure_rows(scoring, summary):
         tables.append(_as_markdown(failures, 2))
         notes += run_table.failure_notes(scoring, summary)

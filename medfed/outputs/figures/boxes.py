@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
+from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED
 from medfed.outputs.figures.figure import (
     BLACK,
     NO_ROLE,
@@ -21,7 +23,9 @@ from medfed.outputs.figures.figure import (
     site_label,
     style_axes,
 )
-from medfed.tasks.scoring import BoxPlotValue, Scoring
+from medfed.results.scores import PROBABILITY, is_probability
+from medfed.results.statistics import limits_of
+from medfed.tasks.scoring import CASES, Scoring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,35 +62,70 @@ class BoxPanel:
     title: str = ""
 
 
-def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
+@dataclass(frozen=True)
+class BoxMeasure:
+    """A quantity that box plots show for every image, such as Dice or HD95.
+
+    Args:
+        metric: its name; "" for the predicted probability of the true class.
+        limits: (low, high) of the axis; None adapts the axis to the values.
+        is_main: whether it is the task's first metric, or one of `evaluation.metrics`.
+    """
+
+    title: str
+    metric: str
+    limits: Limits
+    is_main: bool = True
+
+    def of(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """The rows of this quantity whose value is known."""
+        is_own = scores.metric == (self.metric or PROBABILITY + scores.status)
+        return scores[is_own & scores.value.notna()]
+
+
+def box_measures(scores: pd.DataFrame, scoring: Scoring) -> list[BoxMeasure]:
+    """Dice, HD95 and the metrics under `evaluation.metrics`, or the probability of the true class.
+
+    A metric is left out if an image with the structure lacks it, or if the images have it in different units.
+    """
+    if not scoring.has_structures:
+        return [BoxMeasure("predicted probability of the true class", "", (0.0, 1.0))]
+    measures = []
+    for metric in scoring.metrics_in(CASES):
+        own = scores[(scores.metric == metric.name) & (scores.status != ABSENT)]
+        units = own.unit.unique()
+        if len(units) == 1 and (metric.limits or own.value.notna().all()):
+            low, high = limits_of(metric, units[0])
+            title = f"{metric.label} ({units[0]})" if units[0] else metric.label
+            is_main = metric.name in (scoring.metrics[0].name, *scoring.chosen)
+            measures.append(BoxMeasure(title, metric.name, (low, high) if metric.limits else None, is_main))
+    return measures
+
+
+def save_site_boxes(scores: pd.DataFrame, scoring: Scoring, path: str | Path, data_label: str) -> None:
     """Write box plots of the scores of every case: one panel per structure and metric, one box per site."""
-    structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
-    panels = [
-        [site_panel(rows, structure, measure, scoring) for measure in scoring.box_plot_values(rows)]
-        for structure in structures
-    ]
-    figure = box_figure(panels)
-    roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
+    measures = box_measures(scores, scoring) or [BoxMeasure("no case", scoring.metrics[0].name, None)]
+    structures = list(scores.structure.unique()) or ["no case"]
+    figure = box_figure([[site_panel(scores, name, measure) for measure in measures] for name in structures])
+    roles = [role for role in ROLES if (scores.role == role).any()]
     entries = [("s", role_colour(role), role) for role in roles if role]
     add_legend(figure, [*entries, ("x", BLACK, "missed or false alarm")])
     save_png(figure, path, f"Scores of each case by site ({data_label})")
 
 
-def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
+def site_panel(scores: pd.DataFrame, structure: str, measure: BoxMeasure) -> BoxPanel:
     """The boxes of one structure and metric, one per site: sites that trained, then validation sites, then unseen
     sites."""
-    sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
-    groups = []
-    for place, site in sites:
-        of_site = [row for row in rows if row["site"] == site and scoring.structure_of(row) == structure]
-        groups.append(box_group(site_label(site, ROLES[place]), of_site, measure, scoring, ROLES[place]))
+    sites = sorted({(ROLES.index(role), site) for role, site in zip(scores.role, scores.site)})
+    own = measure.of(scores[scores.structure == structure])
+    groups = [box_group(site_label(site, ROLES[k]), own[own.site == site], ROLES[k]) for k, site in sites]
     return BoxPanel(measure.title, tuple(groups), cut_limits(measure.limits, groups), structure)
 
 
-def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
-    """The box of the rows that have a value of the metric; `scoring` decides which of them are failures."""
-    known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
-    return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
+def box_group(name: str, scores: pd.DataFrame, role: str) -> BoxGroup:
+    """The box of these values; those of missed structures and false alarms are failures."""
+    failed = scores.status.isin([MISSED, FALSE_ALARM]) & ~is_probability(scores)
+    return BoxGroup(name, tuple(scores.value), role, tuple(failed))
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:

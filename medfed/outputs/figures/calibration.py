@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,21 @@ from medfed.outputs.figures.figure import (
     figure_with_panels,
     new_figure,
     role_colour,
-    rows_by_site,
     save_png,
+    scores_by_site,
     site_label,
     style_axes,
 )
-from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
+from medfed.results.scores import PROBABILITY, probabilities_and_labels
 
 
-def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_reliability_diagrams(scores: pd.DataFrame, path: str | Path, data_label: str) -> None:
     """Write one panel per site with the accuracy by confidence (probability of the predicted class, 15 bins) and the
     expected calibration error. The area of a point grows with the number of images in its bin."""
-    sites = rows_by_site(rows)
+    sites = scores_by_site(scores)
     figure, panels = figure_with_panels(len(sites), 2.6)
-    for axes, ((role, site), site_rows) in zip(panels, sites.items()):
-        probabilities, labels = probabilities_and_labels(site_rows)
+    for axes, ((role, site), of_site) in zip(panels, sites.items()):
+        probabilities, labels, _ = probabilities_and_labels(of_site)
         by_bin = pd.DataFrame({"confidence": probabilities.max(1), "share": probabilities.argmax(1) == labels})
         bins = by_bin.groupby(probability_bins(by_bin.confidence))
         (confidence, share), n = bins.mean().to_numpy().T, bins.size().to_numpy()
@@ -41,27 +40,31 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
         axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
         ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
-        axes.set_title(f"{site_label(site, role)}, n={len(site_rows)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
+        axes.set_title(f"{site_label(site, role)}, n={len(labels)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
         style_axes(axes)
     save_png(figure, path, f"Accuracy by confidence ({data_label})")
 
 
-def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_roc_curves(scores: pd.DataFrame, path: str | Path, data_label: str) -> None:
     """Write one ROC curve per site, with AUROC; with more than two classes, it is the average of one-vs-rest curves."""
-    sites, classes = rows_by_site(rows), classes_of(rows)
+    sites, names = scores_by_site(scores), scores.metric.unique()
     figure = new_figure(6.4, 6.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1)
-    for ((role, site), site_rows), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
-        probabilities, labels = probabilities_and_labels(site_rows)
+    for ((role, site), of_site), (colour, dash) in zip(sites.items(), LINES * (len(sites) // len(LINES) + 1)):
+        probabilities, labels, _ = probabilities_and_labels(of_site)
         area = compute_class_metric(AreaUnderROC(), probabilities, labels)
         label = f"{site_label(site, role)}: " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
         )
         axes.plot(*macro_roc_curve(probabilities, labels), linestyle=dash, label=label, **style)
-    title = f"positive: {classes[1]}" if len(classes) == 2 else "mean over classes, each against the rest"
+    title = (
+        f"positive: {names[1].removeprefix(PROBABILITY)}"
+        if len(names) == 2
+        else "mean over classes, each against the rest"
+    )
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
     axes.set_title(title, fontsize=10)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from medfed.outputs.figures.figure import (
     GREEN,
@@ -17,16 +19,17 @@ from medfed.outputs.figures.figure import (
     shorten_name,
     show_image,
 )
+from medfed.results.scores import predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then `n` wrong ones."""
-    unseen = [dict(row) for row in rows if row["role"] == "unseen"]
-    ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["image"]))
-    return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
+def select_confident(scores: pd.DataFrame, n: int = 5) -> list[Any]:
+    """The unseen site's rows of `predictions` with the most confident ones: up to `n` right, then `n` wrong ones."""
+    images = predictions(scores[scores.role == "unseen"])
+    ranked = images.sort_values(["confidence", "site", "image"], ascending=[False, True, True])
+    return [row for correct in (True, False) for row in ranked[ranked.correct == correct].head(n).itertuples()]
 
 
 def save_confident_examples(
@@ -34,7 +37,7 @@ def save_confident_examples(
 ) -> None:
     """Write images with their predictions: right ones in the upper row, wrong ones in the lower row. A case has `row`
     (from `select_confident`) and `image` (C, H, W) in [0, 1]; `sites` is part of the title."""
-    groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
+    groups = [[case for case in cases if case["row"].correct == correct] for correct in (True, False)]
     figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
     panels = figure.subplots(2, max(1, *map(len, groups)), squeeze=False)
     for line, group, name in zip(panels, groups, ("right", "wrong")):
@@ -63,11 +66,7 @@ def _example(axes: Axes, case: Mapping) -> None:
     row = case["row"]
     axes.set_axis_on()
     show_image(axes, as_array(case["image"]))
-    axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
-    predicted = f"{row['predicted']} {100 * _confidence(row):.1f} %"
-    lines = (shorten_name(row["site"]), shorten_name(row["image"]), f"is {row['label']}", f"predicted {predicted}")
+    axes.spines[:].set(color=GREEN if row.correct else VERMILION, linewidth=2.5)
+    predicted = f"{row.predicted} {100 * row.confidence:.1f} %"
+    lines = (shorten_name(row.site), shorten_name(row.image), f"is {row.label}", f"predicted {predicted}")
     axes.set_title("\n".join(lines), fontsize=8)
-
-
-def _confidence(row: Mapping) -> float:
-    return row[f"p_{row['predicted']}"]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from medfed.core.files import write_atomically
@@ -128,12 +129,9 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
     return np.flip(array, flipped).swapaxes(1, 2)
 
 
-def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
-    """Group rows by (role, site), sorted by role ("seen", "unseen", "validation") and then by name."""
-    sites: dict[Site, list[Mapping]] = {}
-    for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
-        sites.setdefault((row["role"], row["site"]), []).append(row)
-    return sites
+def scores_by_site(scores: pd.DataFrame) -> dict[Site, pd.DataFrame]:
+    """Group scores by (role, site), sorted by role ("seen", "unseen", "validation") and then by name."""
+    return {(str(role), str(site)): own for (role, site), own in scores.groupby(["role", "site"])}
 
 
 def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:

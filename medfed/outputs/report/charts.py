@@ -5,15 +5,24 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
+import pandas as pd
 from markupsafe import Markup
 
-from medfed.outputs.figures.boxes import BoxPanel, box_figure, box_group, cut_limits, site_panel
+from medfed.outputs.figures.boxes import (
+    BoxMeasure,
+    BoxPanel,
+    box_figure,
+    box_group,
+    box_measures,
+    cut_limits,
+    site_panel,
+)
 from medfed.outputs.figures.curves import CurvePanel, comparison_panels, curve_figure, run_panels
 from medfed.outputs.figures.figure import GREY
 from medfed.outputs.figures.svg import COLOURS, to_svg
 from medfed.outputs.report.elements import Chart, LegendEntry
 from medfed.outputs.report.run_data import Comparison, Run, structures_of
-from medfed.tasks.scoring import BoxPlotValue, Scoring
+from medfed.tasks.scoring import Scoring
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,39 +38,38 @@ DASHES = {"-": "", "--": "5 3", ":": "1.5 2.5"}  # line styles of matplotlib as 
 
 def run_boxes(run: Run, prefix: str) -> list[Chart]:
     """One chart per structure and metric, with one box per site; `prefix`, unique on the page, begins the ids."""
-    return site_boxes(run.rows, run.scoring, prefix, run.method, run.data_label)
+    return site_boxes(run.scores, run.scoring, prefix, run.method, run.data_label)
 
 
-def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data_label: str) -> list[Chart]:
-    """Like `run_boxes`, from rows of `cases.csv`; `model` is the name of the method or model for the captions."""
+def site_boxes(scores: pd.DataFrame, scoring: Scoring, prefix: str, model: str, data_label: str) -> list[Chart]:
+    """Like `run_boxes`, from scores of images; `model` is the name of the method or model for the captions."""
     charts: list[Chart] = []
-    structures = dict.fromkeys(scoring.structure_of(row) for row in rows)
-    for structure, value in product(structures, scoring.box_plot_values(rows)):
-        panel = site_panel(rows, structure, value, scoring)
-        caption = f"{_score_name(scoring, structure, value)} of each case by site, {model}"
+    for structure, measure in product(scores.structure.unique(), box_measures(scores, scoring)):
+        panel = site_panel(scores, structure, measure)
+        caption = f"{_score_name(scoring, structure, measure)} of each case by site, {model}"
         charts.append(_chart(box_figure([[panel]], MAX_POINTS), f"{prefix}-boxes-{len(charts)}", caption, data_label))
     return charts
 
 
 def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
     """One chart per unseen site, structure and metric, with one box per method; the cases are those of all seeds.
-    Charts of the same metric have equal axes, if the metric has fixed limits such as 0 and 1."""
+    Charts of the same metric have equal axes, if the metric has fixed limits such as 0 and 100 %."""
     first = comparison.drawn[0]
     charts: list[Chart] = []
     methods = list(dict.fromkeys(run.method for run in comparison.drawn))
-    values = [value for value in first.scoring.box_plot_values(first.rows) if value.is_main]
-    for structure, value in product(structures_of([first]), values):
+    measures = [measure for measure in box_measures(first.scores, first.scoring) if measure.is_main]
+    for structure, measure in product(structures_of([first]), measures):
         by_site = {
             site: tuple(
-                box_group(method, _unseen_rows(comparison, method, site, structure), value, first.scoring, "unseen")
+                box_group(method, measure.of(_unseen_scores(comparison, method, site, structure)), "unseen")
                 for method in methods
             )
             for site in sorted({run.unseen for run in comparison.runs})
         }
-        limits = cut_limits(value.limits, [group for groups in by_site.values() for group in groups])
+        limits = cut_limits(measure.limits, [group for groups in by_site.values() for group in groups])
         for site, groups in by_site.items():
-            figure = box_figure([[BoxPanel(value.title, groups, limits)]], MAX_POINTS)
-            name = _score_name(first.scoring, structure, value)
+            figure = box_figure([[BoxPanel(measure.title, groups, limits)]], MAX_POINTS)
+            name = _score_name(first.scoring, structure, measure)
             caption = f"{name} of each case at the unseen site {site}, all seeds"
             charts.append(_chart(figure, f"{prefix}-boxes-{len(charts)}", caption, first.data_label))
     return charts
@@ -112,13 +120,13 @@ def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Char
     return Chart(caption, run.data_label, svg, entries)
 
 
-def _score_name(scoring: Scoring, structure: str, value: BoxPlotValue) -> str:
-    """Such as "cup: Dice", or "accuracy" for a task without structures."""
-    return f"{structure}: {value.title}" if scoring.has_structures else value.title
+def _score_name(scoring: Scoring, structure: str, measure: BoxMeasure) -> str:
+    """Such as "cup: Dice (%)", or the title alone for a task without structures."""
+    return f"{structure}: {measure.title}" if scoring.has_structures else measure.title
 
 
-def _unseen_rows(comparison: Comparison, method: str, site: str, structure: str) -> list[dict]:
+def _unseen_scores(comparison: Comparison, method: str, site: str, structure: str) -> pd.DataFrame:
     """The scores of a method's unseen cases at one site, of all seeds and one structure."""
-    runs = [run for run in comparison.runs if (run.method, run.unseen) == (method, site)]
-    rows = [(run, row) for run in runs for row in run.rows if row["role"] == "unseen"]
-    return [row for run, row in rows if run.scoring.structure_of(row) == structure]
+    runs = [run.scores for run in comparison.runs if (run.method, run.unseen) == (method, site)]
+    scores = pd.concat(runs) if runs else comparison.runs[0].scores.head(0)
+    return scores[(scores.role == "unseen") & (scores.structure == structure)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
@@ -24,6 +26,7 @@ from medfed.results.row import (
     ComparisonRow,
     read_row,
 )
+from medfed.results.scores import read_scores
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -39,12 +42,12 @@ class Run:
     summary: dict[str, Any]
     config: dict[str, Any]
     config_text: str
-    rows: list[dict]  # of `cases.csv`
+    scores: pd.DataFrame  # of `cases.csv`
     history: list[dict]  # of `history.csv`
     ledger: Ledger
     row: ComparisonRow  # identifies the run in its comparison
     scoring: Scoring
-    unadapted: Sequence[dict] = ()  # rows of the unseen site without the adaptation to its images, if there was one
+    unadapted: pd.DataFrame | None = None  # at the unseen site, without the adaptation to its images
 
     @property
     def transductive_by(self) -> list[str]:
@@ -117,16 +120,16 @@ def read_run(path: Path) -> Run:
         raise UserError(f"{path / 'config.yaml'}: expected blocks of settings; copy the whole folder of the run again")
     scoring = scoring_of(summary, path / "summary.json")
     ledger = read_ledger(path, sites=summary.get("source_sites") or ())
-    rows = scoring.read_cases(path / "cases.csv")
+    scores = read_scores(path / "cases.csv", scoring.metrics)
     row = read_row(path, summary["method"])
     unadapted = read_unadapted(path, summary, scoring)
-    return Run(path, row.run_label, summary, config, text, rows, folder.history(), ledger, row, scoring, unadapted)
+    return Run(path, row.run_label, summary, config, text, scores, folder.history(), ledger, row, scoring, unadapted)
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
     """Read `summary.json`; UserError if it is not the complete summary of a run."""
     path, summary = folder.path / "summary.json", folder.read_summary()
-    needed = ("data", "method", "selection", "seen", "unseen", "seed")
+    needed = ("data", "method", "selection", "scores", "seed")
     if missing := [key for key in needed if key not in summary]:
         raise UserError(
             f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
@@ -184,7 +187,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
         if any(run.summary.get("unseen_site") is None for run in runs):
             raise UserError("a run left no site out")
         planned = {*folder.planned.values()} if folder else set()
-        scored = [results.ScoredRun.of(_named_row(run), run.summary, run.rows, run.unadapted) for run in runs]
+        scored = [results.ScoredRun.of(_named_row(run), run.summary, run.scores, run.unadapted) for run in runs]
         table = results.compare_runs(scored, baseline, planned, [left_out] * bool(left_out))
     except UserError as error:
         why = str(error)
@@ -200,5 +203,5 @@ def _named_row(run: Run) -> ComparisonRow:
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
     """Structures that have scores at the sites of a role (None: all), in the order of the rows; ["all"] for
     classification."""
-    rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
-    return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))
+    tables = [run.scores for run in runs]
+    return list(dict.fromkeys(name for own in tables for name in own.structure[(own.role == role) | (role is None)]))

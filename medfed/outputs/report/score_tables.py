@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from medfed.metrics.metric import Metric
-from medfed.outputs.report.elements import Cell, Table, rows_of_cells
+from medfed.outputs.report.elements import Cell, Table
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
 from medfed.outputs.tables import run_table
 from medfed.results.notes import did_not_learn
 from medfed.results.render import EXPLANATIONS, full_tables
-from medfed.tasks.scoring import LEADING_COUNTS, RUN_TABLE, Scoring
+from medfed.tasks.scoring import RUN_TABLE, Scoring
 
 ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 
@@ -30,38 +29,27 @@ def site_score_table(
 ) -> Table:
     """One row per site and structure, and below them the means over sites. Scores come before numbers of cases, so that
     a phone shows them without scrolling. `title` begins and `remark` ends the caption."""
-    sites = [
-        (site, role, structure, group)
-        for role in ROLES
-        for site, structures in summary.get(role, {}).get("sites", {}).items()
-        for structure, group in structures.items()
-    ]
-    means = [
-        ("mean over sites", role, structure, group)
-        for role in ROLES
-        for structure, group in summary.get(role, {}).get("mean", {}).items()
-    ]
+    sites = run_table.groups_of(summary, [(role, "{}") for role in ROLES], ())
+    means = run_table.groups_of(summary, (), [(role, "mean over sites") for role in ROLES])
     structures = {structure for _, _, structure, _ in sites}
     has_column = scoring.has_structures and len(structures) > 1
     names = ("site", *["role"] * with_role, *["structure"] * has_column)
-    metrics = run_table.header_row(scoring, ())[scoring.has_structures + len(LEADING_COUNTS) :]
-    n_metrics = len(scoring.metrics_in(RUN_TABLE))
-    counts = [heading for _, heading in (*LEADING_COUNTS, *scoring.trailing_counts)]
+    head = (*names, *run_table.score_header(scoring, sites), "patients", "images")
     of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
-    notes = [f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE))]
+    notes = [f"{note}." for note in (run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE))]
     body, foot = (
-        [_row(scoring, *entry, with_structure=has_column, with_role=with_role) for entry in part]
+        [
+            [
+                *(Cell(word) for word in (site, *[ROLE_LABELS[role]] * with_role, *[structure] * has_column)),
+                *(Cell(text, _leading_number(text)) for text in run_table.score_cells(scoring, group, sites)),
+                *(Cell(text, _leading_number(text)) for text in run_table.counts(group)),
+            ]
+            for role, site, structure, group in part
+        ]
         for part in (sites, means)
     )
-    return Table(
-        f"{title}{of_structure}{', ' * bool(remark)}{remark}",
-        data_label,
-        (*names, *metrics[:n_metrics], *counts),
-        body,
-        foot,
-        range(len(names)),
-        notes,
-    )
+    caption = f"{title}{of_structure}{', ' * bool(remark)}{remark}"
+    return Table(caption, data_label, head, body, foot, range(len(names)), notes)
 
 
 def run_failure_table(run: Run) -> Table | None:
@@ -70,9 +58,7 @@ def run_failure_table(run: Run) -> Table | None:
     if not rows:
         return None
     head, *body = rows
-    n_sites = sum(
-        len(structures) for role in ROLES for structures in run.summary.get(role, {}).get("sites", {}).values()
-    )
+    n_sites = len(run_table.groups_of(run.summary, means=()))
     cells = [[Cell(text, _leading_number(text)) for text in row] for row in body]
     return Table(
         f"Calibration and failures by site: {run.method}",
@@ -113,30 +99,3 @@ def _leading_number(text: str) -> float | None:
         return float(text.lstrip("<").split(" ")[0].split("/")[0].rstrip("*"))
     except ValueError:
         return None
-
-
-def _row(
-    scoring: Scoring,
-    site: str,
-    role: str,
-    structure: str,
-    group: Mapping[str, Any],
-    *,
-    with_structure: bool,
-    with_role: bool,
-) -> list[Cell]:
-    """The cells of one site and structure: names, scores, then numbers of cases."""
-    counts = [group[key] for key, _ in (*LEADING_COUNTS, *scoring.trailing_counts)]
-    scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
-    (cells,) = rows_of_cells(
-        [[site, *[ROLE_LABELS[role]] * with_role, *[structure] * with_structure, *scores, *counts]]
-    )
-    return cells
-
-
-def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
-    """The mean with its interval or its spread."""
-    column = run_table.displayed_column(scoring, metric, group)
-    if column is None:
-        return Cell("-")
-    return Cell(run_table.format_score(group[column.key], column), group[column.key]["mean"])

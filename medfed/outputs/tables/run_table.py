@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medfed.metrics.failures import Share
-from medfed.metrics.intervals import MIN_PATIENTS
-from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+import pandas as pd
+
+from medfed.metrics.metric import DISTANCE, Metric
 from medfed.results.adaptation import TRANSDUCTIVE, adaptation_notes
 from medfed.results.notes import computation_notes, data_label, did_not_learn
-from medfed.results.text_tables import aligned
+from medfed.results.run_scores import run_scores_of
+from medfed.results.statistics import AVERAGE, MIN_PATIENTS
+from medfed.results.text_tables import aligned, interval, number
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import GAP, LEADING_COUNTS, RUN_TABLE, Scoring
+from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
-CALIBRATION = "ece"  # column of the calibration error
+CALIBRATION = "ece"  # name of the calibration error of masks
 Labels = Sequence[tuple[str, str]]  # (role, text) pairs
+Group = Mapping[str, Any]  # the scores of one site and structure, by metric
+INTERVAL_METHOD = "Student t over patients; on the logit scale for a score with two limits, such as Dice"
+INTERVAL_NOTE = (
+    f"[] is the 95 % interval over patients ({INTERVAL_METHOD}); a site with fewer than {MIN_PATIENTS} patients has "
+    "none, and neither has a mean over such sites"
+)
+FAILURE_NOTE = (
+    "A failure is counted out of all patients for whom it is possible; [] is the 95 % interval of their share (exact "
+    "binomial, Clopper and Pearson 1934); a mean row has the patients of its sites together"
+)
 
 
 def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
@@ -27,9 +39,9 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
     """
     scoring = scoring_of(summary)
     tables = [aligned(score_rows(scoring, summary), 1 + scoring.has_structures)]
-    notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
+    notes = [*summary_notes(summary), *weights_notes(summary)]
     if explain:
-        definitions = [interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)]
+        definitions = [INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]
         if failures := failure_rows(scoring, summary):
             tables.append(f"calibration and failures\n{aligned(failures, 2)}")
             definitions += failure_notes(scoring, summary)
@@ -39,120 +51,125 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
     return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 
+def groups_of(
+    summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
+) -> list[tuple[str, str, str, Group]]:
+    """(role, text of the site, structure, scores by metric) of each site, and then of the means over sites. `sites` and
+    `means` have the text by role, in which "{}" stands for the name of the site."""
+    table = run_scores_of(summary)
+    groups = {
+        key: {line.metric: line for line in own.itertuples()}
+        for key, own in table.groupby(["role", "site", "structure"], sort=False)
+    }
+    return [
+        (role, words.format(site), structure, group)
+        for is_mean, labels in ((False, sites), (True, means))
+        for role, words in labels
+        for (own_role, site, structure), group in groups.items()
+        if own_role == role and (site == AVERAGE) == is_mean
+    ]
+
+
 def score_rows(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
 ) -> list[tuple[str, ...]]:
-    """The scores of a run as rows of text: a header, each site and structure, the means over sites, and the gap.
-    `sites` and `means` have the text of the first column by role, in which "{}" stands for the name of the site."""
-    rows = [header_row(scoring)]
-    for role, words in sites:
-        for site, of_site in summary.get(role, {}).get("sites", {}).items():
-            rows += [_line(scoring, words.format(site), name, group) for name, group in of_site.items()]
-    for role, words in means:
-        of_role = summary.get(role, {}).get("mean", {})
-        rows += [_line(scoring, words, name, group) for name, group in of_role.items()]
-    first = scoring.columns[0].key
-    rows += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
+    """The scores of a run as rows of text: a header, each site and structure, the means over sites, and the gap."""
+    groups = groups_of(summary, sites, means)
+    rows = [(*_leading(scoring, "site", "structure"), "patients", "images", *score_header(scoring, groups))]
+    for _, words, structure, group in groups:
+        rows.append((*_leading(scoring, words, structure), *counts(group), *score_cells(scoring, group, groups)))
+    if means:
+        of_role = {(role, name): group for role, words, name, group in groups if (role, words) in MEANS}
+        for structure in dict.fromkeys(name for _, name in of_role):
+            seen, unseen = (of_role.get((role, structure)) for role in ("seen", "unseen"))
+            gaps = [_gap(metric, seen or {}, unseen or {}) for metric in scoring.metrics_in(RUN_TABLE)]
+            if gaps[0] != "-":
+                ends = [""] * (len(rows[0]) - 3 - scoring.has_structures - len(gaps))
+                rows.append((*_leading(scoring, "gap: seen - unseen", structure), "", "", *gaps, *ends))
     return rows
+
+
+def score_header(scoring: Scoring, groups: Sequence[tuple[str, str, str, Group]]) -> list[str]:
+    """Headings of the metrics, and "missed" if a structure was missed."""
+    heads = [
+        metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
+        for metric in scoring.metrics_in(RUN_TABLE)
+    ]
+    return heads + ["missed"] * _has_missed(groups)
+
+
+def score_cells(scoring: Scoring, group: Group, groups: Sequence[tuple[str, str, str, Group]]) -> list[str]:
+    """The texts below `score_header`."""
+    cells = [format_score(group.get(metric.name), metric) for metric in scoring.metrics_in(RUN_TABLE)]
+    return cells + [_count(group.get(MISSED_SHARE))] * _has_missed(groups)
+
+
+def counts(group: Group) -> tuple[str, str]:
+    """The numbers of patients and of images with the structure."""
+    scores = next(iter(group.values()))
+    n_patients = max((line.n_patients for line in group.values() if not pd.isna(line.n_patients)), default=None)
+    return number(n_patients, 0), number(scores.n_images, 0)
+
+
+def format_score(scores: Any, metric: Metric) -> str:
+    """A mean with its 95 % interval; "-" if it is unknown."""
+    if scores is None:
+        return "-"
+    unit = f" {scores.unit}" if metric.unit == DISTANCE else ""
+    digits = metric.decimals
+    return number(scores.mean, digits) + unit + interval(scores.low, scores.high, max(0, digits - 1))
+
+
+def failure_titles(scoring: Scoring) -> dict[str, str]:
+    """The heading of each kind of failure; empty without masks."""
+    if not scoring.failure_dice:
+        return {}
+    return {
+        LOW_DICE: f"Dice < {scoring.failure_dice:g}",
+        MISSED_SHARE: "missed",
+        FALSE_ALARM_SHARE: "false alarm",
+    }
 
 
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Calibration error and shares of failures as rows of text like `score_rows`, without the gap; empty for a task
     without masks."""
-    failures = summary.get("failures") or {}
-    groups = [
-        (words.format(site), structure, group, failures[role]["sites"][site][structure])
-        for role, words in SITES
-        if role in failures
-        for site, of_site in summary[role]["sites"].items()
-        for structure, group in of_site.items()
-    ] + [
-        (words, structure, group, failures[role]["all"][structure])
-        for role, words in MEANS
-        if role in failures
-        for structure, group in summary[role]["mean"].items()
-    ]
-    kinds = [kind for kind in scoring.failure_titles if any(shares[kind] for *_, shares in groups)]
+    groups = groups_of(summary)
+    titles = failure_titles(scoring)
+    kinds = [kind for kind in titles if any(kind in group for *_, group in groups)]
     if not kinds:
         return []
-    columns = _calibration_columns(scoring, summary)
-    headings = [f"{column.metric.label} {column.unit}" for column in columns]
-    rows = [("site", "structure", *headings, *(scoring.failure_titles[kind] for kind in kinds))]
-    for site, structure, group, shares in groups:
-        scores = (format_score(group[column.key], column) for column in columns)
-        texts = (f"{share.text} {share.interval_text}" if (share := _share(shares[kind])) else "-" for kind in kinds)
-        rows.append((site, structure, *scores, *texts))
+    calibration = [scoring.by_name[CALIBRATION]] if any(CALIBRATION in group for *_, group in groups) else []
+    headings = [f"{metric.label} {metric.unit}" for metric in calibration]
+    rows = [("site", "structure", *headings, *(titles[kind] for kind in kinds))]
+    for _, words, structure, group in groups:
+        scores = (format_score(group.get(CALIBRATION), metric) for metric in calibration)
+        rows.append((words, structure, *scores, *(_share(group.get(kind)) for kind in kinds)))
     return rows
 
 
 def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
-    """What the calibration error and the shares of failures of a run are, as sentences without a full stop."""
-    ece = [column.metric.note for column in _calibration_columns(scoring, summary)]
-    return [
-        *ece,
-        "A failure is counted out of all patients for whom it is possible; [] is the 95 % interval of their "
-        f"share ({summary['failures']['interval_method']}); a mean row has the patients of its sites together",
-    ]
+    """What the calibration error, if it is known, and the shares of failures are, as sentences without a full stop."""
+    is_known = CALIBRATION in set(run_scores_of(summary).metric)
+    return [scoring.by_name[CALIBRATION].note] * is_known + [FAILURE_NOTE]
 
 
-def _calibration_columns(scoring: Scoring, summary: Mapping[str, Any]) -> list[Column]:
-    """The column of the calibration error; empty if no site has one, because probabilities were not known."""
-    groups = [group for role, _ in MEANS for group in summary[role]["mean"].values()]
-    return [
-        column
-        for column in scoring.columns
-        if column.key == CALIBRATION and any(group[CALIBRATION]["mean"] is not None for group in groups)
-    ]
-
-
-def _share(values: Mapping[str, Any] | None) -> Share | None:
-    return None if values is None else Share(**values)
-
-
-def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
-    """Headings of a run's score table: `first`, the structure (if any), numbers of cases, metrics, counts."""
-    metrics = (
-        metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
-        for metric in scoring.metrics_in(RUN_TABLE)
-    )
-    structure = ["structure"] if scoring.has_structures else []
-    before, after = ([name for _, name in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts))
-    return (*first, *structure, *before, *metrics, *after)
-
-
-def format_score(scores: Mapping[str, Any], column: Column) -> str:
-    """A score's mean with its 95 % interval, or with its SD without an interval; fractions are in percent."""
-    if scores.get("mean") is None:
-        return "-"
-    scale, digits = column.scale, column.metric.decimals
-    unit = f" {column.unit}" if column.metric.unit == DISTANCE else ""
-    mean = f"{scale * scores['mean']:.{digits}f}"
-    if scores.get("low") is not None:
-        n = max(0, digits - 1)
-        return f"{mean}{unit} [{scale * scores['low']:.{n}f}, {scale * scores['high']:.{n}f}]"
-    if scores.get("sd") is not None:
-        return f"{mean} ± {scale * scores['sd']:.{digits}f}{unit}"
-    return f"{mean}{unit}"
-
-
-def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
-    """What the intervals and the spread in the table of a run are, as one sentence without a full stop."""
-    return (
-        f"[] is the 95 % interval over patients ({summary['interval_method']}); a site with fewer than {MIN_PATIENTS} "
-        f"patients has none, and neither has a mean over such sites; {scoring.spread_note}"
-    )
-
-
-def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """The column of a metric in the unit that holds for all cases of `group`, one row of scores; None if none does.
-    Only a distance has a choice: mm, or percent of the image's diagonal."""
-    main = group[scoring.columns[0].key]
-    count = "n_sites" if "n_sites" in main else "n"
-    for column in metric_columns(metric):
-        scores = group.get(column.key) or {}
-        if scores.get("mean") is not None and (metric.unit != DISTANCE or scores.get(count) == main.get(count)):
-            return column
-    return None
+def summary_notes(summary: Mapping[str, Any]) -> list[str]:
+    """The numbers of false alarms and of absent structures, and the mean error of a ratio."""
+    table = run_scores_of(summary)
+    false = table[(table.metric == FALSE_ALARM_SHARE) & (table.site == AVERAGE)]
+    n_false = (false["mean"] * false.n_patients / 100).sum()
+    notes = []
+    if n_false:
+        notes.append(f"False alarms (patients with a structure predicted where the reference has none): {n_false:.3g}.")
+    if n := summary.get("n_absent"):
+        notes.append(f"Images without the structure in reference and prediction, left out of all means: {n}.")
+    if ratio := summary.get("vertical_ratio"):
+        inner, outer = ratio["of"]
+        errors = [(role, ratio[role]["mean_error"]) for role in ("seen", "unseen")]
+        listed = ", ".join(f"{role} {error:.3f}" for role, error in errors if error is not None)
+        notes.append(f"Mean absolute error of the vertical {inner}-to-{outer} ratio: {listed} (ratios.csv).")
+    return notes
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
@@ -195,29 +212,29 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
     return [f"{of}, {clients['per_round']} per round, partition: {clients['partition']}"]
 
 
-def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any]) -> tuple:
-    """The cells of one site and structure as text."""
-    scores = []
-    for metric in scoring.metrics_in(RUN_TABLE):
-        column = displayed_column(scoring, metric, group)
-        scores.append("-" if column is None else format_score(group[column.key], column))
-    before, after = ([str(group[key]) for key, _ in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts))
-    return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
+def _leading(scoring: Scoring, site: str, structure: str) -> tuple[str, ...]:
+    return (site, structure) if scoring.has_structures else (site,)
 
 
-def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None]) -> tuple[str, ...]:
-    """The row of the differences between seen and unseen sites."""
-    in_gap = scoring.metrics_in(GAP)
-    words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
-    before, after = ([""] * len(counts) for counts in (LEADING_COUNTS, scoring.trailing_counts))
-    return ("gap: seen - unseen", *[structure] * scoring.has_structures, *before, *words, *after)
+def _has_missed(groups: Sequence[tuple[str, str, str, Group]]) -> bool:
+    return any(MISSED_SHARE in group and group[MISSED_SHARE].mean > 0 for *_, group in groups)
 
 
-def _gap_text(metric: Metric, gap: Mapping[str, float | None]) -> str:
+def _count(share: Any) -> str:
+    """The count of patients out of their number, for example "3/40"."""
+    if share is None:
+        return "-"
+    count = round(share.mean * share.n_patients / 100, 6)
+    return f"{count:g}/{share.n_patients:g}" if count == round(count) else f"{count:.1f}/{share.n_patients:g}"
+
+
+def _share(share: Any) -> str:
+    return "-" if share is None else f"{_count(share)} [{share.low:.0f}, {share.high:.0f}] %"
+
+
+def _gap(metric: Metric, seen: Group, unseen: Group) -> str:
     """The difference of one metric; "-" if it is unknown."""
-    for column in metric_columns(metric):
-        value = gap.get(column.key)
-        if value is not None:
-            unit = f" {column.unit}" if metric.unit == DISTANCE else ""
-            return f"{column.scale * value:+.{metric.decimals}f}{unit}"
-    return "-"
+    first, second = seen.get(metric.name), unseen.get(metric.name)
+    if first is None or second is None or first.unit != second.unit:
+        return "-"
+    return number(first.mean - second.mean, metric.decimals, "+") + (f" {first.unit}" * (metric.unit == DISTANCE))

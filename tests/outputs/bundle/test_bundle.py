@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_bundles import SIDE, UNET, exported, files_of, inference_of, run_without_medfed, weights_of_evaluator_alone
 from made_dicom import write_nifti, write_series
-from made_runs import mask_rows
+from made_runs import MASKS, mask_rows, scores_of
 from monai.networks.nets import BasicUNet
 from PIL import Image
 
@@ -35,21 +35,26 @@ from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
-from medfed.tasks.mask_scoring import MaskScoring
 from medfed.tasks.segmentation import Segmentation
 from medfed.testing.small_unet import SmallUNet
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-COUNTS = {"n": 3, "n_patients": 3, "n_missed": 1}
-SCORES = COUNTS | {
-    "dice": {"n": 3, "mean": 0.81, "low": 0.7, "high": 0.9},
-    "hd95_mm": {"n": 3, "mean": 4.25},
-    "hd95_percent_of_diagonal": {"n": 2, "mean": 5.0},
-}
-MEAN = COUNTS | {"dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}
-SUMMARY = MaskScoring().summarise([]) | {"failures": {"dice_below": 0.7}}
-SUMMARY["unseen"] = {"sites": {"Anywhere": {"organ": SCORES}}, "mean": {"organ": MEAN}}
+
+def score(site, metric, unit, mean, low=None, high=None):
+    """A record of `summary.json` about three patients of the unseen site."""
+    names = {"role": "unseen", "site": site, "structure": "organ", "metric": metric, "unit": unit}
+    return names | {"mean": mean, "low": low, "high": high, "n_patients": 3, "n_images": 3}
+
+
+SCORES = [
+    score("Anywhere", "dice", "%", 81.0, 70.0, 90.0),
+    score("Anywhere", "hd95", "mm", 4.25),
+    score("average", "dice", "%", 81.0),
+    score("average", "hd95", "mm", None),
+    score("Anywhere", "missed", "%", 100 / 3, 0.84, 90.57),
+]
+SUMMARY = scores_of([], MASKS) | {"scores": SCORES}
 
 
 def write_oblique_volume(path, channels=1, seed=0):
@@ -204,7 +209,7 @@ def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_si
     card = (bundle / "docs" / "README.md").read_text()
     title = "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
     assert card.partition("\n")[0] == title
-    assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | 1 |" in card
+    assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | 1/3 |" in card
     assert "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {"unseen_organ_dice": 0.81}
@@ -213,7 +218,7 @@ def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_si
 
 
 def test_the_card_has_calibration_and_failures_of_each_site():
-    summary = MaskScoring().summarise(mask_rows(["A"], "C"))
+    summary = scores_of(mask_rows(["A"], "C"))
     table = scores_table(summary)
     assert "| C (UNSEEN) | disc | 5.00 [3.3, 7.4] | 1/7 [0, 58] % | 1/7 [0, 58] % |" in table
     assert scores(summary)["unseen_disc_ece"] == 0.05

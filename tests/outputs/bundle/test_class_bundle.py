@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_bundles import exported, files_of, inference_of, run_without_medfed, weights_of_evaluator_alone
+from made_runs import CLASSES, scores_of
 from monai.bundle import ConfigParser
 from PIL import Image
 
@@ -17,7 +18,6 @@ from medfed.images.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.model_card import scores_table
-from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.classification import Classification
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -25,11 +25,15 @@ pytestmark = pytest.mark.usefixtures("quiet")
 SIDE = 24
 DENSE = DenseNetwork(init_features=4, growth_rate=2, blocks=(1, 2))
 SIZES = ((24, 24), (48, 48), (37, 61), (90, 20), (11, 17))  # height and width; to be left, halved, squeezed, enlarged
-SCORE = {"mean": 0.75, "n": 4, "low": 0.5, "high": 1.0}
-GROUP = {"n": 4, "n_patients": 2, "n_wrong": 1, "accuracy": SCORE, "balanced_accuracy": SCORE}
-GROUP |= {"auroc": {"mean": None}, "ece": {"mean": 0.125}}
-SUMMARY = ClassScoring().summarise([]) | {"transductive": True, "transductive_by": ["tent"]}
-SUMMARY["unseen"] = {"sites": {"A|B": {"all": GROUP}}, "mean": {"all": GROUP}}
+PERCENT = {"accuracy": (75.0, 50.0, 100.0), "balanced_accuracy": (75.0, 50.0, 100.0)}
+PERCENT |= {"auroc": (None, None, None), "ece": (12.5, None, None)}  # mean and ends of its interval
+KEYS = {"role": "unseen", "structure": "all", "unit": "%", "n_patients": 2, "n_images": 4}
+SUMMARY = scores_of([], CLASSES) | {"transductive": True, "transductive_by": ["tent"]}
+SUMMARY["scores"] = [
+    KEYS | {"site": site, "metric": metric} | dict(zip(("mean", "low", "high"), numbers, strict=True))
+    for site in ("A|B", "average")
+    for metric, numbers in PERCENT.items()
+]
 SUMMARY["method_facts"] = {"codec_reconstruction_error": 0.01234567}
 
 
@@ -187,7 +191,7 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_the_facts_and_the
     scores = {f"unseen_{name}{end}": x for name in ("accuracy", "balanced_accuracy") for end, x in numbers.items()}
     assert content["eval_metrics"] == scores | {"unseen_ece": 0.125}
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
-    assert scores_table(ClassScoring().summarise([])) == "This run has no scores."
+    assert scores_table(scores_of([], CLASSES)) == "This run has no scores."
     card = (write(tmp_path / "x_classification", DENSE, module, task, "real") / "docs" / "README.md").read_text()
     assert "trained on real images, not for clinical use" in card.partition("\n")[0]
 

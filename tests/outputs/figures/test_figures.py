@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 from fresh_imports import run_without
-from made_runs import mask_row
+from made_runs import MASKS, mask_row
 from PIL import Image
 
 from medfed.outputs.figures import boxes, curves, overlays, styles
+from medfed.results.scores import table_of
 from medfed.scoring.page import with_known_roles
-from medfed.tasks.mask_scoring import MaskScoring
-
-SCORING = MaskScoring()
 
 HISTORY = [
     {"round": k, "train_loss": 1 / k, "validation_score": None if k % 2 else k / 10, "validation_score/A": k / 11}
@@ -26,6 +24,7 @@ ROWS = [
     mask_row("A", "2", 0.0, "missed", hd95_percent_of_diagonal=90.0),
     mask_row("A", "3", None, "absent"),
 ]
+SCORES = table_of(ROWS, MASKS.metrics)
 
 
 def volume_case(**others):
@@ -70,7 +69,7 @@ def contour_centre(axes, which=0):
 def draw_each(folder, label="real data"):
     folder.mkdir()
     curves.save_training_curves(HISTORY, folder / "curves.png", label)
-    boxes.save_site_boxes(ROWS, SCORING, folder / "boxes.png", label)
+    boxes.save_site_boxes(SCORES, MASKS, folder / "boxes.png", label)
     overlays.save_overlays([volume_case(), volume_case()], folder / "overlays.png", label)
     image = torch.rand(3, 16, 12, generator=torch.Generator().manual_seed(0))
     styles.save_style_gallery(image, {"as at B": image / 2}, folder / "gallery.png", label)
@@ -113,15 +112,15 @@ def test_curves_skip_rounds_without_validation_and_have_a_line_per_site(saved_fi
 def test_boxes_have_seen_sites_first_and_a_cross_for_a_failure_and_those_of_a_scored_bundle_no_role(
     saved_figure,
 ):
-    boxes.save_site_boxes(ROWS, SCORING, "x.png", "real data")
+    boxes.save_site_boxes(SCORES, MASKS, "x.png", "real data")
     left, right = saved_figure["figure"].axes
     assert [text.get_text() for text in left.texts] == ["Z (seen), n=2", "A (unseen), n=2"]
+    assert left.get_xlabel() == "Dice (%)"
     crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
     assert crosses == [0.0]
     assert right.get_xlabel() == "HD95 (% of diagonal) (logarithmic)"
     assert right.get_xlim()[1] > 90
-    rows = with_known_roles([row | {"role": "unseen"} for row in ROWS], ["Z"])
-    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
+    boxes.save_site_boxes(with_known_roles(SCORES.assign(role="unseen"), ["Z"]), MASKS, "x.png", "real data")
     figure = saved_figure["figure"]
     assert [text.get_text() for text in figure.axes[0].texts] == ["Z (trained here), n=2", "A, n=2"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["trained here", "missed or false alarm"]
@@ -129,11 +128,11 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_a_failure_and_those_of_a_sc
 
 def test_distances_of_cases_in_different_units_have_no_boxes(saved_figure):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
-    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
-    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice", "HD95 (% of diagonal)"]
+    boxes.save_site_boxes(table_of(rows, MASKS.metrics), MASKS, "x.png", "real data")
+    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice (%)", "HD95 (% of diagonal)"]
     rows[0] |= {"hd95_percent_of_diagonal": None, "hd95_mm": 2.0}
-    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
-    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice"]
+    boxes.save_site_boxes(table_of(rows, MASKS.metrics), MASKS, "x.png", "real data")
+    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice (%)"]
 
 
 def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(saved_figure):
@@ -185,7 +184,7 @@ def test_a_common_case_has_the_same_pixels_whatever_was_predicted(tmp_path):
     far[0, 0, 0, 2] = 1
     shown = []
     for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
-        others = {"title": "A 1\nDice 0.500", "prediction": prediction}
+        others = {"title": "A 1\nDice 50.0 %", "prediction": prediction}
         overlays.save_overlays(
             [volume_case() | case | others, photograph_case()], tmp_path / name, "real data", common_cases=True
         )
@@ -296,8 +295,7 @@ def test_the_middle_of_each_image_of_a_grid_is_below_its_style_and_beside_its_si
 
 
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
-    rows = [row | {"site": r"$\foo$"} for row in ROWS]
-    boxes.save_site_boxes(rows, SCORING, tmp_path / "boxes.png", "real data")
+    boxes.save_site_boxes(SCORES.assign(site=r"$\foo$"), MASKS, tmp_path / "boxes.png", "real data")
     history = [{"round": 1, "train_loss": 1.0, r"train_loss/$\foo$": 1.0}]
     curves.save_training_curves(history, tmp_path / "curves.png", "real data")
     image = np.random.default_rng(0).random((1, 8, 8))

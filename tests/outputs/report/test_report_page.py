@@ -197,18 +197,14 @@ def test_the_models_of_local_are_one_row_and_a_half_finished_row_says_which_are_
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run")
     summary, rows = json.loads((run / "summary.json").read_text()), tables_by_site(page_of(run))
-    for role, label in (("seen", "seen"), ("unseen", "UNSEEN")):
-        for site, scores in summary[role]["sites"].items():
-            dice, hd95 = scores["disc"]["dice"], scores["disc"]["hd95_percent_of_diagonal"]
-            row = rows[site, label]
-            assert row["images"] == row["patients"] == str(scores["disc"]["n"])
-            assert row["missed"] == str(scores["disc"]["n_missed"])
-            assert row["Dice %"] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
-            assert row["HD95"] == f"{hd95['mean']:.2f} % of diagonal [{hd95['low']:.1f}, {hd95['high']:.1f}]"
-        dice = summary[role]["mean"]["disc"]["dice"]
-        mean = f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
-        assert rows["mean over sites", label]["Dice %"] == mean
-    assert rows["C", "UNSEEN"]["missed"] == "1"
+    scores = {(line["role"], line["site"], line["metric"]): line for line in summary["scores"]}
+    for role, site in (("seen", "A"), ("seen", "B"), ("unseen", "C"), ("seen", "average"), ("unseen", "average")):
+        dice, hd95 = scores[role, site, "dice"], scores[role, site, "hd95"]
+        row = rows["mean over sites" if site == "average" else site, "seen" if role == "seen" else "UNSEEN"]
+        assert row["images"] == row["patients"] == str(dice["n_images"])
+        assert row["missed"] == ("1/7" if role == "unseen" else f"0/{dice['n_images']}")
+        assert row["Dice %"] == f"{dice['mean']:.2f} [{dice['low']:.1f}, {dice['high']:.1f}]"
+        assert row["HD95"] == f"{hd95['mean']:.2f} % of diagonal [{hd95['low']:.1f}, {hd95['high']:.1f}]"
 
 
 def test_scores_come_before_counts_and_a_single_structure_is_in_the_caption(tmp_path):
@@ -224,10 +220,11 @@ def test_scores_come_before_counts_and_a_single_structure_is_in_the_caption(tmp_
 
 def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run", rows=class_rows(["A", "B"], "C"))
-    scores = json.loads((run / "summary.json").read_text())["unseen"]["sites"]["C"]["all"]
+    records = json.loads((run / "summary.json").read_text())["scores"]
+    means = {line["metric"]: line["mean"] for line in records if line["site"] == "C"}
     row = list(tables_by_site(page_of(run))["C", "UNSEEN"].values())
     assert [cell.split(" ")[0] for cell in row[2:6]] == [
-        f"{100 * scores[metric]['mean']:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
+        f"{means[metric]:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
     ]
     assert row[6:] == ["5", "10"]
 

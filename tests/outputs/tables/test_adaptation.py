@@ -3,17 +3,15 @@
 import json
 
 import pytest
-from made_runs import made_comparison, made_run, mask_row, mask_rows
+from made_comparisons import class_row
+from made_runs import CLASSES, MASKS, made_comparison, made_run, mask_row, mask_rows, write_rows
 
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import UNADAPTED
 from medfed.outputs.tables.run_table import closing_table
 from medfed.report import main
 from medfed.results.adaptation import adaptation_of, effects_of
-from medfed.tasks.class_scoring import ClassScoring
-from medfed.tasks.mask_scoring import MaskScoring
-
-MASKS = MaskScoring()
+from medfed.results.scores import read_scores, table_of
 
 
 def masks(dice, site="A"):
@@ -22,7 +20,10 @@ def masks(dice, site="A"):
 
 
 def effect(without, adapted, scoring=MASKS):
-    (actual,) = effects_of(scoring, adapted, without)
+    """The only effect; the arguments are the rows of one run, or of several runs."""
+    without, adapted = ([runs] if isinstance(runs[0], dict) else runs for runs in (without, adapted))
+    tables = ([table_of(rows, scoring.metrics) for rows in runs] for runs in (adapted, without))
+    (actual,) = effects_of(scoring, *tables)
     return actual
 
 
@@ -33,12 +34,16 @@ def test_mean_change_interval_share_and_worst_loss_are_those_worked_out_by_hand(
     """
     actual = effect(masks([0.80, 0.70, 0.60, 0.50, 0.40]), masks([0.82, 0.69, 0.62, 0.52, 0.42]))
     assert (actual.n_patients, actual.n_worse) == (5, 1)
-    assert (actual.without, actual.adapted) == pytest.approx((0.600, 0.614))
-    assert (actual.low, actual.high) == pytest.approx((0.014 - 2.776445 * 0.006, 0.014 + 2.776445 * 0.006))
+    assert (actual.without, actual.adapted) == pytest.approx((60.0, 61.4))
+    assert (actual.low, actual.high) == pytest.approx((1.4 - 2.776445 * 0.6, 1.4 + 2.776445 * 0.6))
     assert actual.worse_low == pytest.approx(1 - 0.975**0.2)
     upper = actual.worse_high  # P(X <= 1) = 2.5 %
     assert (1 - upper) ** 5 + 5 * upper * (1 - upper) ** 4 == pytest.approx(0.025)
-    assert (actual.worst_patient, actual.worst_without, actual.worst_adapted) == ("A/p1", 0.70, 0.69)
+    assert (actual.worst_patient, actual.worst_without, actual.worst_adapted) == (
+        "A/p1",
+        pytest.approx(70),
+        pytest.approx(69),
+    )
 
 
 def test_without_a_loss_there_is_no_worst_patient_and_a_patient_counts_once_with_the_mean_over_the_runs():
@@ -49,15 +54,15 @@ def test_without_a_loss_there_is_no_worst_patient_and_a_patient_counts_once_with
     actual = effect(masks([0.5] * 5), masks([0.5] * 5))
     assert (actual.n_worse, actual.worst_patient, actual.low) == (0, None, None)
     assert (actual.worse_low, actual.worse_high) == pytest.approx((0, 1 - 0.025**0.2))
-    actual = effect(masks([0.5, 0.5]) * 2, masks([0.4, 0.5]) + masks([0.62, 0.48]))
+    actual = effect([masks([0.5, 0.5])] * 2, [masks([0.4, 0.5]), masks([0.62, 0.48])])
     assert (actual.n_patients, actual.n_worse, actual.worst_patient) == (2, 1, "A/p1")
-    assert actual.adapted - actual.without == pytest.approx((0.01 - 0.01) / 2)
+    assert actual.adapted - actual.without == pytest.approx((1 - 1) / 2)
 
 
 def test_sites_have_equal_weights_and_each_needs_five_patients_for_an_interval():
     """+2 points at A with five patients and -4 at B with two: (2 - 4) / 2 = -1; two of seven became worse."""
     actual = effect(masks([0.5] * 5) + masks([0.5] * 2, "B"), masks([0.52] * 5) + masks([0.46] * 2, "B"))
-    assert actual.adapted - actual.without == pytest.approx(-0.01)
+    assert actual.adapted - actual.without == pytest.approx(-1)
     assert (actual.n_patients, actual.n_worse, actual.low, actual.worst_patient) == (7, 2, None, "B/p0")
 
 
@@ -65,7 +70,7 @@ def test_a_false_alarm_that_an_adaptation_causes_is_a_loss_and_one_that_it_remov
     """p0: nothing to find and nothing found, then a false alarm: 100 to 0. p1: the reverse. p2 is absent in both."""
     actual = effect(masks([None, 0.0, None]), masks([0.0, None, None]))
     assert (actual.n_patients, actual.n_worse, actual.worst_patient) == (2, 1, "A/p0")
-    assert (actual.worst_without, actual.worst_adapted) == (1.0, 0.0)
+    assert (actual.worst_without, actual.worst_adapted) == (100.0, 0.0)
 
 
 def test_an_image_that_is_classified_wrongly_after_an_adaptation_makes_its_patient_worse():
@@ -73,23 +78,23 @@ def test_an_image_that_is_classified_wrongly_after_an_adaptation_makes_its_patie
 
     def rows(*correct):
         return [
-            {"site": "A", "role": "unseen", "image": f"i{k}", "patient": patient, "correct": value}
-            for k, (patient, value) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))
+            class_row("A", patient, f"i{k}", "b", 0.8 if is_correct else 0.2)
+            for k, (patient, is_correct) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))
         ]
 
-    actual = effect(rows(1, 1, 0), rows(1, 0, 1), ClassScoring())
+    actual = effect(rows(1, 1, 0), rows(1, 0, 1), CLASSES)
     assert (actual.structure, actual.n_patients, actual.n_worse, actual.worst_patient) == ("all", 2, 1, "A/s0")
-    assert (actual.worst_without, actual.worst_adapted) == (1.0, 0.5)
+    assert (actual.worst_without, actual.worst_adapted) == (100.0, 50.0)
 
 
 def adapted_run(path, rows, unadapted, by="tent"):
     """Add what a run with an adaptation writes to the folder of a finished run."""
     summary = json.loads((path / "summary.json").read_text())
-    unseen = [row for row in rows if row["role"] == "unseen"]
+    unseen, before = (table_of(own, MASKS.metrics) for own in ([r for r in rows if r["role"] == "unseen"], unadapted))
     summary |= {"transductive": True, "transductive_by": [by]}
-    summary["adaptation"] = adaptation_of(by, MASKS, unseen, unadapted)
+    summary["adaptation"] = adaptation_of(by, MASKS, unseen, before)
     (path / "summary.json").write_text(json.dumps(summary))
-    MASKS.write_cases(path / UNADAPTED, unadapted)
+    write_rows(path / UNADAPTED, unadapted)
     return summary
 
 
@@ -112,7 +117,9 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
     """At each of three sites with 7 patients, p0 loses 3 points; the report reads the same rows."""
     comparison = made_comparison(tmp_path / "all", ("fedavg", "elcfs"), seeds=(0,))
     for path in comparison.glob("elcfs/*/*"):
-        rows = MASKS.read_cases(path / "cases.csv")
+        site = path.parent.name.removeprefix("unseen_")
+        rows = mask_rows(sorted({*"ABC"} - {site}), site, 0.02)
+        assert read_scores(path / "cases.csv", MASKS.metrics).value.equals(table_of(rows, MASKS.metrics).value)
         unseen = [row for row in rows if row["role"] == "unseen"]
         adapted_run(
             path, rows, [row | {"dice": row["dice"] + 0.03 * (row["patient"] == "p0")} for row in unseen], "window"

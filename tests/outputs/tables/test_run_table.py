@@ -2,13 +2,9 @@
 
 import re
 
-from made_runs import NOT_LEARNED, mask_row
+from made_runs import NOT_LEARNED, class_rows, mask_row, scores_of
 
 from medfed.outputs.tables.run_table import closing_table
-from medfed.tasks.mask_scoring import MaskScoring
-
-SCORING = MaskScoring()
-summarise = SCORING.summarise
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
@@ -19,7 +15,7 @@ def case(site, patient, dice, hd95=None, status="ok", role="unseen", unit="perce
 
 
 def summary_of(rows, data="phantom", **others):
-    return summarise(rows) | {"data": data, "selection": "last"} | others
+    return scores_of(rows) | {"data": data, "selection": "last"} | others
 
 
 def cells_of(text):
@@ -43,16 +39,59 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'"]]
     assert lines[3:10] == [
         ["site", "structure", "patients", "images", "Dice %", "HD95", "missed"],
-        ["A", "disc", "2", "2", "85.00 ± 7.07", "3.00 ± 1.41 % of diagonal", "0"],
-        ["B", "disc", "1", "1", "75.00", "5.00 % of diagonal", "0"],
-        ["C (UNSEEN)", "disc", "2", "2", "30.00 ± 42.43", "30.00 ± 28.28 % of diagonal", "1"],
-        ["mean seen", "disc", "3", "3", "80.00", "4.00 % of diagonal", "0"],
-        ["mean UNSEEN", "disc", "2", "2", "30.00", "30.00 % of diagonal", "1"],
+        ["A", "disc", "2", "2", "85.00", "3.00 % of diagonal", "0/2"],
+        ["B", "disc", "1", "1", "75.00", "5.00 % of diagonal", "0/1"],
+        ["C (UNSEEN)", "disc", "2", "2", "30.00", "30.00 % of diagonal", "1/2"],
+        ["mean seen", "disc", "3", "3", "80.00", "4.00 % of diagonal", "0/3"],
+        ["mean UNSEEN", "disc", "2", "2", "30.00", "30.00 % of diagonal", "1/2"],
         ["gap: seen - unseen", "disc", "+50.00", "-26.00 % of diagonal"],
     ]
     assert "left out of all means: 1" in text
-    spread = "; ± is the sd over patients, each of whom counts with the mean of the images.\n"
-    assert spread in closing_table(summary_of(RUN), explain=True) and spread not in text
+    method = "[] is the 95 % interval over patients (Student t over patients; on the logit scale"
+    assert method in closing_table(summary_of(RUN), explain=True) and method not in text and "±" not in text
+
+
+def test_the_column_of_missed_structures_is_there_only_if_one_was_missed():
+    head = ["site", "structure", "patients", "images", "Dice %", "HD95"]
+    assert cells_of(closing_table(summary_of(RUN[:4])))[3] == head
+    assert cells_of(closing_table(summary_of([*RUN[:3], RUN[4]])))[3] == [*head, "missed"]
+
+
+def test_a_site_of_five_patients_has_its_interval_in_the_table():
+    rows = [case("C", str(k), dice, 3.0 + k) for k, dice in enumerate((0.82, 0.85, 0.88, 0.9, 0.95))]
+    scores = {score["metric"]: score for score in summary_of(rows)["scores"] if score["site"] == "C"}
+    ends = {name: f"[{scores[name]['low']:.1f}, {scores[name]['high']:.1f}]" for name in ("dice", "hd95")}
+    line = ["C (UNSEEN)", "disc", "5", "5", f"88.00 {ends['dice']}", f"5.00 % of diagonal {ends['hd95']}"]
+    assert line in cells_of(closing_table(summary_of(rows)))
+
+
+def test_a_gap_without_an_average_is_a_dash_and_one_over_other_units_too():
+    """HD95: of A in % of the diagonal, of C in mm."""
+    rows = [RUN[0], case("C", "1", 0.6, 10.0, unit="mm")]
+    assert ["gap: seen - unseen", "disc", "+30.00", "-"] in cells_of(closing_table(summary_of(rows)))
+    absent = case("C", "1", None, status="absent")
+    assert "gap" not in closing_table(summary_of([RUN[0], absent]))
+
+
+def test_the_table_of_a_classification_has_no_structure_and_a_gap_of_all_metrics():
+    lines = cells_of(closing_table(summary_of(class_rows(["A"], "C"))))
+    assert lines[3][:4] == ["site", "patients", "images", "accuracy %"] and len(lines[3]) == 7
+    gap = next(line for line in lines if line[0] == "gap: seen - unseen")
+    assert len(gap) == 5 and all(re.fullmatch(r"[+-]\d+\.\d\d", cell) for cell in gap[1:])
+
+
+def test_false_alarms_are_counted_below_the_table():
+    rows = [RUN[0], case("C", "1", 0.0, 50.0, "false_alarm"), case("C", "2", None, status="absent")]
+    note = "False alarms (patients with a structure predicted where the reference has none): 1.\n"
+    assert note in closing_table(summary_of(rows)) and "False alarms" not in closing_table(summary_of(RUN))
+
+
+def test_13_patients_without_a_failure_may_still_fail_in_a_quarter_of_cases():
+    rows = [case("C", str(k), 0.8 + 0.01 * k, 3.0) for k in range(13)]
+    line = next(
+        row for row in cells_of(closing_table(summary_of(rows), explain=True)) if row[2:3] == ["0/13 [0, 25] %"]
+    )
+    assert line == ["C (UNSEEN)", "disc", "0/13 [0, 25] %", "0/13 [0, 25] %"]
 
 
 def test_a_table_says_that_a_run_was_not_deterministic_and_that_it_was_trained_in_bf16():
@@ -80,7 +119,7 @@ def test_a_model_that_did_not_learn_is_named_at_the_end_of_its_run():
 def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
     rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
     lines = cells_of(closing_table(summary_of(rows)))
-    assert ["A (UNSEEN)", "disc", "2", "2", "90.00 ± 0.00", "-", "0"] in lines
+    assert ["A (UNSEEN)", "disc", "2", "2", "90.00", "-"] in lines
 
 
 def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
@@ -98,9 +137,9 @@ def test_the_end_of_a_run_shows_calibration_and_failures_of_each_site_and_of_all
     start = lines.index(["calibration and failures"]) + 1
     assert lines[start : start + 6] == [
         ["site", "structure", "ECE %", "Dice < 0.7", "missed", "false alarm"],
-        ["A", "disc", "3.00 ± 1.41", "0/2 [0, 84] %", "0/2 [0, 84] %", "-"],
+        ["A", "disc", "3.00", "0/2 [0, 84] %", "0/2 [0, 84] %", "-"],
         ["B", "disc", "6.00", "0/1 [0, 98] %", "0/1 [0, 98] %", "-"],
-        ["C (UNSEEN)", "disc", "9.00 ± 1.41", "2/2 [16, 100] %", "1/2 [1, 99] %", "0/1 [0, 98] %"],
+        ["C (UNSEEN)", "disc", "9.00", "2/2 [16, 100] %", "1/2 [1, 99] %", "0/1 [0, 98] %"],
         ["mean seen", "disc", "4.50", "0/3 [0, 71] %", "0/3 [0, 71] %", "-"],
         ["mean UNSEEN", "disc", "9.00", "2/2 [16, 100] %", "1/2 [1, 99] %", "0/1 [0, 98] %"],
     ]

@@ -1,0 +1,261 @@
+"""The scores of a run by role, site and structure, with values by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from made_comparisons import CLASSES, MASKS, class_row, mask_row
+from scipy import stats
+
+from medfed.results.run_scores import COLUMNS, n_absent, run_scores, run_scores_of
+from medfed.results.scores import table_of
+
+
+def records_of(rows):
+    scoring = CLASSES if rows and "label" in rows[0] else MASKS
+    return run_scores(table_of(rows, scoring.metrics), scoring)
+
+
+def at(rows, site="A", metric="dice", role="seen", structure=None):
+    """The only record of a metric at a site; None without one."""
+    own = [
+        record
+        for record in records_of(rows)
+        if (record["role"], record["site"], record["metric"]) == (role, site, metric)
+        and structure in (None, record["structure"])
+    ]
+    assert len(own) <= 1
+    return own[0] if own else None
+
+
+def row(site, role, image, dice, hd95=None, status="ok", patient="", **others):
+    others = {"image": image, "hd95_percent_of_diagonal": hd95} | others
+    return mask_row(site, patient or image, dice, status, role, **others)
+
+
+def cohort(site="A", role="seen", n=12, seed=0, structure="disc"):
+    rng = np.random.default_rng(seed)
+    return [
+        row(site, role, f"p{k:02}", float(rng.uniform(0.5, 1)), float(rng.uniform(1, 9)), structure=structure)
+        for k in range(n)
+    ]
+
+
+def test_means_by_hand():
+    """Seen: site A 0.9 and 0.7, site B 0.6. The mean over sites is (0.8 + 0.6)/2: sites have equal weights."""
+    rows = [
+        row("A", "seen", "1", 0.9, 2.0),
+        row("A", "seen", "2", 0.7, 4.0),
+        row("B", "seen", "1", 0.6, 5.0),
+        row("C", "unseen", "1", 0.5, 10.0),
+    ]
+    known = {"role": "seen", "structure": "disc", "metric": "dice", "unit": "%", "low": None, "high": None}
+    n_images = {"n_patients": 2, "n_images": 2}
+    assert at(rows) == known | {"site": "A", "mean": pytest.approx(80)} | n_images
+    average = {"site": "average", "mean": pytest.approx(70), "n_patients": 3, "n_images": 3}
+    assert at(rows, "average") == known | average
+    assert (at(rows, "average", "hd95")["mean"], at(rows, "average", "hd95")["unit"]) == (4.0, "% of diagonal")
+    assert at(rows, "average", "hd95", "unseen")["mean"] == 10.0 and at(rows, "C", role="seen") is None
+    assert tuple(at(rows)) == COLUMNS
+
+
+def test_ten_images_of_two_patients_have_no_interval_and_a_patient_counts_once():
+    """Patient p has nine images of Dice 0.9, q one of 0.5: mean 0.7."""
+    rows = [row("A", "unseen", f"{k}", 0.5 if k == 9 else 0.9, patient="q" if k == 9 else "p") for k in range(10)]
+    for site in ("A", "average"):
+        score = at(rows, site, role="unseen")
+        assert (score["n_images"], score["n_patients"], score["mean"]) == (10, 2, pytest.approx(70))
+        assert (score["low"], score["high"]) == (None, None)
+        low_dice = at(rows, site, "low_dice", "unseen")
+        assert (low_dice["mean"], low_dice["n_patients"]) == (50, 2), "q fails, p does not"
+
+
+def test_a_patient_without_the_structure_in_one_image_counts_with_the_others():
+    rows = [
+        row("A", "seen", "1", 0.8, patient="p"),
+        row("A", "seen", "2", None, status="absent", patient="p"),
+        row("A", "seen", "3", None, status="absent", patient="q"),
+    ]
+    assert [at(rows)[key] for key in ("n_images", "n_patients", "mean")] == [1, 1, 80]
+    assert n_absent(table_of(rows, MASKS.metrics)) == 2
+    assert n_absent(table_of([class_row("A", "s", "i", "a", 0.5)], CLASSES.metrics)) == 0
+
+
+def test_relative_distances_and_millimetres_are_never_averaged():
+    """Site A has one case of each, so that its mean is unknown, and that over the sites."""
+    rows = [
+        row("A", "seen", "1", 0.9, 2.0),
+        row("A", "seen", "2", 0.9, hd95_mm=8.0),
+        row("B", "seen", "1", 0.9, 4.0),
+        row("C", "unseen", "1", 0.5, 10.0),
+        row("D", "unseen", "1", 0.5, hd95_mm=30.0),
+    ]
+    means = [(r["site"], r["unit"], r["mean"]) for r in records_of(rows) if r["metric"] == "hd95" and r["mean"]]
+    assert means == [("B", "% of diagonal", 4.0), ("C", "% of diagonal", 10.0), ("D", "mm", 30.0)]
+    assert at(rows, "average")["mean"] == pytest.approx(90)
+
+
+def test_pixels_of_images_without_a_voxel_size_have_no_mean():
+    """The voxels of the file of A have a size in mm, so their mean (2 + 4)/2 is known; the pixels of B have none."""
+    rows = [row("A", "seen", str(k), 0.9, hd95_mm=1.0, hd95_pooled_vx=2.0 + 2 * k) for k in range(2)]
+    rows += [row("B", "seen", str(k), 0.9, 5.0, hd95_pooled_vx=9.0) for k in range(2)]
+    means = {r["site"]: r["mean"] for r in records_of(rows) if r["metric"] == "hd95_pooled_vx" and r["mean"]}
+    assert means == {"A": 3.0}
+
+
+def test_one_patient_or_equal_scores_have_no_interval_because_their_spread_is_unknown():
+    for rows, n in (([row("A", "seen", "1", 0.75)], 1), ([row("A", "seen", str(k), 0.75) for k in range(5)], 5)):
+        assert [at(rows)[key] for key in ("mean", "low", "high", "n_patients")] == [75, None, None, n]
+
+
+@pytest.mark.parametrize("status", ["missed", "false_alarm"])
+def test_a_failure_is_counted_and_worsens_every_mean(status):
+    rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
+    failed, n = at(rows, metric=status), 1 if status == "false_alarm" else 2
+    assert (at(rows)["n_images"], failed["mean"], failed["n_patients"]) == (2, 100 / n, n)
+    assert (at(rows)["mean"], at(rows, metric="hd95")["mean"]) == (40, 251.5)
+
+
+def test_the_interval_agrees_with_a_bootstrap_of_scipy():
+    values = [100 * of_image["dice"] for of_image in cohort(n=40)]
+    score = at(cohort(n=40))
+    second = stats.bootstrap((values,), np.mean, method="BCa", rng=np.random.default_rng(0))
+    assert (score["low"], score["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.6)
+    assert score["low"] < score["mean"] < score["high"]
+
+
+def test_scores_depend_neither_on_the_order_of_rows_nor_on_other_sites():
+    rows = cohort("A") + cohort("B", "unseen", seed=1)
+    assert records_of(rows) == records_of(rows[::-1])
+    assert at(cohort("A") + cohort("B", seed=1)) == at(cohort("A"))
+
+
+def test_the_records_are_json_without_nan_even_of_nothing():
+    rows = [*cohort("A"), row("B", "unseen", "1", None, status="absent"), row("A", "seen", "x", 0.9, structure="cup")]
+    for case in (rows, rows[-2:-1], []):
+        records = records_of(case)
+        assert json.loads(json.dumps(records, allow_nan=False)) == records
+    assert records_of([]) == [] and at(rows, "B", role="unseen") is None
+    assert at(rows, structure="cup")["mean"] == pytest.approx(90)
+
+
+def test_each_kind_of_failure_is_out_of_the_patients_for_whom_it_is_possible():
+    rows = [row("A", "seen", str(k), dice) for k, dice in enumerate((0.9, 0.7, 0.69))]
+    only_found = rows[:2]
+    rows += [row("A", "seen", "4", 0.0, status="missed"), row("A", "seen", "5", 0.0, status="false_alarm")]
+    rows += [row("A", "seen", image, None, status="absent") for image in "67"]
+    shares = {kind: at(rows, metric=kind) for kind in ("low_dice", "missed", "false_alarm")}
+    counts = {kind: (share["mean"] * share["n_patients"] / 100, share["n_patients"]) for kind, share in shares.items()}
+    expected = {"low_dice": (3, 5), "missed": (1, 4), "false_alarm": (1, 3)}
+    assert counts == {kind: (pytest.approx(count), n) for kind, (count, n) in expected.items()}
+    exact = stats.binomtest(1, 4).proportion_ci(method="exact")
+    assert [shares["missed"][end] for end in ("low", "high")] == pytest.approx([100 * exact.low, 100 * exact.high])
+    assert at(only_found, metric="false_alarm") is None
+
+
+def test_failures_are_of_each_site_and_of_all_patients_of_a_role_together():
+    rows = [row("A", "unseen", "1", 0.1), row("A", "unseen", "2", 0.9), row("B", "unseen", "1", 0.2)]
+    rows.append(row("C", "seen", "1", 0.9))
+    keys = ("mean", "n_patients")
+    assert [at(rows, "A", "low_dice", "unseen")[key] for key in keys] == [50, 2]
+    assert [at(rows, "average", "low_dice", "unseen")[key] for key in keys] == [pytest.approx(200 / 3), 3]
+    assert [at(rows, "average", "low_dice", "seen")[key] for key in keys] == [0, 1]
+    assert {record["role"] for record in records_of(rows)} == {"seen", "unseen"}
+
+
+def classified(site, role, image, label, p, patient=""):
+    return class_row(site, patient or image, image, label, p, role)
+
+
+def class_cohort(site="A", n=40, images_per_patient=4, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, n)
+    p = [float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)) for label in labels]
+    return [
+        classified(site, "seen", f"i{k:03}", "ab"[label], p[k], f"s{k // images_per_patient}")
+        for k, label in enumerate(labels)
+    ]
+
+
+def test_sites_of_classified_images_have_equal_weights_and_no_average_if_one_has_no_score():
+    """Seen: 1 of 2 correct at A, 1 of 1 at B: mean 75. Unseen: 0. AUROC: 50 (tie) at A, none at B."""
+    rows = [
+        classified("A", "seen", "1", "b", 0.9),
+        classified("A", "seen", "2", "a", 0.9),
+        classified("B", "seen", "1", "a", 0.2),
+        classified("C", "unseen", "1", "a", 0.7),
+    ]
+    accuracy, auroc = at(rows, "average", "accuracy"), at(rows, "A", "auroc")
+    assert [accuracy[key] for key in ("mean", "low", "high", "n_patients", "n_images")] == [75, None, None, 3, 3]
+    assert (auroc["mean"], auroc["structure"], at(rows, "B", "auroc")) == (50, "all", None)
+    assert at(rows, "average", "auroc") is None
+    assert at(rows, "C", "accuracy", "unseen")["mean"] == 0
+
+
+def test_the_interval_is_over_patients_not_images():
+    """A hundred images of as many patients, or of ten patients with all images right or all wrong: 10 x variance."""
+    p = [0.9 if k % 10 < 7 else 0.1 for k in range(100)]
+    one_each, ten_each = (
+        [classified("A", "seen", f"{k:03}", "b", p[k], f"s{k % n}") for k in range(100)] for n in (100, 10)
+    )
+    narrow, wide = (at(rows, metric="accuracy") for rows in (one_each, ten_each))
+    assert (narrow["n_patients"], wide["n_patients"]) == (100, 10)
+    assert narrow["mean"] == pytest.approx(70) and wide["mean"] == pytest.approx(70)
+    widths = [score["high"] - score["low"] for score in (narrow, wide)]
+    assert widths[1] / widths[0] == pytest.approx(10**0.5, rel=0.15)
+
+
+def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order():
+    rows = class_cohort()
+    two_sites = [*class_cohort("B", seed=1), *rows[::-1]]
+    for metric in ("accuracy", "balanced_accuracy", "auroc"):
+        score = at(rows, metric=metric)
+        assert score == at(two_sites, metric=metric) and score["low"] < score["mean"] < score["high"]
+    assert at(rows, metric="ece")["mean"] > 0 and at(rows, metric="ece")["low"] is None
+
+
+def test_a_single_patient_has_no_interval_and_a_single_patient_of_a_class_none_of_auroc():
+    """One of five patients has the class b: without this patient, AUROC is undefined."""
+    score = at([image | {"patient": "s"} for image in class_cohort(n=6)], metric="accuracy")
+    assert score["mean"] is not None and (score["low"], score["high"]) == (None, None)
+    rows = [classified("A", "seen", str(k), "ab"[k == 0], 0.6 if k == 0 else 0.4) for k in range(5)]
+    score = at(rows, metric="auroc")
+    assert [score[key] for key in ("mean", "low", "high", "n_patients")] == [100, None, None, 5]
+
+
+RECORD = dict(zip(COLUMNS, ("seen", "A", "disc", "dice", "%", 80.0, 70.0, None, 5, 6)))
+
+
+def test_stored_records_are_a_table_with_nan_for_unknown_numbers():
+    table = run_scores_of(json.loads(json.dumps({"scores": [RECORD]})))
+    (line,) = table.itertuples(index=False)
+    assert tuple(table.columns) == COLUMNS and line[:7] == tuple(RECORD.values())[:7] and math.isnan(line.high)
+    empty = run_scores_of({"scores": []})
+    assert tuple(empty.columns) == COLUMNS and empty.empty and empty["mean"].dtype == float
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        None,
+        3,
+        "text",
+        RECORD,
+        ["text"],
+        [list(RECORD.values())],
+        [RECORD, None],
+        [RECORD | {"site": 3}],
+        [RECORD | {"unit": None}],
+        [RECORD | {"mean": "high"}],
+        [RECORD | {"mean": "80"}],
+        [RECORD | {"low": [70.0]}],
+        [RECORD | {"n_patients": {}}],
+        [RECORD | {"mean": True}],
+        [{key: value for key, value in RECORD.items() if key != "mean"}],
+        [{key: value for key, value in RECORD.items() if key != "metric"}],
+    ],
+)
+def test_damaged_records_are_an_error(scores):
+    with pytest.raises(ValueError, match="scores: expected "):
+        run_scores_of({"scores": scores})
