@@ -11,6 +11,7 @@ PERCENT_OF_DIAGONAL = "% of diagonal"  # the length of the image's diagonal is 1
 DISTANCE = f"mm or {PERCENT_OF_DIAGONAL}"  # unit of a distance: millimetres if the voxel size is known
 DISTANCE_UNITS = {"mm": "mm", "percent_of_diagonal": PERCENT_OF_DIAGONAL}  # end of a column's name: unit
 MAX_DECIMALS = 10
+PROBABILITY = "p_"  # begins the name of a predicted probability of a class in tables of scores
 DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note")
 
 
@@ -102,8 +103,10 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
             raise ValueError(f"{where}: {error}") from None
         if not metric.name.isidentifier():
             raise ValueError(f"{where}: name {metric.name!r} is not a plain word; expected letters, digits and _")
-        if metric.name.startswith("p_"):
-            raise ValueError(f"{where}: name {metric.name!r} begins with p_, as probabilities do; choose another")
+        if metric.name.startswith(PROBABILITY):
+            raise ValueError(
+                f"{where}: name {metric.name!r} begins with {PROBABILITY}, as probabilities do; choose another"
+            )
         for column in metric_columns(metric):
             if column.key in known:
                 raise ValueError(f"{where}: its column '{column.key}' exists already; choose another name")

@@ -70,17 +70,17 @@ def effects_of(scoring: Scoring, adapted: Sequence[pd.DataFrame], unadapted: Seq
     this holds in both are left out.
     """
     metric = scoring.metrics[0]
-    without, with_it = (_of_patients(runs, metric) for runs in (unadapted, adapted))
+    without, with_it = (_of_patients(runs, metric, scoring.has_structures) for runs in (unadapted, adapted))
     pair = pd.DataFrame({"without": without.score, "adapted": with_it.score})[without.is_known | with_it.is_known]
     groups = pair.dropna().groupby("structure", sort=False)
     return [_effect(str(name), of_structure.droplevel("structure")) for name, of_structure in groups]
 
 
-def _of_patients(runs: Sequence[pd.DataFrame], metric: Metric) -> pd.DataFrame:
+def _of_patients(runs: Sequence[pd.DataFrame], metric: Metric, has_structures: bool) -> pd.DataFrame:
     """By structure, site and patient: `score` in percent, and `is_known`, whether a mask contains the structure."""
     parts = []
     for run, table in enumerate(runs):
-        if (table.structure == ALL).all():
+        if not has_structures:
             own = patient_values(table, {metric.name: metric}).assign(value=lambda values: values.score, is_known=True)
         else:
             own = table[table.metric == metric.name]

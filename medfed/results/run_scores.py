@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from medfed.metrics.mask_metric import ABSENT
-from medfed.results.scores import GROUP, failures, is_probability, patient_values
+from medfed.results.scores import GROUP, ROLES, failures, is_probability, patient_values
 from medfed.results.statistics import AVERAGE, failure_shares, site_scores
-from medfed.tasks.scoring import Scoring
+from medfed.tasks.scoring import SHARES, Scoring
 
 NAMES = ("role", "site", "structure", "metric", "unit")
 NUMBERS = ("mean", "low", "high", "n_patients", "n_images")
@@ -35,7 +36,7 @@ def run_scores(scores: pd.DataFrame, scoring: Scoring) -> list[dict[str, Any]]:
     table = pd.concat(tables).merge(pd.concat([counts, total]), how="left")
     if not scoring.has_structures:  # a metric of a set of images may have no values of patients
         table["n_patients"] = table.n_of_site
-    table = table[list(COLUMNS)]
+    table = table.sort_values(["role", "site", "structure"], kind="stable")[list(COLUMNS)]
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
@@ -49,12 +50,22 @@ def run_scores_of(summary: Mapping[str, Any]) -> pd.DataFrame:
             raise ValueError(f"scores: expected records of {', '.join(COLUMNS)}, got {record!r}")
         if wrong := [key for key in NAMES if not isinstance(record[key], str)]:
             raise ValueError(f"scores: expected a text for {wrong[0]}, got {record[wrong[0]]!r}")
-        if wrong := [key for key in NUMBERS if type(record[key]) not in (int, float, type(None))]:
-            raise ValueError(f"scores: expected a number or null for {wrong[0]}, got {record[wrong[0]]!r}")
-    try:
-        return pd.DataFrame(records, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
-    except OverflowError as error:
-        raise ValueError(f"scores: {error}") from error
+        if wrong := [key for key in NUMBERS if not _is_number_or_none(record[key])]:
+            raise ValueError(f"scores: expected a finite number or null for {wrong[0]}, got {record[wrong[0]]!r}")
+        if record["role"] not in ROLES:
+            raise ValueError(f"scores: expected a role of {', '.join(ROLES)}, got {record['role']!r}")
+        if record["metric"] in SHARES and None in (record["mean"], record["n_patients"]):
+            raise ValueError(f"scores: expected the mean and the patients of a share, got {record!r}")
+    table = pd.DataFrame(records, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
+    if (twice := table.duplicated(list(NAMES[:-1]))).any():
+        raise ValueError(f"scores: expected one record of each metric, got two of {records[int(twice.argmax())]!r}")
+    return table
+
+
+def _is_number_or_none(value: Any) -> bool:
+    """Whether a value of a JSON file is null or a number that a float can hold."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_number and abs(value) <= sys.float_info.max)
 
 
 def n_absent(scores: pd.DataFrame) -> int:

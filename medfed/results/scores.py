@@ -17,11 +17,11 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK, STATUSES
-from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Metric, metric_columns
+from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, PROBABILITY, Metric, metric_columns
+from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE
 
 IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
 COLUMNS = ("role", "site", "patient", "image", "structure", "metric", "value", "unit", "status")
-PROBABILITY = "p_"  # begins the metric of a predicted probability; the true class is then the `status`
 IN_VOXELS_OF_FILE = "hd95_pooled_vx"  # without a voxel size it has no mean: the sizes of the images may differ
 ROLES = ("seen", "unseen", "validation")
 ALL = "all"  # the structure of a task without structures
@@ -36,7 +36,7 @@ def table_of(rows: Sequence[Mapping], metrics: Sequence[Metric]) -> pd.DataFrame
     Args:
         rows: one dict for each image, or for each structure of each image, as `Task.evaluate` returns them.
         metrics: of the task, in the order of the table. A distance has the unit "mm", or, of an image without a voxel
-            size, "% of diagonal".
+            size, "% of diagonal"; an unknown distance has "mm". The `status` of a probability is the true class.
     """
     wide = pd.DataFrame(rows)
     if "label" in wide:
@@ -90,15 +90,18 @@ def check_scores(scores: pd.DataFrame) -> None:
     of_class = scores.metric.astype(str).str.removeprefix(PROBABILITY)
     statuses = of_class[probable].unique() if probable.any() else STATUSES
     per_image = scores[probable].groupby(["site", "image", "structure"]).value
-    images = scores[["site", "image", "structure", "role", "patient", "status"]].drop_duplicates()
+    images = scores[["site", "image", "structure", "patient", "status"]].drop_duplicates()
     has_two = images.duplicated(["site", "image", "structure"]).reindex(scores.index, fill_value=False)
+    of_sites = scores[["site", "role"]].drop_duplicates()
+    has_two_roles = scores.site.isin(of_sites.site[of_sites.duplicated("site")])
     wrong = {
         "the role is not one of " + ", ".join(ROLES): ~scores.role.isin(ROLES),
         "the status is not one of " + ", ".join(sorted(statuses)): ~scores.status.isin(statuses),
         "the value is not finite": np.isinf(scores.value.astype(float)),
         "the probability is not a number in [0, 1]": probable & ~scores.value.between(0, 1),
         "a value occurs in two rows; expected one": scores.duplicated(["site", "image", "structure", "metric"]),
-        "the image has two roles, patients or statuses; expected one": has_two,
+        "the site has two roles; expected one": has_two_roles,
+        "the image has two patients or statuses; expected one": has_two,
     }
     for what, rows in wrong.items():
         if rows.any():
@@ -156,9 +159,9 @@ def failures(scores: pd.DataFrame, dice_below: float) -> pd.DataFrame:
     dice = scores[scores.metric == "dice"]
     has = dice.status.isin([OK, MISSED])
     kinds = {
-        "low_dice": (dice.status != ABSENT, dice.value < 100 * dice_below),
-        "missed": (has, dice.status == MISSED),
-        "false_alarm": (~has, dice.status == FALSE_ALARM),
+        LOW_DICE: (dice.status != ABSENT, dice.value < 100 * dice_below),
+        MISSED_SHARE: (has, dice.status == MISSED),
+        FALSE_ALARM_SHARE: (~has, dice.status == FALSE_ALARM),
     }
     parts = [dice[possible].assign(metric=kind, value=100.0 * failed) for kind, (possible, failed) in kinds.items()]
     table = pd.concat(parts).groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()

@@ -12,11 +12,12 @@ from medfed.core.errors import UserError
 from medfed.core.files import read_text
 from medfed.outputs.tables import run_table
 from medfed.results.notes import data_label
+from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE
 from medfed.results.text_tables import aligned
-from medfed.scoring.score import SITES
+from medfed.scoring.score import ROLE, SITES
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import Scoring
+from medfed.tasks.scoring import SHARES, Scoring
 
 MAX_BYTES = 1 << 24
 READING_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -67,9 +68,15 @@ def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
 
 def _rows(scoring: Scoring, summary: Mapping[str, Any], min_patients: int) -> list[tuple[str, ...]]:
     """Return the header row and the rows of one summary, without the scores of fewer than `min_patients` patients."""
-    known = [line for line in summary["scores"] if (line["n_patients"] or 0) >= min_patients]
-    sites = {(line["site"], line["structure"]): None for line in summary["scores"] if line["site"] != AVERAGE}
-    few = sites.keys() - {(line["site"], line["structure"]) for line in known}
+    table = run_scores_of(summary)
+    if not (table.role == ROLE).all():
+        raise ValueError(f"scores: expected the role {ROLE} only")
+    groups = [table.site, table.structure]
+    n_scored = table.n_patients.where(~table.metric.isin(SHARES)).groupby(groups).transform("max")
+    is_shown = (n_scored >= min_patients) & (table.n_patients >= min_patients)
+    known = [line for line, shown in zip(summary["scores"], is_shown, strict=True) if shown]
+    few = set(zip(table.site, table.structure)) - {(line["site"], line["structure"]) for line in known}
+    few = {names for names in few if names[0] != AVERAGE}
     rows = run_table.score_rows(scoring, {"scores": known}, SITES, ())
     hidden = [
         (site, *[structure] * scoring.has_structures, f"fewer than {min_patients}") for site, structure in sorted(few)

@@ -224,6 +224,12 @@ def test_a_single_patient_has_no_interval_and_a_single_patient_of_a_class_none_o
     assert [score[key] for key in ("mean", "low", "high", "n_patients")] == [100, None, None, 5]
 
 
+def test_sites_are_in_the_order_of_their_names_whatever_their_units():
+    rows = [row("A", "seen", "1", 0.8, assd_mm=3.0), row("B", "seen", "1", 0.6, assd_percent_of_diagonal=5.0)]
+    sites = [record["site"] for record in records_of(rows) if record["site"] != "average"]
+    assert sites == sorted(sites) and set(sites) == {"A", "B"}
+
+
 RECORD = dict(zip(COLUMNS, ("seen", "A", "disc", "dice", "%", 80.0, 70.0, None, 5, 6)))
 
 
@@ -252,6 +258,13 @@ def test_stored_records_are_a_table_with_nan_for_unknown_numbers():
         [RECORD | {"low": [70.0]}],
         [RECORD | {"n_patients": {}}],
         [RECORD | {"mean": True}],
+        [RECORD | {"mean": math.inf}],
+        [RECORD | {"high": math.nan}],
+        [RECORD | {"n_images": 10**400}],
+        [RECORD | {"role": "heard"}],
+        [RECORD, RECORD | {"mean": 1.0}],
+        [RECORD | {"metric": "missed", "mean": None}],
+        [RECORD | {"metric": "false_alarm", "n_patients": None}],
         [{key: value for key, value in RECORD.items() if key != "mean"}],
         [{key: value for key, value in RECORD.items() if key != "metric"}],
     ],

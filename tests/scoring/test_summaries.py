@@ -66,6 +66,17 @@ def test_scores_of_few_patients_are_left_out(summary, tmp_path, capsys):
     assert mean not in capsys.readouterr().out
 
 
+def test_patients_without_the_structure_do_not_count_for_the_smallest_number(tmp_path, capsys, summary):
+    """A false alarm is possible for ten patients, but only two patients have the scores."""
+    few = [line | {"n_patients": 2} for line in summary["scores"] if line["site"] == "here"]
+    many = few[0] | {"metric": "false_alarm", "unit": "%", "mean": 30.0, "n_patients": 10}
+    others = [line for line in few if line["metric"] != "false_alarm"]
+    (tmp_path / "north.json").write_text(json.dumps(summary | {"scores": [*others, many]}))
+    assert main(["summaries", str(tmp_path / "north.json"), "--min-patients", "5"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  here "))
+    assert row[2:] == ["fewer", "than", "5"]
+
+
 def test_classes_have_a_row_for_each_site(tmp_path, capsys):
     write_classes(tmp_path / "data")
     network = DenseNetwork(4, 2, (1, 1))
@@ -92,6 +103,11 @@ def test_classes_have_a_row_for_each_site(tmp_path, capsys):
         (lambda summary: changed(summary, site=None, n_patients=1), NO_SUMMARY),
         (lambda summary: changed(summary, mean="high"), NO_SUMMARY),
         (lambda summary: changed(summary, n_patients="7"), NO_SUMMARY),
+        (lambda summary: changed(summary, mean=float("inf")), NO_SUMMARY),
+        (lambda summary: changed(summary, metric="missed", mean=float("inf")), NO_SUMMARY),
+        (lambda summary: changed(summary, role="seen"), NO_SUMMARY),
+        (lambda summary: changed(summary, role="heard"), NO_SUMMARY),
+        (lambda summary: summary | {"scores": summary["scores"] + summary["scores"][:1]}, NO_SUMMARY),
         (lambda summary: summary | {"scores": 5}, NO_SUMMARY),
         (lambda summary: summary | {"scores": [5]}, NO_SUMMARY),
         (lambda summary: summary | {"scores": [{}]}, NO_SUMMARY),

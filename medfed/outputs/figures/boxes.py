@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED
+from medfed.metrics.metric import DISTANCE, PROBABILITY
 from medfed.outputs.figures.figure import (
     BLACK,
     NO_ROLE,
@@ -23,7 +24,7 @@ from medfed.outputs.figures.figure import (
     site_label,
     style_axes,
 )
-from medfed.results.scores import PROBABILITY, is_probability
+from medfed.results.scores import IN_VOXELS_OF_FILE, is_probability
 from medfed.results.statistics import limits_of
 from medfed.tasks.scoring import CASES, Scoring
 
@@ -86,7 +87,7 @@ class BoxMeasure:
 def box_measures(scores: pd.DataFrame, scoring: Scoring) -> list[BoxMeasure]:
     """Dice, HD95 and the metrics under `evaluation.metrics`, or the probability of the true class.
 
-    A metric is left out if an image with the structure lacks it, or if the images have it in different units.
+    A distance is left out if an image with the structure lacks it, or if the images have it in different units.
     """
     if not scoring.has_structures:
         return [BoxMeasure("predicted probability of the true class", "", (0.0, 1.0))]
@@ -94,7 +95,8 @@ def box_measures(scores: pd.DataFrame, scoring: Scoring) -> list[BoxMeasure]:
     for metric in scoring.metrics_in(CASES):
         own = scores[(scores.metric == metric.name) & (scores.status != ABSENT)]
         units = own.unit.unique()
-        if len(units) == 1 and (metric.limits or own.value.notna().all()):
+        is_distance = metric.unit == DISTANCE or metric.name == IN_VOXELS_OF_FILE
+        if len(units) == 1 and (own.value.notna().all() or not is_distance):
             low, high = limits_of(metric, units[0])
             title = f"{metric.label} ({units[0]})" if units[0] else metric.label
             is_main = metric.name in (scoring.metrics[0].name, *scoring.chosen)
@@ -129,7 +131,7 @@ def box_group(name: str, scores: pd.DataFrame, role: str) -> BoxGroup:
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
-    """Raise the lower limit of an axis in fifths of the range towards the smallest value: 0.73 gives (0.6, 1)."""
+    """Raise the lower limit of an axis in fifths of the range towards the smallest value: 73 gives (60, 100)."""
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
         return limits

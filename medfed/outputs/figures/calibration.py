@@ -11,6 +11,7 @@ import pandas as pd
 from medfed.metrics.class_metric import compute_class_metric, one_vs_rest, probability_bins
 from medfed.metrics.classes.auroc import AreaUnderROC
 from medfed.metrics.classes.ece import ExpectedCalibrationError
+from medfed.metrics.metric import PROBABILITY
 from medfed.outputs.figures.figure import (
     BLACK,
     LINES,
@@ -22,7 +23,7 @@ from medfed.outputs.figures.figure import (
     site_label,
     style_axes,
 )
-from medfed.results.scores import PROBABILITY, probabilities_and_labels
+from medfed.results.scores import probabilities_and_labels
 
 
 def save_reliability_diagrams(scores: pd.DataFrame, path: str | Path, data_label: str) -> None:

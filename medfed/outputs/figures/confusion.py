@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from medfed.metrics.metric import PROBABILITY
 from medfed.outputs.figures.figure import BLACK, figure_with_panels, save_png, scores_by_site, site_label
-from medfed.results.scores import PROBABILITY, predictions
+from medfed.results.scores import predictions
 
 
 def save_confusion_matrices(scores: pd.DataFrame, path: str | Path, data_label: str) -> None:

@@ -14,7 +14,7 @@ from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE, MIN_PATIENTS
 from medfed.results.text_tables import aligned, interval, number
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE, RUN_TABLE, Scoring
+from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE, RUN_TABLE, SHARES, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
@@ -105,10 +105,10 @@ def score_cells(scoring: Scoring, group: Group, groups: Sequence[tuple[str, str,
 
 
 def counts(group: Group) -> tuple[str, str]:
-    """The numbers of patients and of images with the structure."""
-    scores = next(iter(group.values()))
-    n_patients = max((line.n_patients for line in group.values() if not pd.isna(line.n_patients)), default=None)
-    return number(n_patients, 0), number(scores.n_images, 0)
+    """The numbers of patients and of images with the structure; a share of failures may be of other patients."""
+    scores = [line for line in group.values() if line.metric not in SHARES]
+    n_patients = max((line.n_patients for line in scores if not pd.isna(line.n_patients)), default=None)
+    return number(n_patients, 0), number(scores[0].n_images if scores else None, 0)
 
 
 def format_score(scores: Any, metric: Metric) -> str:

@@ -1,6 +1,7 @@
 """What an adaptation to the unseen site's images changed: gain and harm, with values worked out by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_comparisons import class_row
@@ -71,6 +72,14 @@ def test_a_false_alarm_that_an_adaptation_causes_is_a_loss_and_one_that_it_remov
     actual = effect(masks([None, 0.0, None]), masks([0.0, None, None]))
     assert (actual.n_patients, actual.n_worse, actual.worst_patient) == (2, 1, "A/p0")
     assert (actual.worst_without, actual.worst_adapted) == (100.0, 0.0)
+
+
+def test_a_structure_may_have_the_name_that_stands_for_classification():
+    of_disc, of_all = (
+        effect(*([row | {"structure": name} for row in masks(dice)] for dice in ([0.9, 0.8, None], [0.9, 0.7, 0.0])))
+        for name in ("disc", "all")
+    )
+    assert of_all.structure == "all" and replace(of_all, structure="disc") == of_disc and of_disc.n_worse == 2
 
 
 def test_an_image_that_is_classified_wrongly_after_an_adaptation_makes_its_patient_worse():

@@ -57,6 +57,14 @@ def test_the_column_of_missed_structures_is_there_only_if_one_was_missed():
     assert cells_of(closing_table(summary_of([*RUN[:3], RUN[4]])))[3] == [*head, "missed"]
 
 
+def test_only_patients_with_the_structure_are_counted():
+    """Two patients have the structure and ten have not; a false alarm would be possible for these ten."""
+    rows = [*RUN[:2], *(case("A", f"without {k}", None, status="absent", role="seen") for k in range(10))]
+    lines = cells_of(closing_table(summary_of(rows)))
+    assert ["A", "disc", "2", "2", "85.00", "3.00 % of diagonal"] in lines
+    assert ["A", "disc", "-", "-", "-", "-"] in cells_of(closing_table(summary_of(rows[2:])))
+
+
 def test_a_site_of_five_patients_has_its_interval_in_the_table():
     rows = [case("C", str(k), dice, 3.0 + k) for k, dice in enumerate((0.82, 0.85, 0.88, 0.9, 0.95))]
     scores = {score["metric"]: score for score in summary_of(rows)["scores"] if score["site"] == "C"}
