@@ -47,19 +47,26 @@ def run_scores_of(summary: Mapping[str, Any]) -> pd.DataFrame:
         raise ValueError(f"scores: expected a list, got {type(records).__name__}")
     for record in records:
         if not isinstance(record, dict) or set(record) != set(COLUMNS):
-            raise ValueError(f"scores: expected records of {', '.join(COLUMNS)}, got {record!r}")
+            raise ValueError(f"scores: expected records of {', '.join(COLUMNS)}, got {_short(record)}")
         if wrong := [key for key in NAMES if not isinstance(record[key], str)]:
-            raise ValueError(f"scores: expected a text for {wrong[0]}, got {record[wrong[0]]!r}")
+            raise ValueError(f"scores: expected a text for {wrong[0]}, got {_short(record[wrong[0]])}")
         if wrong := [key for key in NUMBERS if not _is_number_or_none(record[key])]:
-            raise ValueError(f"scores: expected a finite number or null for {wrong[0]}, got {record[wrong[0]]!r}")
+            raise ValueError(f"scores: expected a finite number or null for {wrong[0]}, got {_short(record[wrong[0]])}")
         if record["role"] not in ROLES:
-            raise ValueError(f"scores: expected a role of {', '.join(ROLES)}, got {record['role']!r}")
+            raise ValueError(f"scores: expected a role of {', '.join(ROLES)}, got {_short(record['role'])}")
         if record["metric"] in SHARES and None in (record["mean"], record["n_patients"]):
-            raise ValueError(f"scores: expected the mean and the patients of a share, got {record!r}")
+            raise ValueError(f"scores: expected the mean and the patients of a share, got {_short(record)}")
     table = pd.DataFrame(records, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
     if (twice := table.duplicated(list(NAMES[:-1]))).any():
-        raise ValueError(f"scores: expected one record of each metric, got two of {records[int(twice.argmax())]!r}")
+        raise ValueError(
+            f"scores: expected one record of each metric, got two of {_short(records[int(twice.argmax())])}"
+        )
     return table
+
+
+def _short(value: object) -> str:
+    """The beginning of a value of another party, for a message."""
+    return ascii(value)[:80]
 
 
 def _is_number_or_none(value: Any) -> bool:

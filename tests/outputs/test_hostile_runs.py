@@ -120,9 +120,15 @@ RECORD |= {"mean": None, "low": None, "high": None, "n_patients": None, "n_image
         ({"data": "real", "scores": [5]}, "the file cannot be read"),
         ({"data": "real", "scores": [{"role": "unseen", "site": "A"}]}, "scores: expected records of role, site"),
         ({"data": "real", "scores": [RECORD | {"unit": ["%"]}]}, "scores: expected a text for unit, got ['%']"),
-        ({"data": "real", "scores": [RECORD | {"mean": "x"}]}, "scores: expected a number or null for mean, got 'x'"),
-        ({"data": "real", "scores": [RECORD | {"mean": [1.0]}]}, "scores: expected a number or null for mean"),
-        ({"data": "real", "scores": [RECORD | {"mean": 10**400}]}, "int too large to convert to float"),
+        (
+            {"data": "real", "scores": [RECORD | {"mean": "x"}]},
+            "scores: expected a finite number or null for mean, got 'x'",
+        ),
+        ({"data": "real", "scores": [RECORD | {"mean": [1.0]}]}, "scores: expected a finite number or null for mean"),
+        (
+            {"data": "real", "scores": [RECORD | {"mean": 10**400}]},
+            "scores: expected a finite number or null for mean, got 1000",
+        ),
         ({"data": "real", "images": {}}, "KeyError: 'channels'"),
         ({"data": "real", "learning": {"learned": False}}, "KeyError: 'images'"),
         ({"data": "real", "images": None}, "TypeError"),
