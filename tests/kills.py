@@ -39,7 +39,7 @@ METHODS: dict[str, Method] = {  # one method of each family
     "FPL (prototypes)": FPL(min_images=1, min_patients=1),
 }
 WAYS = ("exception", "SIGTERM", "SIGKILL")
-RESULTS = ("model.safetensors", "history.csv", "ledger.csv", "manifest.json")
+RESULTS = ("model.safetensors", "history.csv", "ledger.csv")
 KILLED, TERMINATED, FAILED = 3, 143, 1  # exit codes of a child
 ENDED = (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
 Forget = Callable[[RunFolder, InProcess, State], State]  # removes something after it was restored
@@ -57,12 +57,10 @@ def work(path: Path, name: str = "ELCFS (amplitudes)", forget: Forget | None = N
     method = METHODS[name]
     toy = (ToyClassification if name.startswith("FPL") else ToySegmentation)(image_side=16, n_images=4)
     with RunFolder(path).locked() as folder:
-        if folder.rounds():
-            folder.check()
-        folder.begin_manifest()
+        folder.check()
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()
-        state = folder.load_state(rounds[-1]) if rounds else toy.start(method)
+        state = folder.newest_state() or toy.start(method)
         folder.truncate(state.round)
         engine.restore(state.took_part, state.weights)
         state = forget(folder, engine, state) if forget and rounds else state

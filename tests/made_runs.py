@@ -17,8 +17,7 @@ from medfed.federation.rounds import Round
 from medfed.metrics.metric import all_columns
 from medfed.outputs.comparison_folder import RUNS, ComparisonFolder
 from medfed.outputs.csv_files import format_rows
-from medfed.outputs.manifest import Manifest
-from medfed.outputs.run_folder import FIGURES, MANIFESTS, RunFolder
+from medfed.outputs.run_folder import CHECKSUMS, FIGURES, RunFolder
 from medfed.results.row import ROW_FILE, ComparisonRow, read_row
 from medfed.results.run_scores import n_absent, run_scores
 from medfed.results.scores import IDENTITY, table_of, write_scores
@@ -151,7 +150,7 @@ def made_run(
 ) -> Path:
     """A finished run in `path`; `others` go into its summary, over what is there.
 
-    Its manifests list no file, so that a test can change the files.
+    Its SHA256SUMS lists no file, so that a test can change the files.
     """
     sites = list(sites)
     rows = mask_rows(sites, unseen) if rows is None else rows
@@ -173,8 +172,7 @@ def made_run(
     summary |= {"selection": "last", "selected_round": rounds, "rounds": rounds, "notices": ["a notice"]}
     summary |= {"versions": {"torch": "2"}, "config_sha256": hashlib.sha256(config.encode()).hexdigest()}
     folder.write_json("summary.json", summary | others)
-    for name in MANIFESTS:
-        Manifest(path / name).write()
+    (path / CHECKSUMS).touch()
     return path
 
 

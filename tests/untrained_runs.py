@@ -21,27 +21,30 @@ FILES = (
     "model.safetensors",
     "figures/boxes.png",
     "summary.json",
-    "manifest.json",
-    "manifest_timings.json",
+    "SHA256SUMS",
 )
 
 
 def start(folder: RunFolder) -> None:
     """Check the folder, and write what a run writes before its rounds."""
-    if (folder.path / "config.yaml").is_file():
-        folder.check()
+    folder.check()
     folder.forget_conclusions()
-    folder.begin_manifest()
     folder.write_json("environment.json", {})
     folder.write_json("notices.json", [])
     folder.write_text("config.yaml", "seed: 1\n")
-    folder.truncate(max(folder.rounds(), default=0))
+    folder.truncate(last_round(folder))
+
+
+def last_round(folder: RunFolder) -> int:
+    """The round of the newest valid checkpoint; 0 without one."""
+    state = folder.newest_state()
+    return state.round if state else 0
 
 
 def train(folder: RunFolder, last: int = N_ROUNDS) -> None:
     if not folder.rounds():
         folder.save_state(State(0, {"w": torch.zeros(2)}))
-    for number in range(folder.rounds()[-1] + 1, last + 1):
+    for number in range(last_round(folder) + 1, last + 1):
         if number == 2:
             folder.write_json("notices.json", ["seen in round 2"])
         folder.save_round(done(number), best_round=1)

@@ -62,10 +62,8 @@ def run_coordinator(args: argparse.Namespace) -> int:
                 "hospitals still use the old plan; undo the change, or prepare another federation; for "
                 "another time to wait for replies, use --reply-seconds"
             )
-        if done:
-            folder.check()
-        state = replace(folder.load_state(done[-1]) if done else start, local_keys=frozenset())  # see `prepare`
-        folder.begin_manifest()
+        folder.check()
+        state = replace(folder.newest_state() or start, local_keys=frozenset())  # see `prepare`
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", plan.yaml)
         server = server_process(server_kit)

@@ -17,8 +17,7 @@ from medfed.federation.message import State
 from medfed.federation.settings import Cache
 from medfed.functional.weights import check_same_entries
 from medfed.networks.parts.adain import codec_path
-from medfed.outputs.run_folder import MANIFESTS, RunFolder
-from medfed.results.row import ROW_FILE
+from medfed.outputs.run_folder import RunFolder
 
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
@@ -45,7 +44,6 @@ BEGINNINGS = (
     "clients.json",
     "data.json",
     "environment.json",
-    *MANIFESTS,
     "notices.json",
     "row.json",
     "run.lock",
@@ -115,7 +113,7 @@ def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: boo
             f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
     if resume:
-        folder.check(rewritten=(ROW_FILE,))
+        folder.check()
     if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
 
@@ -140,16 +138,14 @@ def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str
 
 
 def load_resume_state(folder: RunFolder, start: State) -> State:
-    """Return the state after the last saved round, or `start` without one; UserError if it does not fit `start`."""
-    rounds = folder.rounds()
-    if not rounds:
+    """Return the newest valid checkpoint, or `start` without one; UserError if it does not fit `start`."""
+    state = folder.newest_state()
+    if state is None:
         return start
-    state = folder.load_state(rounds[-1])
     if state.parameters != start.parameters:
         raise UserError(
             f"{folder.path}: the checkpoint of round {state.round} lists {len(state.parameters)} parameters of the "
-            f"network; expected the {len(start.parameters)} of this config; delete the checkpoint to continue from the "
-            "previous round"
+            f"network; expected the {len(start.parameters)} of this config; choose another folder with --out"
         )
     try:
         check_same_entries(start.weights, state.weights)

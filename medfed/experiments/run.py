@@ -11,6 +11,7 @@ from medfed.config.schema import Config, resolved
 from medfed.core.determinism import deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
+from medfed.engines.parts.site_store import SiteStore
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
 from medfed.experiments.learning import assess_learning, score_trivial
@@ -106,6 +107,7 @@ def run(
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
+            SiteStore(folder.path / "sites").tidy(last.took_part)
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 
@@ -142,7 +144,7 @@ def _conclude(
         summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_structures or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
-    folder.finish(summary)
+    folder.finish(summary, config.evaluation.unseen_every)
     return summary
 
 
@@ -159,7 +161,6 @@ def _begin(
 ) -> None:
     """Write the files that describe the run; `config.yaml` comes last, because a folder without it holds no run."""
     folder.forget_conclusions()  # of the config before an accepted change
-    folder.begin_manifest()
     if (folder.path / "config.yaml").is_file():
         changed = changed_settings(folder, resolved(config))
         run_notices += [f"the config was changed after round {rounds_done}: {change}" for change in changed]

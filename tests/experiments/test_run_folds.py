@@ -41,7 +41,6 @@ def fake_run(config, folder, quiet, jobs, on_training, expected):
     """Finish at once, unless a file says otherwise; the site's name is in the run's log."""
     site = config.federation.unseen_site
     action = folder.path.parent / f"{site}.does"
-    folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)
     folder.write_text("pid", str(os.getpid()))
     print("working for", site, flush=True)
@@ -54,7 +53,7 @@ def fake_run(config, folder, quiet, jobs, on_training, expected):
             raise ERRORS[name]
     if on_training:
         on_training(1, 2)
-    folder.write_json("summary.json", {"jobs": jobs})
+    folder.finish({"jobs": jobs})
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_r2_resuming_is_bit_identical(measurement, tmp_path, name):
     measurement.report(
         f"{name}: runs of {kills.SETTINGS.rounds} rounds ended at random moments by {', '.join(kills.WAYS)}",
         (
-            f"{n_kills} of {n_kills} kills without another model, table, ledger or manifest",
+            f"{n_kills} of {n_kills} kills without another model, table or ledger",
             f"{n_kills} kills, {counts.n_runs - n_different} of {counts.n_runs} resumed runs bit-identical",
             n_different == 0 and counts.n_kills == n_kills,
         ),

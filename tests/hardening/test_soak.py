@@ -30,7 +30,6 @@ def soak(folder: Path, n_rounds: int, leaks: bool) -> None:
     """Do a run, and write memory, open files and threads after each round to `usage.json`."""
     method, toy, usage, leaked = SCAFFOLD(), ToySegmentation(image_side=16, n_images=4), [], []
     with RunFolder(folder).locked() as run:
-        run.begin_manifest()
         engine = toy.engine(method, SITES, folder=folder / "sites")
         for done in federate(method, engine, toy.start(method), Federation(rounds=n_rounds), 0):
             run.save_round(done, done.state.round)

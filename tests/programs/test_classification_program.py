@@ -24,8 +24,8 @@ from medfed.results.row import ComparisonRow
 from medfed.tasks.classification import Classification
 
 FILES = (
-    "config.yaml environment.json data.json notices.json cases.csv summary.json ledger.csv manifest.json run.lock "
-    "manifest_timings.json timings.csv history.csv model.safetensors figures states sites"
+    "config.yaml environment.json data.json notices.json cases.csv summary.json ledger.csv SHA256SUMS run.lock "
+    "timings.csv history.csv model.safetensors figures states sites"
 ).split()
 FIGURES = ("training_curves reliability roc examples style_gallery style_grid histograms same_examples tsne").split()
 

@@ -215,7 +215,6 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert "has no folder SITE with SITE.yaml; prepare the federation again" in capsys.readouterr().err
     shutil.copytree(prepared / "hospitals", tmp_path / "hospitals")
     folder.path.mkdir()
-    folder.begin_manifest()
     folder.save_state(State(1, start.weights))
     folder.truncate(1)
     other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")
@@ -245,7 +244,6 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     shutil.copytree(prepared, tmp_path / "federation")
     folder = RunFolder(tmp_path / "federation" / "run")
     folder.path.mkdir()
-    folder.begin_manifest()
     plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
     folder.write_text("history.csv", "round,train_loss,validation_score\n1,0.5,\n")

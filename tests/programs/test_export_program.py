@@ -12,7 +12,7 @@ from torch import nn
 from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import CHECKSUMS, RunFolder
 
 CONFIG = """
 data: {name: prostate, root: nowhere, image_size: 32}
@@ -77,11 +77,10 @@ def run(tmp_path):
     """A finished run; its images are nowhere."""
     folder, config = RunFolder(tmp_path / "run"), load_text(CONFIG, "test.yaml")
     folder.path.mkdir()
-    folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)
     torch.manual_seed(0)
     folder.save_model(config.network.build(1, 1).state_dict())
-    folder.write_json("summary.json", SUMMARY)
+    folder.finish(SUMMARY)
     return folder
 
 
@@ -118,11 +117,10 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     folder, config = RunFolder(tmp_path / "run"), load_text(text, "test.yaml")
     summary = SUMMARY | scores_of([], CLASSES if images["classes"] else MASKS) | {"images": images}
     folder.path.mkdir()
-    folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)
     n_out = len(images["structures"] or images["classes"])
     folder.save_model(config.network.build(images["channels"], n_out).state_dict())
-    folder.write_json("summary.json", summary | {"method_facts": {"error": 0.5}, "transductive": False})
+    folder.finish(summary | {"method_facts": {"error": 0.5}, "transductive": False})
     assert main([str(folder.path)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().err == ""
     bundle = folder.path / "bundle" / name
@@ -143,7 +141,7 @@ def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path
 
 
 def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_says_so(run, capsys):
-    run.write_json("summary.json", SUMMARY | {"learning": NOT_LEARNED})
+    run.finish(SUMMARY | {"learning": NOT_LEARNED})
     assert main([str(run.path)]) == 2 and not (run.path / "bundle").exists()
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and "DID NOT LEARN" in output and output.endswith("with --force\n")
@@ -174,7 +172,8 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
     path = run.path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert main([str(run.path)]) == 2 and "model.safetensors: the file cannot be read" in capsys.readouterr().err
+    assert main([str(run.path)]) == 2 and "model.safetensors: its content does not match" in capsys.readouterr().err
+    (run.path / CHECKSUMS).write_text("")
     run.save_model({"w": torch.zeros(2)})
     assert main([str(run.path)]) == 2 and "do not fit" in capsys.readouterr().err
     weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
@@ -186,6 +185,7 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
 @pytest.mark.parametrize("method", [Layered, Changing])
 def test_layers_of_a_method_are_left_out_unless_they_change_the_masks(run, method):
     config = load_text(CONFIG, "")
+    (run.path / CHECKSUMS).write_text("")
     run.save_model(method().wrap_network(config.network.build(1, 1), config.network).state_dict())
     text = (run.path / "config.yaml").read_text()
     run.write_text("config.yaml", text.replace("name: fedavg", f"name: {method.__module__}.{method.__qualname__}"))

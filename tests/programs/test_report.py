@@ -57,7 +57,7 @@ def test_runs_and_comparisons_of_any_task_share_a_page(tmp_path):
         ("config.yaml", None, "neither a run nor a comparison"),
         ("ledger.csv", None, "is missing"),
         ("summary.json", lambda text: text[:100], "the file cannot be read"),
-        ("summary.json", lambda text: "[1]", "expected a JSON object"),
+        ("summary.json", lambda text: "[1]", "the file cannot be read"),
         ("model.safetensors", lambda text: "1234", "is damaged"),
         ("ledger.csv", lambda text: "a,b\n1,2\n", "expected the first line round,site"),
         ("ledger.csv", lambda text: text + "three,A,up\n", "ledger.csv: line 36 is damaged"),

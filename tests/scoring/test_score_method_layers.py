@@ -80,13 +80,12 @@ def _export(path, data, method, network):
                 entry.copy_(torch.rand_like(entry) / 4)
     folder, task = RunFolder(path), task_of_images(images, SIDE, config.evaluation)
     path.mkdir()
-    folder.begin_manifest()
     folder.write_text("config.yaml", config.yaml)
     folder.save_model(module.state_dict())
     summary = scores_of([], task.scoring) | {"data": "phantom", "dataset": "toys", "method": config.method_name}
     summary |= {"unseen_site": "here", "source_sites": ["there"], "patients": {}, "images": images, "versions": {}}
     summary |= {"selection": "last", "selected_round": 1, "rounds": 1, "seed": 1, "config_sha256": "00"}
-    folder.write_json("summary.json", summary)
+    folder.finish(summary)
     bundle = medfed.export(path)
     assert (bundle / PROGRAM).is_file()
     return bundle, module, task, dataset

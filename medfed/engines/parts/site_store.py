@@ -118,6 +118,16 @@ class SiteStore:
                 if number < max(took_part.values()):
                     self._release(site)
 
+    def tidy(self, took_part: Mapping[str, int]) -> None:
+        """Delete the files that no later round needs: all but the memory after each site's last accepted round."""
+        without_memory = self._without_memory()
+        for path in self.folder.glob("*/round_*.site"):
+            site = path.parent.name
+            if site in without_memory or path != self._path(site, took_part.get(site, 0)):
+                path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+
     def _memory_after(self, site: Site, number: int) -> dict[str, Tensor]:
         """Return a site's memory after an accepted round; empty for round 0."""
         path = self._path(site.name, number)
