@@ -17,8 +17,8 @@ from medfed.outputs.run_folder import RunFolder
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterator[list[str]]:
     """Print each warning of medfed, and PyTorch's about determinism, once as a note; yield the growing list of notes.
-    Once the folder holds an unfinished run, they are saved in `notices.json`, with which a resumed run starts. A note that
-    ends with `expected` is collected, but not printed."""
+    While the folder holds an unfinished run, they are saved in `notices.json`, with which a resumed run starts. A note
+    that ends with `expected` is collected, but not printed."""
     has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
     shown: set[str] = set()
