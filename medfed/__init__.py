@@ -1,10 +1,11 @@
 """Federated domain generalisation for medical imaging, on MONAI and PyTorch.
 
-A researcher's session: `load_config` reads a config, `run` trains and tests it and returns a `Run`,
-`leave_one_site_out` compares methods and returns a `Comparison`, `export` writes a MONAI bundle. The parts are useful
-alone: `medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.functional`,
-`medfed.methods`, `medfed.datasets`. `medfed.testing.check_method` checks a method that you wrote. A mistake in a config
-or in data raises `UserError`.
+A researcher's session: `check_data` and `make_plan` look at your images, `load_config` reads a config, `run` trains and
+tests it and returns a `Run`, `leave_one_site_out` compares methods and returns a `Comparison`, `write_report` makes a
+page of both, `export` writes a MONAI bundle, and `score_bundle` tests one. The parts are useful alone:
+`medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.functional`, `medfed.methods`,
+`medfed.datasets`. `medfed.plot` draws runs and comparisons. `medfed.testing.check_method` checks a method that you
+wrote. A mistake in a config or in data raises `UserError`.
 
 Every name is imported when it is first used.
 """
@@ -22,16 +23,20 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed import datasets, functional, losses, methods, metrics, networks, testing, transforms
+    from medfed import datasets, functional, losses, methods, metrics, networks, plot, testing, transforms
     from medfed.api import (
         Comparison,
         Run,
+        check_data,
         export,
         leave_one_site_out,
         leave_two_sites_out,
         load_config,
         load_run,
+        make_plan,
         run,
+        score_bundle,
+        write_report,
     )
     from medfed.config.schema import Config
     from medfed.core.errors import UserError
@@ -43,6 +48,7 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
+    "check_data",
     "datasets",
     "export",
     "functional",
@@ -51,18 +57,23 @@ __all__ = [
     "load_config",
     "load_run",
     "losses",
+    "make_plan",
     "methods",
     "metrics",
     "networks",
+    "plot",
     "run",
+    "score_bundle",
     "testing",
     "transforms",
+    "write_report",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.api": "Comparison Run leave_one_site_out leave_two_sites_out load_config load_run run",
+        "medfed.api": "Comparison Run check_data leave_one_site_out leave_two_sites_out load_config load_run make_plan "
+        "run score_bundle write_report",
         "medfed.config.schema": "Config",
         "medfed.core.errors": "UserError",
         # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of
@@ -70,7 +81,7 @@ __getattr__, __dir__ = lazy_names(
         "medfed.export": "export",
         **{
             f"medfed.{name}": name
-            for name in "datasets functional losses methods metrics networks testing transforms".split()
+            for name in "datasets functional losses methods metrics networks plot testing transforms".split()
         },
     },
 )

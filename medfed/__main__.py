@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from medfed import __version__
-from medfed.cli.program import module_of, programs, run_program
+from medfed.cli.program import programs, run_program
 from medfed.core.errors import UserError
 from medfed.core.registry import KINDS, known_names, suggestion
 
@@ -39,7 +39,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in programs():
         raise UserError(f"no program '{name}'. {suggestion(name, programs())}")
-    return importlib.import_module(module_of(name)).main(rest)
+    return importlib.import_module(f"medfed.{name}").main(rest)
 
 
 if __name__ == "__main__":

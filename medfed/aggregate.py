@@ -5,18 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medfed.cli.defaults import RULES
-from medfed.cli.program import run_program
+from medfed.cli.program import require_paths, run_program
 from medfed.federation.settings import Federation
-
-if TYPE_CHECKING:
-    from medfed.deployment.bundle_aggregation import Aggregation
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed aggregate` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.aggregate", description=__doc__)
     parser.add_argument(
         "sites",
@@ -62,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _aggregate(args: argparse.Namespace) -> int:
-    """Average the weights of the bundles that `args` names, print the result, and return the exit code."""
+    require_paths("a bundle", *args.sites, args.start)
     from medfed.deployment.bundle_aggregation import aggregate_bundles
 
     result = aggregate_bundles(
@@ -78,18 +73,11 @@ def _aggregate(args: argparse.Namespace) -> int:
     for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected.values())]:
         print(f"note: {text}", file=sys.stderr)
     if not args.quiet:
-        print(_table(result))
+        print(f"{'hospital':<24}  {'images':>10}  {'L2 norm of the change':>22}")
+        for name, norm in result.changes.items():
+            print(f"{name:<24}  {result.images.get(name, 'not stated'):>10}  {norm:>22.4g}")
         print(f"The bundle is {result.path}; docs/ledger.csv lists what was read. Its weights are not tested yet.")
     return 0
-
-
-def _table(result: Aggregation) -> str:
-    """Return one line for each hospital: its images and how much it changed the weights."""
-    width = max(map(len, [*result.changes, "hospital"]))
-    lines = [f"{'hospital':<{width}}  {'images':>10}  {'L2 norm of the change':>22}"]
-    for name, norm in result.changes.items():
-        lines.append(f"{name:<{width}}  {result.images.get(name, 'not stated'):>10}  {norm:>22.4g}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

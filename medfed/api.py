@@ -1,73 +1,74 @@
-"""The Python interface: load a config, run it, compare methods, and export a model.
+"""The Python interface: what the programs do, as functions.
 
-The names here are available as `medfed.load_config`, `medfed.run` and so on. The programs (`python -m medfed.train`,
-`evaluate`, `export`) call the same functions. Nothing is printed unless `progress=True`; every mistake in a config, in
-the data, in a folder or in an argument raises `medfed.UserError` with one sentence per mistake.
+The names here are available as `medfed.load_config`, `medfed.run` and so on; the programs (`python -m medfed.train`,
+`evaluate`, `score`, ...) call them. Every mistake in a config, in the data, in a folder or in an argument raises
+`medfed.UserError` with one sentence per mistake.
+
+Arguments of several functions:
+
+* `settings`: new values by dotted key, such as `{"data.image_size": 128}`, or texts as after `--set` of a program.
+* `progress`: whether to draw progress bars and print notes to stderr. None does so in a terminal and in a notebook.
 """
 
 from __future__ import annotations
 
-import shutil
+import base64
+import html
 import sys
-import tempfile
 import warnings
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from monai.data import MetaTensor
 from pandas import DataFrame
-from torch import nn
+from torch import Tensor, nn
 
+from medfed.cli.defaults import METHOD
+from medfed.cli.progress import ProgressBar, is_live
 from medfed.config import strict_yaml
+from medfed.config.early import find_config
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, load, load_text
-from medfed.core import registry
+from medfed.config.schema import Config, changed, load, load_dataset, load_text
 from medfed.core.errors import UserError, UserErrors
-from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
+from medfed.core.files import write_atomically
+from medfed.datasets.case import Case, Volume
+from medfed.experiments.arguments import as_plain, as_text, check_arguments, flatten, varied_values
 from medfed.experiments.comparison_tables import read_comparison, read_costs, write_tables
 from medfed.experiments.leave_one_out import ComparisonPlan, plan_comparison
 from medfed.experiments.method_text import MethodLike, method_text
 from medfed.experiments.run import start_or_resume
 from medfed.experiments.run_folds import LOCKED, run_folds
 from medfed.experiments.setup import build_network
-from medfed.outputs.bundle.export import export as export_bundle
+from medfed.images.reading import read_image
 from medfed.outputs.damaged_file import damaged_file
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.results.render import as_file, first_screen
 from medfed.results.row import BASELINE
 from medfed.results.scores import read_scores
+from medfed.tasks.classification import Classification
 from medfed.tasks.factory import scoring_of, task_of_images
+from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task
 
+if TYPE_CHECKING:
+    from medfed.datasets.check_report import DatasetReport
+    from medfed.planning.initialise import Written
+    from medfed.scoring.score import Scores
+
 ConfigLike = Config | str | Path | Mapping[str, Any]
+Settings = Mapping[str, object] | Sequence[str]
+PRE = '<pre style="white-space: pre-wrap">{}</pre>'
 
 
-def find_config(path_or_name: str | Path) -> Path:
-    """Return the path of a config file, or of the config of this name that comes with medfed.
-
-    A path with a suffix or a folder is returned unchanged, even if the file is missing. An existing file with exactly
-    this path has priority. UserError for an unknown name, or one that could also mean a file such as `prostate.yaml`.
-    """
-    path, name = Path(path_or_name), str(path_or_name)
-    if path.exists() or path.suffix or path.name != name:
-        return path
-    shipped = registry.shipped_configs()
-    if name not in shipped:
-        raise UserError(f"no file '{name}' and no config of this name. {registry.suggestion(name, shipped)}")
-    for own in (path.with_suffix(suffix) for suffix in (".yaml", ".yml")):
-        if own.exists() and not own.samefile(shipped[name]):
-            raise UserError(
-                f"'{name}' is the name of a config that comes with medfed, but {own} exists, too; expected one; "
-                f"write {own} for this file, or {shipped[name]} for the other config"
-            )
-    return shipped[name]
-
-
-def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None, /, **blocks: object) -> Config:
+def load_config(config: ConfigLike, changes: Settings | None = None, /, **blocks: object) -> Config:
     """Read and check a config, and change some of its settings.
 
     A config consists of top-level settings, such as `seed`, and of blocks: groups of settings, such as `federation`.
@@ -77,7 +78,7 @@ def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None,
     Args:
         config: path of a YAML file, name of a config that comes with medfed (`"prostate"`), a dictionary with the same
             keys as a file, or a `Config`, which is not modified.
-        changes: new values by dotted key, such as `{"federation.rounds": 2}`.
+        changes: `settings` (see `medfed.api`), such as `{"federation.rounds": 2}`.
         **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
             the given keys change. A method, network or dataset can also be a name (`method="fedprox"`) or a class, and
             each block can be an object (`method=FedProx(mu=0.3)`), which sets all settings of the block.
@@ -85,28 +86,25 @@ def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None,
     Returns:
         An immutable `Config`. `dataclasses.replace` works on it and on its blocks.
 
-    Raises:
-        UserError: if the file is missing or not valid YAML, or a key or value is wrong.
-
     >>> config = load_config("prostate", {"federation.rounds": 2}, seed=3, method={"name": "fedprox", "mu": 0.1})
     >>> config.federation.rounds, config.seed, config.method
     (2, 3, FedProx(mu=0.1))
     """
+    check_arguments(changes=changes or {})
+    texts = [] if isinstance(changes, Mapping) else list(changes or ())
     if isinstance(config, Config):
-        loaded = config
+        loaded = changed(config, {}, [Override.parse(text) for text in texts]) if texts else config
     elif isinstance(config, Mapping):
-        loaded = load_text(strict_yaml.dump(as_plain(config, "config")), "config")
+        loaded = load_text(strict_yaml.dump(as_plain(config, "config")), "config", texts)
     else:
         check_arguments(config=config)
-        loaded = load(find_config(config))
-    check_arguments(changes=changes or {})
-    values = {**flatten(loaded, changes or {}), **flatten(loaded, blocks)}
+        loaded = load(find_config(config), texts)
+    values = flatten(loaded, changes) if isinstance(changes, Mapping) else {}
+    values |= flatten(loaded, blocks)
     overrides = [
         Override(tuple(key.split(".")), value, f"{key}={value!r}", "changed setting") for key, value in values.items()
     ]
-    if overrides:
-        loaded = changed(loaded, {}, overrides)
-    return loaded
+    return changed(loaded, {}, overrides) if overrides else loaded
 
 
 class Run:
@@ -116,7 +114,7 @@ class Run:
     folder; a temporary folder is deleted together with this object.
     """
 
-    def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
+    def __init__(self, folder: str | Path, *, _keep: TemporaryDirectory | None = None) -> None:
         check_arguments(folder=folder)
         self.folder = Path(folder)
         self._keep = _keep
@@ -133,8 +131,8 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return the content of the run's file `summary.json`.
 
-        It contains, among others, the mean test scores of each site with confidence intervals, the numbers of patients,
-        the selected round, the seed, and the versions of the libraries.
+        It contains, among others, the mean `scores` of each site with intervals, the numbers of patients, the selected
+        round, and `notices`: sentences about unusual images and settings.
         """
         with damaged_file(self.folder / "summary.json") as path:
             return dict(RunFolder(self.folder).read_json(path.name))
@@ -161,12 +159,6 @@ class Run:
         """
         return RunFolder(self.folder).history()
 
-    @property
-    def notices(self) -> list[str]:
-        """Return sentences about unusual images and settings of this run."""
-        with damaged_file(self.folder / "summary.json"):
-            return list(self.summary["notices"])
-
     @cached_property
     def task(self) -> Task:
         """Return the task of this run: segmentation or classification, with the names of its structures or classes.
@@ -190,6 +182,47 @@ class Run:
         RunFolder(self.folder).load_model(network)
         return network.eval()
 
+    def predict(self, image: str | Path | Tensor | Any) -> Tensor:
+        """Predict the masks or the class probabilities of one image, as `medfed score` does with the exported bundle.
+
+        Args:
+            image: path of an image file of any format that medfed reads, or a tensor or array (C, H, W) of a 2-D image
+                with intensities in [0, 255], or (C, H, W, D) of a volume with its stored intensities. A MetaTensor has
+                the affine of its axes; without one, they lead to the right, the front and the head.
+
+        Returns:
+            Segmentation: masks of the S structures (`run.task.labels`), uint8 of 0 and 1, on the grid of the image:
+            (S, H, W, D), or (S, H, W) for a tensor or array (C, H, W). Classification: (K,), probabilities of the K
+            classes in float64. `evaluation.tent`, `evaluation.match` and `unseen_bn: batch_stats` do not apply.
+
+        Raises:
+            UserError: if the file cannot be read, or the image has another number of channels than the network.
+        """
+        if is_file := isinstance(image, str | Path):
+            volume = read_image(Path(image), self.task.channels, [])
+        else:
+            tensor = (
+                image.float() if isinstance(image, Tensor) else torch.as_tensor(np.ascontiguousarray(image, np.float32))
+            )
+            volume = MetaTensor(tensor[..., None] if tensor.ndim == 3 else tensor)
+        if volume.ndim != 4 or len(volume) != self.task.channels:
+            raise UserError(
+                f"image: expected the shape ({self.task.channels}, H, W) or ({self.task.channels}, H, W, D), got "
+                f"{tuple(getattr(image, 'shape', volume.shape))}"
+            )
+        if isinstance(self.task, Classification):
+            case = Case("", "image", Path(), label=0)
+            return self.task.probabilities(self.network, self.task.prepare([case], lambda _: volume))[0]
+        assert isinstance(self.task, Segmentation)
+        masks = self.task.predict(self.network, Volume(volume, volume, None))
+        return masks if is_file or tensor.ndim == 4 else masks[..., 0]
+
+    def _repr_html_(self) -> str:
+        figures = [self.folder / FIGURES / name for name in ("site_boxes.png", "roc.png")]
+        images = [base64.b64encode(path.read_bytes()).decode() for path in figures if path.is_file()]
+        shown = "".join(f'<img style="max-width: 100%" src="data:image/png;base64,{image}">' for image in images[:1])
+        return PRE.format(html.escape(repr(self))) + shown
+
     def __str__(self) -> str:
         with damaged_file(self.folder / "summary.json"):
             return closing_table(self.summary)
@@ -205,7 +238,7 @@ def run(
     resume: bool = False,
     accept_config_change: bool = False,
     jobs: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Train a federation, test it on the unseen site, draw the figures, and return the finished run.
 
@@ -221,24 +254,17 @@ def run(
         jobs: how many sites train at the same time, in processes of their own. With 1, all sites train in this
             process, one after another. None starts processes if they are expected to save time: as many as CPU cores,
             memory and sites allow, and none on a GPU.
-        progress: whether to draw progress bars and print notes to stderr.
-
-    Raises:
-        UserError: if the config, the data or the folder do not allow the run.
+        progress: whether to draw progress bars and print notes to stderr; None does so in a terminal and a notebook.
     """
     check_arguments(out=out, resume=resume, accept_config_change=accept_config_change, jobs=jobs, progress=progress)
     config = load_config(config)
     with _folder(out, resume) as (folder, keep):
-        start_or_resume(config, RunFolder(folder), resume, accept_config_change, not progress, jobs)
+        start_or_resume(config, RunFolder(folder), resume, accept_config_change, not _is_shown(progress), jobs)
     return Run(folder, _keep=keep)
 
 
 def load_run(folder: str | Path) -> Run:
-    """Return the finished run that `medfed.run` or `medfed.train` wrote to a folder.
-
-    Raises:
-        UserError: if the folder does not contain a finished run.
-    """
+    """Return the finished run that `medfed.run` or `medfed.train` wrote to a folder."""
     return Run(folder)
 
 
@@ -256,7 +282,7 @@ class Comparison:
     """
 
     def __init__(
-        self, plan: ComparisonPlan, unfinished: Mapping[str, str], *, _keep: _TemporaryFolder | None = None
+        self, plan: ComparisonPlan, unfinished: Mapping[str, str], *, _keep: TemporaryDirectory | None = None
     ) -> None:
         self.folder, self.incompatible = plan.out, dict(plan.incompatible)
         self.n_locked = list(unfinished.values()).count(LOCKED)
@@ -293,16 +319,14 @@ class Comparison:
         folders = (fold.folder for fold in self.plan.folds)
         return [Run(folder.path, _keep=self._keep) for folder in folders if folder.is_finished()]
 
-    @property
-    def table(self) -> str:
-        """Return the main tables and the conclusions as text, as `medfed.evaluate` prints them."""
-        return first_screen(self.tables)
-
     def __str__(self) -> str:
-        return self.table
+        return first_screen(self.tables)
 
     def __repr__(self) -> str:
         return f"Comparison({str(self.folder)!r}, {len(self.runs)} runs)\n{self}"
+
+    def _repr_html_(self) -> str:
+        return PRE.format(html.escape(repr(self)))
 
 
 def leave_one_site_out(
@@ -311,11 +335,11 @@ def leave_one_site_out(
     *,
     seeds: int = 1,
     sites: Sequence[str] | None = None,
-    vary: Mapping[str, Sequence[object]] | None = None,
+    vary: Mapping[str, Sequence[object]] | Sequence[str] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     jobs: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> Comparison:
@@ -332,14 +356,12 @@ def leave_one_site_out(
             alone, and `"fedavg@steps=ccst"` is FedAvg with as many optimiser steps and images as CCST.
         seeds: number of runs of each method and unseen site. The runs use the config's seed, seed + 1, ...
         sites: names of the sites to leave out in turn; None takes every site.
-        vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
-            each combination of the values. None varies nothing.
+        vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`, or texts as after
+            `--vary`. Every method is run with each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
-            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
-            allow, and none on a GPU. The results do not depend on `jobs`.
-        progress: whether to draw progress bars and print notes to stderr.
+        jobs: how many runs work at the same time, as in `run`. The results do not depend on it.
+        progress: whether to draw progress bars and print notes to stderr; None does so in a terminal and a notebook.
         baseline: the method with which all other methods are compared, written as in `methods`.
         equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
             and to compare the method with it.
@@ -352,9 +374,9 @@ def leave_one_site_out(
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return _compare(
-        config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline, equal_effort
-    )
+    options: dict[str, Any] = {"seeds": seeds, "sites": sites, "vary": vary, "out": out, "resume": resume, "jobs": jobs}
+    options |= {"progress": progress, "baseline": baseline, "equal_effort": equal_effort}
+    return _warned_of_failures(compare(config, methods, **options))
 
 
 def leave_two_sites_out(
@@ -362,15 +384,7 @@ def leave_two_sites_out(
     methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"),
     *,
     pairs: Sequence[tuple[str, str]] | None = None,
-    seeds: int = 1,
-    sites: Sequence[str] | None = None,
-    vary: Mapping[str, Sequence[object]] | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    jobs: int | None = None,
-    progress: bool = False,
-    baseline: str = BASELINE,
-    equal_effort: bool = True,
+    **options: Any,
 ) -> Comparison:
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
@@ -381,26 +395,54 @@ def leave_two_sites_out(
     Args:
         config, methods: as in `leave_one_site_out`.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
-            one.
-        seeds: number of runs of each method and pair. The runs use the config's seed, seed + 1, ...
-        sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
-        vary, out, resume, jobs, progress, baseline, equal_effort: as in `leave_one_site_out`.
-
-    Returns:
-        The comparison, as `leave_one_site_out` returns it.
+            one. `sites` cannot be given together with `pairs`.
+        **options: the other arguments of `leave_one_site_out`.
 
     Raises:
         UserError: as in `leave_one_site_out`, and if a pair is unknown or there are fewer than three sites.
     """
-    return _compare(
-        config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline, equal_effort
-    )
+    return _warned_of_failures(compare(config, methods, leave_two_out=True, pairs=pairs, **options))
+
+
+def write_report(
+    runs: Run | Comparison | str | Path | Iterable[Run | Comparison | str | Path],
+    out: str | Path | None = None,
+    *,
+    progress: bool | None = None,
+) -> Path:
+    """Write one HTML page about finished runs and comparisons, as `medfed report` does, and return its path.
+
+    Args:
+        runs: a `Run`, a `Comparison` or the folder of one, or a list of these.
+        out: file of the page; an older page is replaced. None writes `report.html` to the folder of the run or
+            comparison, and to the current folder for several.
+        progress: see `medfed.api`.
+
+    Raises:
+        UserError: for an unfinished or damaged run, or if `out` is not an HTML file in a folder that exists.
+    """
+    from medfed.outputs.report.page import build_page
+    from medfed.outputs.report.read import read_runs
+
+    each = list(runs) if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    sources = [run.folder if isinstance(run, Run | Comparison) else run for run in each]
+    check_arguments(runs=sources, out=out, progress=progress)
+    folders = [Path(source) for source in sources]
+    page = Path(out or (folders[0] if len(folders) == 1 else Path()) / "report.html")
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: not a folder; name a folder that medfed.train or medfed.evaluate wrote")
+    if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{page}: expected a file whose name ends in .html{' and not a folder' * page.is_dir()}")
+    if not page.parent.is_dir():
+        raise UserError(f"{page}: there is no folder {page.parent}; create it, or choose another path")
+    options: dict[str, Any] = {"desc": "reading", "unit": "run", "leave": False, "disable": not _is_shown(progress)}
+    write_atomically(page, build_page(*read_runs(folders, lambda jobs: ProgressBar(jobs, **options))))
+    return page
 
 
 def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
-    """Write the network of a finished run as a MONAI bundle.
-
-    A bundle is a folder of weights, configs and documentation that MONAI can run without medfed.
+    """Write the network of a finished run as a MONAI bundle: a folder that MONAI can run without medfed.
 
     Args:
         run: a `Run`, or the folder of one.
@@ -416,116 +458,199 @@ def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool 
     """
     source = run.folder if isinstance(run, Run) else run
     check_arguments(run=source, out=out)
+    from medfed.outputs.bundle.export import export as export_bundle
+
     return export_bundle(Path(source), None if out is None else Path(out), force)
 
 
+def check_data(
+    path: str | Path,
+    dataset: str | None = None,
+    settings: Settings = (),
+    *,
+    patients: str | Path | None = None,
+    progress: bool | None = None,
+) -> DatasetReport:
+    """Read all images of a folder and report every problem, as `medfed data check` does.
+
+    Args:
+        path: a folder with images of two or more sites, a table of images (CSV), or the path of a config.
+        dataset: name of the dataset in a config; None recognises it by the names of the files.
+        settings: settings of the block `data`; see `medfed.api`, also for `progress`.
+        patients: file to which a table with the files of each patient and case is written; None writes none.
+
+    Returns:
+        What was found: `problems` must be corrected before training, `warnings` should be looked at, `sites` has the
+        facts of every case, and `data_block` the settings as YAML. `print` shows the report.
+    """
+    from medfed.datasets import table
+    from medfed.datasets.case_table import write_case_table
+    from medfed.datasets.checking import check_dataset
+    from medfed.outputs.dataset_cards import format_data_block
+    from medfed.preparation.commands import progress_bar
+
+    check_arguments(path=path)
+    path, quiet, texts = Path(path), not _is_shown(progress), _texts(settings)
+    if path.is_file() and path.suffix.lower() not in table.SUFFIXES:
+        data = load(path, texts).data.ensure_available(progress_bar("making the phantom", quiet))
+    else:
+        data = load_dataset(path, dataset, [Override.parse(text) for text in texts])
+    if patients is not None:
+        write_case_table(data, Path(patients))
+    return replace(check_dataset(data, progress_bar("reading", quiet)), data_block=format_data_block(data))
+
+
+def make_plan(
+    folder: str | Path,
+    out: str | Path = "my.yaml",
+    *,
+    unseen: str | None = None,
+    method: str = METHOD,
+    dataset: str | None = None,
+    settings: Settings = (),
+    progress: bool | None = None,
+) -> Written:
+    """Plan a run for your own images, and write its config with a reason for every value, as `medfed init` does.
+
+    Args:
+        folder: a folder with images of two or more sites, or a table of images (CSV).
+        out: the config to write; an existing file is not overwritten.
+        unseen: the site that does not train and is tested; None takes the last one in alphabetical order.
+        method: name of the federated method.
+        dataset: name of the dataset in a config; None recognises it by the names of the files.
+        settings: values that you choose yourself; see `medfed.api`, also for `progress`. The plan follows from them.
+
+    Returns:
+        The plan: `config`, which `medfed.run` takes, a `summary` of the sites that train, and `notes`.
+    """
+    from medfed.planning.initialise import write_config
+    from medfed.preparation.commands import progress_bar
+
+    bar = progress_bar("reading", not _is_shown(progress))
+    return write_config(Path(folder), Path(out), unseen, method, _texts(settings), dataset, bar)
+
+
+def score_bundle(
+    bundle: str | Path,
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+    settings: Settings = (),
+    device: str = "auto",
+    progress: bool | None = None,
+) -> Scores:
+    """Score a MONAI bundle on your own labelled images, as `medfed score` does. No code of the bundle runs.
+
+    Args:
+        bundle: folder of an unpacked MONAI bundle, from `export` or from others.
+        folder: a folder with images of one or more sites, or a table of images (CSV).
+        out: new folder for summary.json, cases.csv, figures and an HTML page; None writes nothing.
+        names: the bundle's names of your structures or classes, such as `{"gland": "prostate"}`.
+        dataset: name of the dataset in a config; None recognises it by the names of the files.
+        settings: settings of the block `data`; see `medfed.api`, also for `progress`.
+        device: "auto" (CUDA if it is available), "cpu" or "cuda".
+
+    Returns:
+        The scores: `table` is a DataFrame with one row for each value, `summary` the content of summary.json. `print`
+        shows the table of scores.
+
+    Raises:
+        UserError: if the bundle may run code or cannot be built, if the images do not fit it, or if `out` exists.
+    """
+    from medfed.scoring import score
+
+    check_arguments(bundle=bundle, folder=folder, out=out, names=names)
+    data = load_dataset(Path(folder), dataset, [Override.parse(text) for text in _texts(settings)])
+    if out is not None:
+        score.check_output(Path(out), data)
+    scores = score.score_bundle(Path(bundle), data, names, device, quiet=not _is_shown(progress))
+    if out is not None:
+        score.write_results(scores, Path(out))
+    return scores
+
+
 def compare(
-    config: Config,
-    methods: Sequence[str],
+    config: ConfigLike,
+    methods: Sequence[MethodLike] | MethodLike,
     out: str | Path | None = None,
     *,
     leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None,
     seeds: int = 1,
     sites: Sequence[str] | None = None,
-    varied: Sequence[Sequence[Override]] = (),
+    vary: Mapping[str, Sequence[object]] | Sequence[str] | None = None,
     resume: bool = False,
     jobs: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> Comparison:
-    """Train, test and compare methods, and write the tables; the program `medfed.evaluate` calls this function.
-
-    The arguments are those of `leave_one_site_out` and `leave_two_sites_out`.
-    """
-    check_arguments(jobs=jobs)
+    """Train, test and compare methods, and write the tables, for both ways to leave sites out and for the programs."""
+    base = load_config(config)
+    chosen: list[Any] = list(methods) if isinstance(methods, list | tuple) else [methods]
+    given = {"seeds": seeds, "sites": sites, "pairs": pairs, "vary": {} if vary is None else vary}
+    values = {name: as_plain(value, name) for name, value in given.items()}
+    check_arguments(**values, methods=chosen, out=out, resume=resume, jobs=jobs, progress=progress)
+    varied = values["vary"]
+    is_text = isinstance(varied, list)
+    varied = [Override.parse_each(text, "--vary") for text in varied] if is_text else varied_values(varied)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
-            config,
+            base,
             folder,
-            methods,
-            seeds,
-            sites,
+            [method_text(method, base) for method in chosen],
+            values["seeds"],
+            values["sites"],
             varied,
             leave_two_out,
-            pairs,
+            values["pairs"],
             resume,
-            not progress,
+            not _is_shown(progress),
             baseline,
             equal_effort,
         )
         plan.folder.write()
-        if progress and plan.effort_note:
+        if plan.effort_note and _is_shown(progress):
             print(plan.effort_note, file=sys.stderr)
-        unfinished = run_folds(plan.folds, jobs, quiet=not progress)
+        unfinished = run_folds(plan.folds, jobs, quiet=not _is_shown(progress))
         if unfinished and not any(fold.folder.is_finished() for fold in plan.folds):
             raise UserErrors(f"{name}: {why}" for name, why in unfinished.items())
         return Comparison(plan, unfinished, _keep=keep)
 
 
-def _compare(
-    config: ConfigLike,
-    methods: Sequence[MethodLike] | MethodLike,
-    leave_two_out: bool,
-    pairs: Sequence[tuple[str, str]] | None,
-    seeds: int,
-    sites: Sequence[str] | None,
-    vary: Mapping[str, Sequence[object]] | None,
-    out: str | Path | None,
-    resume: bool,
-    jobs: int | None,
-    progress: bool,
-    baseline: str,
-    equal_effort: bool,
-) -> Comparison:
-    """Check the arguments of a comparison from Python, convert them, and compare the methods."""
-    base = load_config(config)
-    chosen: list[Any] = list(methods) if isinstance(methods, list | tuple) else [methods]
-    given = {"seeds": seeds, "sites": sites, "pairs": pairs, "vary": {} if vary is None else vary}
-    values = {name: as_plain(value, name) for name, value in given.items()}
-    check_arguments(**values, methods=chosen, out=out, resume=resume, progress=progress)
-    comparison = compare(
-        base,
-        [method_text(method, base) for method in chosen],
-        out,
-        leave_two_out=leave_two_out,
-        pairs=values["pairs"],
-        seeds=values["seeds"],
-        sites=values["sites"],
-        varied=varied_values(values["vary"]),
-        resume=resume,
-        jobs=jobs,
-        progress=progress,
-        baseline=baseline,
-        equal_effort=equal_effort,
-    )
+def _warned_of_failures(comparison: Comparison) -> Comparison:
     for name, why in comparison.failed.items():
         warnings.warn(f"{name}: this run failed and is not in the tables: {why}", UserWarning, stacklevel=3)
     return comparison
 
 
-class _TemporaryFolder:
-    """A folder that is deleted when the last object that refers to it is gone."""
+def _is_shown(progress: bool | None) -> bool:
+    return is_live() if progress is None else progress
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="medfed-"))
-        self.delete = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+def _texts(settings: Settings) -> list[str]:
+    """Return settings as texts such as "data.image_size=128"."""
+    check_arguments(settings=settings)
+    if not isinstance(settings, Mapping):
+        return list(settings)
+    return [f"{key}={as_text(as_plain(value, key))}" for key, value in settings.items()]
 
 
 @contextmanager
-def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, _TemporaryFolder | None]]:
+def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, TemporaryDirectory | None]]:
     """Yield the folder for results; without `out` a temporary one, of which an interrupt says that it is deleted."""
     if out is not None:
         yield Path(out), None
         return
     if resume:
         raise UserError("--resume continues in a folder that exists; name the folder with --out")
-    temporary = _TemporaryFolder()
+    temporary = TemporaryDirectory(prefix="medfed-", ignore_cleanup_errors=True)
     try:
-        yield temporary.path, temporary
+        yield Path(temporary.name), temporary
     except KeyboardInterrupt as stop:
-        temporary.delete()
+        temporary.cleanup()
         raise type(stop)(
             "stopped; the results were in a temporary folder, which is deleted; give a folder with --out to be able to "
             "continue with --resume"

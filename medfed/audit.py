@@ -8,33 +8,31 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
-from medfed.cli.program import add_code_flag, add_config_argument, overrides, run_program
-from medfed.core.errors import UserError
+from medfed.cli.program import add_config_argument, add_setting_flags, overrides, run_program, whole_number
 from medfed.core.files import write_atomically
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed audit` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
     add_config_argument(parser)
     parser.add_argument("--site", metavar="NAME", help="site whose images are used (default: the first source site)")
     parser.add_argument(
         "--images",
-        type=int,
+        type=whole_number(1),
         default=N_IMAGES,
         metavar="N",
         help=f"number of images to reconstruct (default {N_IMAGES}; about ten seconds each)",
     )
     parser.add_argument(
         "--gallery",
-        type=int,
+        type=whole_number(2),
         default=N_GALLERY,
         metavar="N",
         help=f"number of images among which a changed copy is searched (default {N_GALLERY})",
     )
     parser.add_argument(
         "--weights-steps",
-        type=int,
+        type=whole_number(0),
         default=N_WEIGHTS_STEPS,
         metavar="N",
         help=f"steps of the attack on updates (default {N_WEIGHTS_STEPS}: minutes; 0 leaves it out)",
@@ -53,34 +51,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder for audit.json and audit.html (default: runs/audit_CONFIG)"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting of the config"
-    )
-    parser.add_argument("--seed", type=int, help="the same as --set seed=...")
-    parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
-    add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+    add_setting_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.audit", lambda: _audit(args), args.allow_code)
 
 
 def _audit(args: argparse.Namespace) -> int:
-    """Audit the run that `args` describes, write the results and the page, and return the exit code."""
-    for flag, number, minimum in (
-        ("--images", args.images, 1),
-        ("--gallery", args.gallery, 2),
-        ("--weights-steps", args.weights_steps, 0),
-    ):
-        if number < minimum:
-            raise UserError(f"{flag}: expected at least {minimum}, got {number}")
+    from medfed.config.early import check_config
+
+    check_config(args.config, overrides(args))
     from medfed import api
     from medfed.auditing.audit import audit, own_images_only
     from medfed.auditing.page import build_page
     from medfed.auditing.report_text import to_text
-    from medfed.config.schema import load
     from medfed.experiments.setup import build_experiment
 
-    config = load(api.find_config(args.config), overrides(args))
+    config = api.load_config(args.config, overrides(args))
     config = own_images_only(config, args.site) if args.own_images else config
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)

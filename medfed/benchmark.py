@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
-from medfed.cli.defaults import MEASUREMENTS
+from medfed.benchmarks import NAMES
 from medfed.cli.program import run_program, whole_number
 from medfed.core.files import write_atomically
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed benchmark` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=MEASUREMENTS,
+        choices=NAMES,
         metavar="NAME",
-        default=MEASUREMENTS,
-        help=f"measure only these: {', '.join(MEASUREMENTS)}",
+        default=NAMES,
+        help=f"measure only these: {', '.join(NAMES)}",
     )
     parser.add_argument(
         "--jobs",
@@ -37,18 +38,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    """Run the benchmarks in `args.only`, print their tables, write the results, and return the exit code."""
-    from medfed.benchmarks.measures import MEASURES
+    from medfed.benchmarks.harness import table
 
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}
-    for name, measure, table in MEASURES:
-        if name not in args.only:
-            continue
-        results[name] = measure(jobs=args.jobs) if name == "jobs" else measure()
+    for name in args.only:
+        benchmark = import_module(f"medfed.benchmarks.{name}")
+        rows = benchmark.measure(jobs=args.jobs) if name == "jobs" else benchmark.measure()
+        results[name] = [{**asdict(row), "ratio": row.ratio} for row in rows]
         if not args.quiet:
-            print(table(results[name]), end="\n\n", flush=True)
+            print(table(f"{name}: {benchmark.__doc__}", rows), end="\n\n", flush=True)
     if args.out is not None:
         write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
     return 0

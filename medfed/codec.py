@@ -10,7 +10,6 @@ from medfed.cli.program import run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed codec` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
     for flag, metavar, what in (
         ("--encoder", "FILE", "weights of VGG-19 or VGG-16, such as vgg_normalised.pth"),
@@ -23,7 +22,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    """Convert the files of a codec as `args` says, and return the exit code."""
     from medfed.networks.parts.adain import convert_codec
 
     print(f"The codec is {convert_codec(args.encoder, args.decoder, args.out)}.")

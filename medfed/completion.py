@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from unittest.mock import patch
 
-from medfed.cli.program import module_of, programs, run_program
+from medfed.cli.program import programs, run_program
 from medfed.core.errors import UserError
 from medfed.core.registry import shipped_configs
 
@@ -22,7 +22,6 @@ class _Captured(Exception):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed completion` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.completion", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("shell", choices=SHELLS)
     args = parser.parse_args(argv)
@@ -45,14 +44,13 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     """Return the parser of a program such as "train", with all its flags and commands."""
 
     def capture(parser: argparse.ArgumentParser, *args: object) -> None:
-        """Stop a program when it is about to parse arguments, and hand over its parser."""
         raise _Captured(parser)
 
     # Each program creates its parser in its function `main`, so that nothing slow is imported before the flags are
     # checked. `main` is therefore run until it parses its arguments.
     with patch.object(argparse.ArgumentParser, "parse_args", capture):
         try:
-            importlib.import_module(module_of(program)).main([])
+            importlib.import_module(f"medfed.{program}").main([])
         except _Captured as captured:
             parser = captured.args[0]
             assert isinstance(parser, argparse.ArgumentParser)
@@ -61,7 +59,6 @@ def parser_of(program: str) -> argparse.ArgumentParser:
 
 
 def _parser_of_all(parsers: Mapping[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Return a parser of `medfed PROGRAM ...` that has the flags of each program."""
     parser = argparse.ArgumentParser(prog="medfed")
     commands = parser.add_subparsers()
     for name, inner in parsers.items():

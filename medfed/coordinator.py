@@ -10,7 +10,6 @@ from medfed.cli.program import add_code_flag, add_common_flags, run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed coordinator` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.coordinator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     prepares = commands.add_parser(
@@ -47,7 +46,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
     add_code_flag(runs)
-    runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     summaries = commands.add_parser(
         "summaries", help="print one table of the summary.json files that hospitals wrote with medfed.score"
     )
@@ -60,7 +58,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    """Run `prepare`, `run` or `summaries`, as `args` says, and return the exit code."""
     from medfed.deployment.coordinate import run_coordinator
     from medfed.deployment.prepare import prepare_federation
     from medfed.scoring.summaries import print_summaries

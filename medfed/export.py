@@ -7,20 +7,19 @@ import sys
 import types
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from medfed.cli.program import add_code_flag, run_program
+from medfed.cli.program import add_code_flag, require_paths, run_program
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.api import Run, export
+    from medfed.api import export
 
 __all__ = ["export"]  # help(medfed.export) shows the function, although `medfed.export` is this module
 __getattr__, __dir__ = lazy_names(__name__, {"medfed.api": "export"})
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed export` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a finished run; with --check, a bundle's folder or ZIP file"
@@ -36,13 +35,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
     add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.export", lambda: _check(args) if args.check else _export(args), args.allow_code)
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Check the bundle in `args.run`, print the result, and return the exit code."""
+    require_paths("a bundle", args.run)
     from medfed.outputs.bundle.check import check_bundle
 
     check_bundle(args.run)
@@ -52,7 +50,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    """Write a bundle as `args` says, print its path, and return the exit code."""
+    require_paths("the folder of a finished run", args.run)
     from medfed.api import export
     from medfed.tasks.factory import TASKS
 
@@ -73,11 +71,10 @@ def _export(args: argparse.Namespace) -> int:
 class _CallableModule(types.ModuleType):
     """A module that can be called as `medfed.api.export`, because `medfed.export` is both a program and a function."""
 
-    def __call__(self, run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
-        """Write a MONAI bundle as `medfed.api.export` does."""
+    def __call__(self, *args: Any, **options: Any) -> Path:
         from medfed.api import export
 
-        return export(run, out, force=force)
+        return export(*args, **options)
 
 
 sys.modules[__name__].__class__ = _CallableModule

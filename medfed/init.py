@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import METHOD
-from medfed.cli.program import add_code_flag, run_program
+from medfed.cli.program import add_image_flags, require_paths, run_program
 from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed init` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder with images of two or more sites, or a table")
     parser.add_argument(
@@ -28,37 +27,27 @@ def main(argv: list[str] | None = None) -> int:
         metavar="SITE",
         help="the site that does not train and is tested (default: the last in alphabetical order)",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="choose a value yourself: --set data.image_size=128; the plan follows",
-    )
-    add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+    add_image_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.init", lambda: _init(args), args.allow_code)
 
 
 def _init(args: argparse.Namespace) -> int:
-    """Plan and write a config for the folder in `args`, print the plan, and return the exit code."""
     if args.unseen == "":
         raise UserError("--unseen: expected the name of a site")
-    from medfed.cli.progress import ProgressBar
+    require_paths("a folder with images, or a table", args.folder)
+    from medfed.api import make_plan
     from medfed.datasets.collections.folder import Folder
-    from medfed.planning.initialise import write_config
 
-    written = write_config(
+    written = make_plan(
         args.folder,
         args.out,
-        args.unseen,
-        args.method,
-        args.set,
-        args.dataset,
-        progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),
+        unseen=args.unseen,
+        method=args.method,
+        dataset=args.dataset,
+        settings=args.set,
+        progress=not args.quiet,
     )
     data = written.config.data
     print("The images:")

@@ -7,8 +7,6 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
-from typing import Any
 
 from medfed.cli.program import run_program
 from medfed.config import search
@@ -17,11 +15,9 @@ from medfed.core import registry
 from medfed.core.registry import BLOCK_KINDS
 
 EXAMPLES = "examples: keys; keys training; keys elcfs; keys federation.rounds; keys elcfs.alpha; keys alpha"
-MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves the default to the next line
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed keys` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
     parser.add_argument(
         "word", nargs="?", help="a block, method, network, dataset, engine, metric or key; without it, all blocks"
@@ -32,7 +28,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    """Print the settings that `args` asks for, and return the exit code."""
     if args.json_schema:
         from medfed.config import json_schema  # imports torch and MONAI, which the other words do not need
 
@@ -51,31 +46,16 @@ def _lines(group: Group, width: int) -> list[str]:
     lines = [f"{place}  ({group.file})", *_wrapped(group.title, width, 2)]
     if group.source:
         lines += _wrapped(f"Source: {group.source}", width, 2)
-    key_width = max(map(len, group.settings), default=0)
-    types = {key: _type(key, setting) for key, setting in group.settings.items()}
-    type_width = max((len(text) for text in types.values() if len(text) <= MAX_TYPE_WIDTH), default=0)
     for key, setting in group.settings.items():
         default = f"default {json.dumps(setting['default'])}" if "default" in setting else "required"
-        lines += ["", *_columns(f"  {key:<{key_width}}  ", types[key], type_width, default, width)]
+        kind = "name | dotted name" if key == "name" and "anyOf" in setting else describe_schema(setting)
+        lines += ["", *_wrapped(f"{key}: {kind}; {default}", width, 2)]
         meaning = setting["description"]
         lines += _wrapped(meaning[:1].upper() + meaning[1:], width, 6)
     if "name" in group.settings and not group.name:
         names = registry.known_names(BLOCK_KINDS[group.block])
         lines += ["", *_wrapped(f"`medfed keys NAME` prints the settings of one of: {', '.join(names)}.", width, 2)]
     return lines
-
-
-def _columns(key: str, kind: str, kind_width: int, default: str, width: int) -> list[str]:
-    """Return the line of a setting: key, type and range, default; a long type continues below itself."""
-    first, *rest = textwrap.wrap(kind, max(kind_width, width - len(key) - 2), break_on_hyphens=False)
-    if not rest and len(key) + max(len(first), kind_width) + 2 + len(default) <= width:
-        return [f"{key}{first:<{kind_width}}  {default}"]
-    return [key + first, *(" " * len(key) + line for line in [*rest, default])]
-
-
-def _type(key: str, setting: Mapping[str, Any]) -> str:
-    """Return the type and range of a setting; the known names are printed elsewhere."""
-    return "name | dotted name" if key == "name" and "anyOf" in setting else describe_schema(setting)
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:

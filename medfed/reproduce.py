@@ -8,8 +8,7 @@ from pathlib import Path
 
 from medfed.cli.program import add_code_flag, add_jobs_flag, run_program
 from medfed.core.errors import UserError
-from medfed.reproduction.commands import commands_of
-from medfed.reproduction.entries import PAPERS, load_paper
+from medfed.reproduction.entries import PAPERS, commands_of, load_paper
 from medfed.reproduction.listing import describe_entry, describe_paper, list_papers
 
 EXAMPLES = "examples: reproduce; reproduce elcfs; reproduce elcfs table_2 --dry-run; reproduce elcfs table_2 --small"
@@ -37,14 +36,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results (default: runs/PAPER-ENTRY)")
     parser.add_argument("--resume", action="store_true", help="continue the runs in that folder")
     add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     add_jobs_flag(parser, "runs")
     args = parser.parse_args(argv)
     return run_program("medfed.reproduce", lambda: _reproduce(args), args.allow_code)
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    """List papers, or run the commands of a table or figure, and return the exit code."""
     if args.seeds is not None and args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: expected a whole number of at least 1")
     if args.entry is None:

@@ -6,12 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, run_program
+from medfed.cli.program import add_image_flags, add_json_flag, only_json, require_paths, run_program
 from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed score` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
     parser.add_argument(
@@ -27,36 +26,35 @@ def main(argv: list[str] | None = None) -> int:
         metavar="OWN=BUNDLE",
         help="the bundle's name of one of your structures or classes: --name gland=prostate",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the images: 'data.image={site}/{case}_T2.nii.gz'",
-    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+    add_json_flag(parser, "the scores")
+    add_image_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.score", lambda: _score(args), args.allow_code)
 
 
 def _score(args: argparse.Namespace) -> int:
-    """Score the bundle on the images of the folder in `args`, write the scores, and return the exit code."""
-    from medfed.config.overrides import Override
-    from medfed.config.schema import load_dataset
-    from medfed.scoring.page import PAGE
-    from medfed.scoring.score import check_output, score_bundle, write_results
-
-    named = dict(_pair(text) for text in args.name)
+    names = dict(_pair(text) for text in args.name)
     out = args.out or Path("scores") / f"{args.bundle.resolve().name}-{args.folder.resolve().stem}"
-    dataset = load_dataset(args.folder, args.dataset, [Override.parse(text) for text in args.set])
-    check_output(out, dataset)
-    scores = score_bundle(args.bundle, dataset, named, args.device, args.quiet)
-    write_results(scores, out)
-    print(scores.to_text())
-    print(f"\nThe results are in {out}: summary.json, cases.csv, figures/ and the page {PAGE}.")
+    require_paths("the folder of a bundle", args.bundle)
+    require_paths("a folder with images, or a table", args.folder)
+    from medfed.api import score_bundle
+    from medfed.scoring.page import PAGE
+
+    with only_json(args.json) as print_json:
+        scores = score_bundle(
+            args.bundle,
+            args.folder,
+            out,
+            names=names,
+            dataset=args.dataset,
+            settings=args.set,
+            device=args.device,
+            progress=not args.quiet,
+        )
+        print(scores)
+        print(f"\nThe results are in {out}: summary.json, cases.csv, figures/ and the page {PAGE}.")
+        print_json({"folder": str(out), **scores.summary})
     return 0
 
 

@@ -10,7 +10,6 @@ from medfed.cli.program import run_program
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `medfed site` (`argv` None: `sys.argv`) and return its exit code."""
     parser = argparse.ArgumentParser(prog="medfed site", description=__doc__)
     parser.add_argument(
         "file", type=Path, help="this hospital's YAML file, as medfed.coordinator prepare writes it and you complete it"
@@ -23,7 +22,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    """Take part in a federation as `args` says, and return the exit code."""
     from medfed.deployment.take_part import run_site
 
     return run_site(args)

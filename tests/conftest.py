@@ -119,7 +119,6 @@ def unpainted_figures(monkeypatch) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     monkeypatch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)  # an empty image of the right size
-    monkeypatch.setattr("medfed.outputs.report.charts.to_svg", lambda figure, *others: "<svg></svg>")
 
 
 @pytest.fixture

@@ -95,12 +95,6 @@ def write_rows(path: Path, rows: list[dict], scoring: Scoring | None = None) -> 
     write_scores(path, table_of(rows, (scoring or scoring_of_rows(rows)).metrics), dict.fromkeys(IDENTITY, ""))
 
 
-def scored(method: str, site: str, rows: list[dict], seed: int = 0, **others) -> dict:
-    """What a comparison reads of a run at an unseen site; `others` stand over what is there."""
-    keys = {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
-    return keys | {"summary": scoring_of_rows(rows).describe() | {"scores": []}} | others
-
-
 NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
 NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
 
@@ -108,8 +102,8 @@ NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
 def ledger_row(
     number: int, site: str, direction: str, name: str, n_bytes: int, kind="train", content="statistic"
 ) -> dict:
-    """A row of the ledger about a tensor."""
-    values = (number, site, direction, kind, content, name, "2x3", "float32", n_bytes)
+    """A row of the ledger about one tensor."""
+    values = (number, site, direction, kind, content, name, 1, "2x3", n_bytes)
     return dict(zip(COLUMNS, values, strict=True))
 
 

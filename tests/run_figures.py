@@ -1,11 +1,9 @@
-"""Runs and pages in tests draw no figures unless asked: those of a tiny run take longer than its training."""
+"""Runs in tests draw no figures unless asked: those of a tiny run take longer than its training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
 
 from medfed.experiments import run
-from medfed.outputs.report import charts
 
 _draw_all, _is_drawing = run.draw_all, False
 
@@ -28,12 +26,3 @@ def drawn_figures() -> Iterator[None]:
         yield
     finally:
         _is_drawing = before
-
-
-def leave_out_charts(monkeypatch) -> None:
-    """Make the report's charts empty until the test ends: drawing them takes three quarters of a page's time."""
-
-    def empty(figure, prefix, label) -> str:
-        return f'<svg role="img" aria-label="{escape(label)}"/>'
-
-    monkeypatch.setattr(charts, "to_svg", empty)

@@ -25,7 +25,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"scoring"},
     {"auditing", "benchmarks", "deployment", "planning"},
     {"api", "testing"},
-    {"reproduction"},
+    {"plot", "reproduction"},
 ]
 PROGRAMS = set(
     "__main__ aggregate audit benchmark codec completion coordinator data evaluate export init keys report reproduce"
@@ -92,6 +92,7 @@ def test_imports_only_go_down(graph):
         f"{module} imports {other}"
         for module, others in graph.items()
         for other in others
+        if module != "medfed"  # the public names are from anywhere
         if package(other) not in (package(module), "medfed")
         and (layer(package(other)) >= layer(package(module)) or (package(module), package(other)) in WALLS)
     ]

@@ -19,7 +19,6 @@ from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.datasets.base import Dataset
 from medfed.datasets.splits import Split
-from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
 from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.local_round import Samples
@@ -201,8 +200,8 @@ def _measure_statistics(
 
 def _held_out(dataset: Dataset, task: Task, split: Split) -> Samples | None:
     """The site's validation and test images, which the shared statistics are not computed from."""
-    with ProgressBar(disable=True) as bar:
-        return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])
+    cases = [*split.validation, *split.test]
+    return task.load(dataset, cases, lambda case, notices: None, lambda n: None) if cases else None
 
 
 def _mirror_axis(dataset: Dataset) -> int:

@@ -1,18 +1,14 @@
-"""Time of the same work in one process and in several (`--jobs`): a round of several sites, and a comparison of runs.
-
-The work can be faster at most by the number of processes. The limit is lower if the images or the runs cannot be
-divided equally among the processes.
-"""
+"""A round of several sites and a comparison of runs in several processes, against one process"""
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from medfed.benchmarks.harness import Row, median_ms
 from medfed.config.schema import Config, load_text
 from medfed.core.determinism import deterministic
 from medfed.core.machine import max_processes
@@ -34,71 +30,41 @@ federation: {{unseen_site: UCL, rounds: 1}}
 """  # network, images and batches of configs/prostate.yaml
 
 
-def time_jobs(
-    jobs: int | None = None, cases: int = 6, size: int = 80, repeats: int = 2, n_runs: int = 4
-) -> dict[str, float | int]:
-    """Time one round of five sites and a comparison of `n_runs` runs, in one process and in several processes.
-
-    `jobs` None takes what the cores and the memory allow, but at least 2. The comparison is timed once, with the start
-    of the processes; the round `repeats` times, without it.
-
-    Returns:
-        `round_1_s` and `round_s`, the median seconds in one and in `jobs` processes; `round_times_faster`, their ratio;
-        `round_limit`, its largest possible value for this division of the sites; and the same four of `runs`.
-    """
+def measure(jobs: int | None = None, cases: int = 6, size: int = 80, repeats: int = 2, n_runs: int = 4) -> list[Row]:
+    """`jobs` None takes what the cores and the memory allow, but at least 2. The comparison is timed once, with the
+    start of the processes; the round without it. The limit is smaller than `jobs` if the images or the runs cannot be
+    divided equally."""
     jobs = jobs or max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):
         text = CONFIG.format(root=Path(folder) / "data", cases=cases, matrix=max(40, size), size=size)
         config = load_text(text, "benchmark.yaml")
-        sites = _time_round(config, Path(folder), jobs, repeats)
-        runs = {
-            f"runs{name}_s": _time_runs(config, Path(folder) / f"runs{name}", n_jobs, n_runs)
-            for name, n_jobs in (("_1", 1), ("", jobs))
-        }
-    return {
-        **{"jobs": jobs, "size": size, "n_runs": n_runs, "repeats": repeats},
-        **sites,
-        **runs,
-        "runs_times_faster": runs["runs_1_s"] / runs["runs_s"],
-        "runs_limit": n_runs / -(-n_runs // jobs),
-    }
+        experiments = [build_experiment(config, None, quiet=True, jobs=n) for n in (jobs, 1)]
+        try:
+            train = [partial(_train_sites, experiment) for experiment in experiments]
+            ms, peer_ms = median_ms(train, repeats, time.perf_counter)
+        finally:
+            for experiment in experiments:
+                experiment.engine.close()
+        n_images = {site.name: len(site.training) for site in experiments[1].sites}
+        largest = max(sum(n_images[site] for site in group) for group in balanced_groups(n_images, jobs))
+        runs_ms, peer_runs_ms = [_compare_ms(config, Path(folder) / f"runs_{n}", n, n_runs) for n in (jobs, 1)]
+    name, limit = "1 process", sum(n_images.values()) / largest
+    return [
+        Row(f"a round of 5 sites, {jobs} processes", name, ms, peer_ms, largest_ratio=limit),
+        Row(f"{n_runs} runs, {jobs} processes", name, runs_ms, peer_runs_ms, largest_ratio=n_runs / -(-n_runs // jobs)),
+    ]
 
 
-def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[str, float]:
-    """Median seconds of a round with one process and with `jobs` processes, and how many times faster the latter is."""
-    variants = {
-        name: build_experiment(config, folder / f"sites{name}", True, n_jobs)
-        for name, n_jobs in (("_1", 1), ("", jobs))
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    try:
-        for number in range(repeats + 1):
-            for name, experiment in variants.items():
-                seconds[name] += [_time_exchange(experiment, number + 1)][: bool(number)]  # the first one warms up
-    finally:
-        for experiment in variants.values():
-            experiment.engine.close()
-    median = {f"round{name}_s": statistics.median(times) for name, times in seconds.items()}
-    n_images = {site.name: len(site.training) for site in variants[""].sites}
-    largest = max(sum(n_images[site] for site in group) for group in balanced_groups(n_images, jobs))
-    times_faster = median["round_1_s"] / median["round_s"]
-    return {**median, "round_times_faster": times_faster, "round_limit": sum(n_images.values()) / largest}
-
-
-def _time_exchange(experiment: Experiment, number: int) -> float:
-    """Seconds of the training of all sites."""
-    request = Message(Kind.TRAIN, experiment.start.weights, {}, {"round": number, "last": 0})
-    start = time.perf_counter()
+def _train_sites(experiment: Experiment) -> None:
+    request = Message(Kind.TRAIN, experiment.start.weights, {}, {"round": 1, "last": 0})
     experiment.engine.exchange(Kind.TRAIN, dict.fromkeys(experiment.engine.sites(), request))
-    return time.perf_counter() - start
 
 
-def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
-    """Seconds of some runs with different unseen sites."""
+def _compare_ms(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
+    """Milliseconds of some runs with different unseen sites."""
     folds = [
         Fold(
             ComparisonRow("fedavg"),
-            site,
             replace(config, federation=replace(config.federation, unseen_site=site)),
             RunFolder(folder / site),
         )
@@ -106,23 +72,4 @@ def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
     ]
     start = time.perf_counter()
     run_folds(folds, jobs, quiet=True)
-    return time.perf_counter() - start
-
-
-def jobs_table(result: dict[str, Any]) -> str:
-    names = {
-        "round": f"a round of 5 sites, median of {result['repeats']}",
-        "runs": f"{result['n_runs']} runs with their start",
-    }
-    return "\n".join(
-        [
-            f"the same work in one process and in {result['jobs']} ({result['size']} x {result['size']}, one thread "
-            "each)",
-            f"  {'work':<34}{'1 job s':>9}{'jobs s':>9}{'faster':>9}{'limit':>9}",
-            *(
-                f"  {text:<34}{result[f'{name}_1_s']:>9.2f}{result[f'{name}_s']:>9.2f}"
-                f"{result[f'{name}_times_faster']:>8.2f}x{result[f'{name}_limit']:>8.2f}x"
-                for name, text in names.items()
-            ),
-        ]
-    )
+    return 1000 * (time.perf_counter() - start)

@@ -9,16 +9,3 @@ N_WEIGHTS_STEPS = 100  # number of steps of the attack on an update
 METHOD = "fedavg"
 # aggregate: names of methods
 RULES = ("coordinate_median", "fedavg", "norm_clipping", "trimmed_mean")
-# benchmark
-MEASUREMENTS = (
-    "exchange",
-    "round",
-    "larger_round",
-    "elcfs",
-    "jobs",
-    "images",
-    "networks",
-    "metrics",
-    "aggregation",
-    "gpu",
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 
 def show_notes_by(
@@ -15,18 +15,10 @@ def show_notes_by(
     A warning of medfed is a UserWarning whose line is in a file of medfed.
     """
 
-    def showwarning(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        """Show medfed's own warnings by `show`, and others as before; replaces `warnings.showwarning`."""
+    def showwarning(message: Warning | str, category: type[Warning], filename: str, *more: Any) -> None:
         if category is UserWarning and "medfed" in Path(filename).parts:
             show(str(message))
         else:
-            others(message, category, filename, lineno, file, line)
+            others(message, category, filename, *more)
 
     return showwarning

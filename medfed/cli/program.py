@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import select
 import signal
@@ -15,34 +16,21 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from medfed.cli.notes import show_notes_by
 from medfed.core.errors import UserError, WorkerBug, is_out_of_memory
+from medfed.core.files import note_absolute
 from medfed.core.import_path import import_from_current_folder
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
-    "init",
-    "train",
-    "evaluate",
-    "reproduce",
-    "export",
-    "score",
-    "aggregate",
-    "report",
-    "audit",
-    "keys",
-    "coordinator",
-    "site",
-    "data",
-    "codec",
-    "benchmark",
-    "completion",
-)
+    "init train evaluate reproduce export score aggregate report audit keys coordinator site data codec benchmark "
+    "completion"
+).split()
 INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
 OUT_OF_MEMORY = (
     "the memory is not enough; expected what the images and the network need; lower data.image_size or "
@@ -52,25 +40,12 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a full disk, an exhausted quota
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised for SIGTERM, which schedulers send, and SIGHUP, which a terminal sends when it is closed.
-
-    It is a KeyboardInterrupt, so the same clean-up code runs.
-    """
+    """Raised for SIGTERM and SIGHUP (of a terminal that is closed); the same clean-up code runs as for Ctrl-C."""
 
 
 def programs() -> dict[str, str]:
     """The first docstring line of each program, by name, such as "train"; none is imported."""
-    return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
-
-
-def _file(name: str) -> Path:
-    """The file of a program: `medfed/NAME.py`, or the `__main__.py` of a package."""
-    return PACKAGE / name / "__main__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
-
-
-def module_of(name: str) -> str:
-    """The module that defines the `main` of a program, such as "medfed.train"."""
-    return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
+    return {name: first_line(PACKAGE / f"{name}.py") for name in PROGRAMS}
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -83,30 +58,59 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --out, --resume, --set (which may be repeated), --seed, --device, --allow-code and --quiet."""
+    """Add --out, --resume, and the flags of `add_setting_flags`."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one setting: --set training.batch_size=8",
-    )
+    add_setting_flags(parser)
+
+
+def add_setting_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --set (which may be repeated), --seed and --device (see `overrides`), --allow-code and --quiet."""
+    _add_set_flag(parser, "change one setting: --set training.batch_size=8")
     parser.add_argument("--seed", type=int, help="the same as --set seed=...")
     parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
     add_code_flag(parser)
-    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+
+
+def add_image_flags(parser: argparse.ArgumentParser) -> None:
+    """Add how a folder of images is read, --dataset and --set, and --allow-code and --quiet."""
+    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: found by the names of the files)")
+    _add_set_flag(parser, "a setting, such as 'data.image={site}/{case}_T2.nii.gz' or data.image_size=128")
+    add_code_flag(parser)
+
+
+def _add_set_flag(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--allow-code`, whose value goes to `run_program`."""
+    """Add --quiet, and --allow-code, whose value goes to `run_program`."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
         help="let the config name classes outside of medfed, such as my_methods.Mine in my_methods.py in this folder; "
         "their code is then run",
     )
+    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+
+
+def add_json_flag(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--json` (see `only_json`)."""
+    text = f"print only {what} on standard output, as one JSON document"
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+@contextmanager
+def only_json(is_wanted: bool) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that prints a result as JSON if it `is_wanted`; all other output then goes to stderr."""
+    stdout = sys.stdout
+
+    def show(content: Any) -> None:
+        if is_wanted:
+            print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False), file=stdout)
+
+    with redirect_stdout(sys.stderr if is_wanted else stdout):
+        yield show
 
 
 def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
@@ -121,11 +125,17 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def require_paths(expected: str, *paths: Path) -> None:
+    """UserError for the first path that does not exist, before anything slow is imported."""
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path}: does not exist{note_absolute(path)}; expected {expected}")
+
+
 def whole_number(minimum: int) -> Callable[[str], int]:
     """Return the type of a flag that is a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
-        """Convert an argument of the command line; ArgumentTypeError if it is no whole number or too small."""
         if not text.isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"expected a whole number of at least {minimum}, got {text}")
         return int(text)
@@ -158,9 +168,11 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
             _signals_raise(),
             _notices_are_lines(),
             code_allowed(allow_code),
+            _says_starting(name),
         ):
             code = work()
-            _flush()
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
             return code
     except UserError as error:
         return _end(name, error.sentences, 2)
@@ -218,6 +230,19 @@ def _notices_are_lines() -> Iterator[None]:
 
 
 @contextmanager
+def _says_starting(name: str) -> Iterator[None]:
+    """Tell a terminal after half a second that the program works, as importing torch and MONAI takes seconds."""
+    timer = threading.Timer(0.5, print, [f"{name}: starting ..."], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    if sys.stderr is not None and sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def _signals_raise() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into exceptions while the work runs; Python allows this in the main thread only.
 
@@ -239,12 +264,6 @@ def _signals_raise() -> Iterator[None]:
 
 def _terminate(*_: object) -> None:
     raise Terminated
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
 
 
 def _drop_dead_streams() -> bool:

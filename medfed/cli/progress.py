@@ -13,13 +13,17 @@ OnTraining = Callable[[int, int], None]  # called with the trainings of sites th
 LOG_INTERVAL_S = 30.0
 
 
+def is_live() -> bool:
+    """Whether standard error is a terminal or a notebook, where a person watches."""
+    stream = sys.stderr
+    return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
+
+
 class ProgressBar(tqdm):
     """A bar of tqdm, which is drawn at most every 30 seconds if standard error is a file or a pipe."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        stream = sys.stderr
-        is_live = stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
-        limits = {} if is_live else {"mininterval": LOG_INTERVAL_S, "delay": LOG_INTERVAL_S}
+        limits = {} if is_live() else {"mininterval": LOG_INTERVAL_S, "delay": LOG_INTERVAL_S}
         super().__init__(*args, dynamic_ncols=True, miniters=0, **limits, **options)
 
 

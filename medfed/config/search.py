@@ -77,7 +77,7 @@ def find(word: str) -> list[Group]:
 @cache
 def blocks() -> dict[str, Group]:
     """The settings of each block; those in no block, such as `seed`, are under ""."""
-    schema = _schema()
+    schema = read_schema()
     top = {key: entry for key, entry in schema["properties"].items() if "$ref" not in entry}
     groups = {"": _group("", "", {**schema, "properties": top})}
     for block, entry in schema["properties"].items():
@@ -93,14 +93,14 @@ def _named() -> dict[str, Group]:
     groups = {}
     for key, kind in keys:
         for name, title in registry.known_names(kind).items():
-            definition = _schema()["$defs"].get(f"{key}.{name}")
+            definition = read_schema()["$defs"].get(f"{key}.{name}")
             group = Group(key, name, title, "", registry.file_of(kind, name), {})
             groups[name] = _group(key, name, definition) if definition else group
     return groups
 
 
 @cache
-def _schema() -> dict[str, Any]:
+def read_schema() -> dict[str, Any]:
     """The content of medfed's JSON schema of a config."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 

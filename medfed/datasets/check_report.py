@@ -43,7 +43,7 @@ class CheckedSite:
         return [case.facts.structures[index].cover for case in self.cases]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DatasetReport:
     """Result of a dataset check.
 
@@ -55,6 +55,7 @@ class DatasetReport:
         warnings: what may be a mistake and should be looked at.
         structures: names of the structures; empty for classification.
         classes: names of the classes; empty for segmentation.
+        data_block: the settings with which the folder was read, as the block `data` of a config.
     """
 
     root: str
@@ -64,6 +65,12 @@ class DatasetReport:
     warnings: tuple[Problem, ...]
     structures: tuple[str, ...]
     classes: tuple[str, ...]
+    data_block: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.data_block}\n{to_text(self)}" if self.data_block else to_text(self)
+
+    __repr__ = __str__
 
 
 def to_json(report: DatasetReport) -> str:

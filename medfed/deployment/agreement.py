@@ -5,16 +5,16 @@ The hospital writes it in its own file. `medfed.deployment.guard.Guard` enforces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
-from medfed.federation.ledger import FACT
+from medfed.federation.message import Message, fact_bytes, n_bytes
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases, epsilon
 
@@ -30,6 +30,13 @@ class Refused(Exception):
     def __init__(self, why: str, sent: str = "") -> None:
         super().__init__(why)
         self.sent = sent or why
+
+
+class Outgoing(NamedTuple):
+    """A reply, and by name of a statistic from how many patients each of its numbers is computed, at least."""
+
+    reply: Message
+    n_patients: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -78,9 +85,10 @@ class Agreement:
         return epsilon(replace(privacy, delta=self.delta), released)
 
 
-def counted_bytes(rows: Iterable[Mapping[str, Any]]) -> int:
+def counted_bytes(reply: Message) -> int:
     """Return the bytes that count towards `Agreement.megabytes_per_round`: of tensors, and of facts and their names."""
-    return sum(row["bytes"] + (len(row["name"].encode()) if row["content"] == FACT else 0) for row in rows)
+    of_tensors = sum(n_bytes(tensor) for group in (reply.weights, reply.tensors) for tensor in group.values())
+    return of_tensors + sum(fact_bytes(fact) + len(name.encode()) for name, fact in reply.facts.items())
 
 
 def too_few_patients(name: str, n_patients: int, min_patients: int, advice: str) -> str:

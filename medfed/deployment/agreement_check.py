@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from medfed.core.errors import UserErrors
-from medfed.deployment.agreement import Agreement, counted_bytes, no_noise, too_few_patients
+from medfed.deployment.agreement import Agreement, Outgoing, counted_bytes, no_noise, too_few_patients
 from medfed.federation.image_moments import MOMENTS
-from medfed.federation.ledger import STATISTIC, WEIGHT
 from medfed.federation.message import Kind
 from medfed.federation.method import EVERY_ROUND
 from medfed.federation.privacy_accounting import Releases, require_accountant
@@ -16,11 +14,10 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 
 MAX_LISTED = 5  # names in an error message
-Row = Mapping[str, Any]  # a row of the ledger, with the number of patients (`medfed.deployment.dry_run`)
 
 
-def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
-    """Raise UserError, with one sentence for each mistake, if `rows` (`outgoing_rows`) exceed the agreement.
+def check_agreement(sent: Sequence[Outgoing], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
+    """Raise UserError, with one sentence for each mistake, if `sent` (`agreed_replies`) exceeds the agreement.
 
     The list `sends`, `min_patients`, `megabytes_per_round` and `max_epsilon` are compared; `file` is the hospital's
     file.
@@ -28,36 +25,35 @@ def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement:
     mistakes = [
         f"{file}: {sentence}"
         for sentence in (
-            *_unlisted(rows, agreement),
-            *_of_too_few_patients(rows, site, agreement),
-            *_too_large(rows, agreement),
-            *_above_budget(rows, site, agreement),
+            *_unlisted(sent, agreement),
+            *_of_too_few_patients(sent, site, agreement),
+            *_too_large(sent, agreement),
+            *_above_budget(sent, site, agreement),
         )
     ]
     if mistakes:
         raise UserErrors(mistakes)
 
 
-def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releases:
-    """Return how many messages a site would send in a federation, from its rows of the first round."""
+def planned_releases(sent: Sequence[Outgoing], site: Site | ValidationSite) -> Releases:
+    """Return how many messages a site would send in a federation, from its replies of the first round."""
     if isinstance(site, ValidationSite):
         return Releases()
-    content = {
-        kind: {row["content"] for row in rows if row["kind"] == kind and row["name"] != MOMENTS}
-        for kind in (Kind.SHARE, Kind.TRAIN)
-    }
+    replies = [reply for reply, _ in sent]
+    trained = [reply for reply in replies if reply.kind == Kind.TRAIN]
+    shared = [reply for reply in replies if reply.kind == Kind.SHARE]
     n_sharing = site.rounds if site.method.shares == EVERY_ROUND else 1
     return Releases(
-        weights=site.rounds * (WEIGHT in content[Kind.TRAIN]),
-        statistics=site.rounds * (STATISTIC in content[Kind.TRAIN])
-        + n_sharing * (STATISTIC in content[Kind.SHARE])
-        + any(row["name"] == MOMENTS for row in rows),
+        weights=site.rounds * any(reply.weights for reply in trained),
+        statistics=site.rounds * any(reply.tensors for reply in trained)
+        + n_sharing * any(reply.tensors.keys() - {MOMENTS} for reply in shared)
+        + any(MOMENTS in reply.tensors for reply in shared),
     )
 
 
-def _unlisted(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+def _unlisted(sent: Sequence[Outgoing], agreement: Agreement) -> Iterator[str]:
     """Yield a sentence if a round would send statistics that the hospital did not agree to send."""
-    tensors: set[str] = {row["name"] for row in rows if row["content"] == STATISTIC}
+    tensors = {name for reply, _ in sent for name in reply.tensors}
     if missing := sorted(name for name in tensors if not agreement.allows(name)):
         more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
         names = ", ".join(f"'{name}'" for name in missing[:MAX_LISTED]) + more
@@ -67,21 +63,19 @@ def _unlisted(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
         )
 
 
-def _of_too_few_patients(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
+def _of_too_few_patients(sent: Sequence[Outgoing], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
     """Yield a sentence for the statistic with the fewest patients, if they are too few."""
-    shared = [row for row in rows if row["content"] == STATISTIC]
+    shared = [(n_patients.get(name, 1), name) for reply, n_patients in sent for name in reply.tensors]
     if isinstance(site, Site) and shared:
-        row = min(shared, key=lambda row: row["patients"])
-        if row["patients"] < agreement.min_patients:
+        n, name = min(shared, key=lambda entry: entry[0])
+        if n < agreement.min_patients:
             advice = site.method.patients_advice
-            yield "agrees.min_patients: " + too_few_patients(
-                row["name"], row["patients"], agreement.min_patients, advice
-            )
+            yield "agrees.min_patients: " + too_few_patients(name, n, agreement.min_patients, advice)
 
 
-def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+def _too_large(sent: Sequence[Outgoing], agreement: Agreement) -> Iterator[str]:
     """Yield a sentence if a round would send more bytes than the hospital agreed to."""
-    total = counted_bytes(rows) / 1e6
+    total = sum(counted_bytes(reply) for reply, _ in sent) / 1e6
     if total > agreement.megabytes_per_round:
         yield (
             f"agrees.megabytes_per_round: is {agreement.megabytes_per_round:g}, but a round would send {total:.3g} "
@@ -89,11 +83,11 @@ def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
         )
 
 
-def _above_budget(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
+def _above_budget(sent: Sequence[Outgoing], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
     """Yield a sentence if the planned rounds need a larger epsilon than the hospital agreed to, or have no noise."""
     if agreement.max_epsilon is None or isinstance(site, ValidationSite):
         return
-    planned = planned_releases(rows, site)
+    planned = planned_releases(sent, site)
     if why := no_noise(site.privacy, planned):
         yield f"agrees.max_epsilon: {why}"
         return

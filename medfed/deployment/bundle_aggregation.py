@@ -84,7 +84,7 @@ def aggregate_bundles(
     """Check the weights of several bundles, combine them, and write the result as a new bundle.
 
     The configs, the license and the texts of the new bundle are those of `start`. Its metadata say which sites took
-    part, and it has no scores, because nobody has tested it yet. `docs/ledger.csv` lists every tensor that was read.
+    part, and it has no scores, because nobody has tested it yet. `docs/ledger.csv` lists what was read.
 
     Args:
         sites: folders (or zip files) of the bundles that the sites trained, one per site, named after the sites.

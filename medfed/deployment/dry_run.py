@@ -1,22 +1,21 @@
 """The dry run: before anything is sent, show what would leave a hospital.
 
-The site runs one short round, with the requests that a coordinator would send, and the replies are listed as rows of
-the ledger, which `medfed.deployment.agreement_check` compares with the agreement.
+The site runs one short round, with the requests that a coordinator would send. The replies are listed as rows of the
+ledger, and `medfed.deployment.agreement_check` compares them with the agreement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from medfed.core.seeds import stream
-from medfed.deployment.agreement import Agreement
+from medfed.deployment.agreement import Agreement, Outgoing
 from medfed.deployment.agreement_check import planned_releases
 from medfed.deployment.guarded_site import agreed_survey
 from medfed.federation import ledger
 from medfed.federation.image_moments import has_constants, moments_request, pool
-from medfed.federation.message import Kind, Message, State
+from medfed.federation.message import Kind, Message, State, fact_bytes, readable
 from medfed.federation.method import NEVER
 from medfed.federation.privacy_accounting import require_accountant
 from medfed.federation.site import Site
@@ -25,76 +24,68 @@ from medfed.federation.validation_site import ValidationSite
 from medfed.results.text_tables import aligned
 
 N_STEPS = 2  # training steps in a dry run
-Row = Mapping[str, Any]  # a row of the ledger, with the number of patients
 
 
-def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
-    """Return rows for everything that a site would send in the first round; nothing is sent.
+def dry_run(site: Site, start: State, seed: int) -> Sequence[Outgoing]:
+    """Return all replies that a site would send in the first round; nothing is sent.
 
     The site computes statistics of all its images and validation scores as in a real round, but does at most two
     training steps; its memory does not change. No other site takes part, so tensors whose number depends on the other
-    sites may be missing. A row has the keys `medfed.federation.ledger.COLUMNS`, and `patients`: from how many patients
-    each number of a statistic is computed, at least; None for weights and facts.
+    sites may be missing.
     """
     short_site = replace(site, max_steps=N_STEPS, local_epochs=1, memory={})
     method, state = site.method, start
-    rows: list[Row] = [*_rows(site, site.reply(survey_request()))] if site.survey else []
+    sent = [_outgoing(site, site.reply(survey_request()))] if site.survey else []
     if has_constants(state.weights):
         moments = site.reply(moments_request())
         state = replace(state, weights={**state.weights, **pool({site.name: moments})})
-        rows += _rows(site, moments)
+        sent.append(_outgoing(site, moments))
     if method.shares != NEVER:
         weights = state.weights if method.share_reads_network else {}
         shared = site.reply(Message(Kind.SHARE, weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
-        rows += _rows(site, shared)
+        sent.append(_outgoing(site, shared))
     request = Message(Kind.TRAIN, state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})
-    rows += _rows(short_site, short_site.reply(request))
-    return [*rows, *_validation_rows(site, state)]
+    sent.append(_outgoing(short_site, short_site.reply(request)))
+    return [*sent, _validation(site, state)]
 
 
-def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]:
-    """The ledger rows of the reply that the site would send to a request for validation."""
-    return _rows(site, site.reply(Message(Kind.VALIDATE, state.weights, {}, {"round": 1})))
+def _validation(site: Site | ValidationSite, state: State) -> Outgoing:
+    return _outgoing(site, site.reply(Message(Kind.VALIDATE, state.weights, {}, {"round": 1})))
 
 
-def _rows(site: Site | ValidationSite, reply: Message) -> Sequence[Row]:
-    """Return the rows of a site's last reply, with the numbers of patients behind the statistics."""
-    n_patients = site.n_patients if isinstance(site, Site) else {}
-    return [
-        {**row, "patients": n_patients[str(row["name"])] if row["content"] == ledger.STATISTIC else None}
-        for row in ledger.message_rows(1, "up", {site.name: reply})
-    ]
+def _outgoing(site: Site | ValidationSite, reply: Message) -> Outgoing:
+    """A site's last reply, with the numbers of patients behind its statistics."""
+    return Outgoing(readable(reply), dict(site.n_patients) if isinstance(site, Site) else {})
 
 
-def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence[Row]:
-    """Return the rows of `dry_run`, without a survey to which the hospital did not agree.
+def agreed_replies(site: Site | ValidationSite, agreement: Agreement) -> Sequence[Outgoing]:
+    """Return the replies of `dry_run`, without a survey to which the hospital did not agree.
 
     A validation site would send its scores only.
     """
     state = State.of(site.network)
     if isinstance(site, ValidationSite):
-        return _validation_rows(site, state)
+        return [_validation(site, state)]
     return dry_run(replace(site, survey=agreed_survey(site, agreement)), state, site.seed)
 
 
 def format_report(
-    rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int, agreement: Agreement
+    sent: Sequence[Outgoing], site: Site | ValidationSite, method: str, n_rounds: int, agreement: Agreement
 ) -> str:
-    """Return a text that shows the rows in a table and explains them; all weights of one kind of reply share a line."""
-    table = [["kind", "what", "shape", "type", "bytes", "patients"]]
-    for kind in Kind:
-        rows_of_kind = [row for row in rows if row["kind"] == kind]
-        entries = [row for row in rows_of_kind if row["content"] == ledger.WEIGHT]
-        if entries:
-            n, size = len(entries), sum(row["bytes"] for row in entries)
-            table.append([kind, f"weights of the network ({n} tensors)", "", "", f"{size:,}", ""])
-        table += [
-            [kind, row["name"], row["shape"], row["dtype"], f"{row['bytes']:,}", str(row["patients"] or "")]
-            for row in rows_of_kind
-            if row not in entries
-        ]
-    sums = ledger.format_sums(ledger.sum_bytes(rows)["up"])
+    """Return a text that shows in a table what the replies hold, and explains it."""
+    table = [["kind", "what", "number", "shape", "bytes", "patients"]]
+    every: list[Mapping] = []
+    for reply, n_patients in sent:
+        rows = ledger.message_rows(1, "up", {site.name: reply})
+        every += rows
+        for row in (row for row in rows if row["content"] != ledger.FACT):
+            own = [n for name, n in n_patients.items() if ledger.statistic_name(name) == row["name"]]
+            what = str(row["name"] or "weights of the network")
+            patients = str(min(own)) if own else ""
+            table.append([reply.kind, what, str(row["n"]), str(row["shape"]), f"{row['bytes']:,}", patients])
+        table += [[reply.kind, name, "1", "fact", f"{fact_bytes(fact):,}", ""] for name, fact in reply.facts.items()]
+    sums = ledger.format_sums(ledger.sum_bytes(every)["up"])
     if isinstance(site, ValidationSite):
         n_images = f"{len(site.samples)} images do not leave"
         explanation = (
@@ -107,7 +98,7 @@ def format_report(
             f"In the first round {sums} leave. None of this is anonymous: weights and "
             "statistics contain information about the images from which they were computed. "
             "python -m medfed.audit measures how much. Each number of a statistic is computed from at least "
-            f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}"
+            f"the number of patients in the last column.{_epsilon_text(sent, site, agreement)}"
             f"{_survey_text(site, agreement)}"
         )
     heading = (
@@ -130,12 +121,12 @@ def _survey_text(site: Site, agreement: Agreement) -> str:
     )
 
 
-def _epsilon_text(rows: Sequence[Row], site: Site, agreement: Agreement) -> str:
+def _epsilon_text(sent: Sequence[Outgoing], site: Site, agreement: Agreement) -> str:
     """Sentence for the hospital about the epsilon of all planned rounds; "" if it set no limit."""
     if agreement.max_epsilon is None:
         return ""
     require_accountant(site.privacy)
-    epsilon = agreement.epsilon(site.privacy, planned_releases(rows, site))
+    epsilon = agreement.epsilon(site.privacy, planned_releases(sent, site))
     return (
         f" With the noise of the plan, epsilon of all rounds is {epsilon:.4g} (delta {agreement.delta:g}); facts "
         "have no noise, and epsilon does not cover them."

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from medfed.deployment.agreement import Agreement, Refused, counted_bytes, no_noise, too_few_patients
 from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
-from medfed.federation.ledger import message_rows
-from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes
+from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes, readable
 from medfed.federation.method import NEVER, ONCE
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
@@ -140,7 +139,7 @@ class Guard:
         self._check_patients(reply, n_patients)
         key = digest(request.to_bytes()) + digest(reply.to_bytes())
         if key not in self.sent.get(str(number), []):
-            size = counted_bytes(message_rows(number, "up", {"": reply}))
+            size = counted_bytes(readable(reply))
             self._check_bytes(number, size)
             released = self._check_epsilon(number, reply)
             self.sent_bytes[str(number)] += size

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import safetensors.torch
 
-from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
@@ -17,7 +16,6 @@ from medfed.deployment.agreement import TRAIN, Agreement
 from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard
 from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
-from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import build_network, build_sites, build_task, prepare_device
 from medfed.federation.ledger import COLUMNS, format_sums, message_rows, sum_bytes
 from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message
@@ -43,10 +41,9 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     if name not in (known := dataset.site_names()):
         raise UserError(f"{dataset.root}: has no folder of the validation site '{name}'. {suggestion(name, known)}")
     task = build_task(config, dataset)
-    with ProgressBar(disable=True) as bar:
-        samples = SiteImages(dataset, task, bar).samples(dataset.cases_by_site([name])[name])
-    if samples is None:
+    if not (cases := dataset.cases_by_site([name])[name]):
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
+    samples = task.load(dataset, cases, lambda case, notices: None, lambda n: None)
     network = build_network(config.network, config.method, task, config.seed)
     return ValidationSite(name, samples, task, network.to(prepare_device(config)))
 

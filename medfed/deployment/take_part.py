@@ -12,7 +12,7 @@ from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check_dataset
 from medfed.deployment.agreement_check import check_agreement
-from medfed.deployment.dry_run import format_report, outgoing_rows
+from medfed.deployment.dry_run import agreed_replies, format_report
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
 from medfed.experiments.setup import progress_bar
@@ -28,9 +28,9 @@ def run_site(args: argparse.Namespace) -> int:
         # The data check has already reported its warnings, and that there is only one site is expected here.
         warnings.simplefilter("ignore", UserWarning)
         site = build_local_site(config, site_file.site)
-    rows = outgoing_rows(site, site_file.agrees)
-    print(format_report(rows, site, config.method_name, config.federation.rounds, site_file.agrees))
-    check_agreement(rows, site, site_file.agrees, config.source)
+    sent = agreed_replies(site, site_file.agrees)
+    print(format_report(sent, site, config.method_name, config.federation.rounds, site_file.agrees))
+    check_agreement(sent, site, site_file.agrees, config.source)
     if args.dry_run:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +25,8 @@ BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "
 
 
 def _path(expected: str, optional: bool = False) -> AfterValidator:
-    """Return a check that a value can be a path, a text that is neither empty nor has a NUL."""
-
     def check(value: object) -> object:
-        """Return the value; ValueError if it is not a path as text."""
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
             raise ValueError(f"expected {expected}")
         return value
@@ -36,30 +35,34 @@ def _path(expected: str, optional: bool = False) -> AfterValidator:
 
 
 class _Arguments(TypedDict, total=False):
-    """The types of the arguments of the functions in `medfed.api`, by name."""
+    """The arguments of the functions in `medfed.api`."""
 
     __pydantic_config__ = bounds.STRICT  # type: ignore[misc]
 
     config: Annotated[Any, _path("a path, the name of a config, a dictionary or a Config")]
-    changes: Mapping[Any, Any]
-    folder: Annotated[Any, _path("the path of a run's folder")]
+    changes: Mapping[Any, Any] | tuple[str, ...]
+    settings: Mapping[Any, Any] | tuple[str, ...]
+    folder: Annotated[Any, _path("the path of a folder")]
+    bundle: Annotated[Any, _path("the path of a bundle's folder")]
+    path: Annotated[Any, _path("the path of a folder, of a table of images or of a config")]
+    names: Mapping[str, str] | None
     run: Annotated[Any, _path("a Run or the path of its folder")]
-    out: Annotated[Any, _path("the path of a folder, or None", optional=True)]
+    runs: Annotated[tuple[Annotated[Any, _path("a Run, a Comparison or a folder")], ...], Field(min_length=1)]
+    out: Annotated[Any, _path("a path, or None", optional=True)]
     methods: Annotated[tuple[Any, ...], Field(min_length=1)]
     seeds: bounds.PositiveInt
     sites: Annotated[tuple[str, ...], Field(min_length=1)] | None
     pairs: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)] | None
-    vary: Mapping[str, Annotated[tuple[Any, ...], Field(min_length=1)]]
+    vary: Mapping[str, Annotated[tuple[Any, ...], Field(min_length=1)]] | tuple[str, ...]
     resume: bool
     accept_config_change: bool
-    progress: bool
+    progress: bool | None
     jobs: bounds.PositiveInt | None
 
 
 def check_arguments(**values: object) -> None:
     """Check types and ranges of arguments by name; UserErrors has one sentence for each wrong argument."""
-    paths = {name: os.fspath(value) for name, value in values.items() if isinstance(value, os.PathLike)}
-    given = bounds.with_tuples({**values, **paths})
+    given = bounds.with_tuples(values)
     try:
         TypeAdapter(_Arguments).validate_python(given)
     except ValidationError as error:
@@ -111,7 +114,7 @@ def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") ->
 
 
 def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
-    """Convert the argument `vary`, such as {"method.alpha": [0.01, 0.1]}, to one list of overrides for each setting."""
+    """Convert an argument such as {"method.alpha": [0.01, 0.1]} to one list of overrides for each setting."""
     return [
         [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "--vary") for value in values]
         for key, values in vary.items()
@@ -122,13 +125,8 @@ def as_text(value: object) -> str:
     """Return a value as a user writes it after `=` in `--vary` and `--methods`; it labels a row of a table."""
     if isinstance(value, float):
         return json.dumps(value).replace("e+", "e")  # a plus joins methods
-    return value if isinstance(value, str) and _is_plain_text(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_plain_text(text: str) -> bool:
-    """Return whether YAML reads the text, without quotes, as this text."""
-    try:
-        is_text = strict_yaml.parse(text, "") == text
-    except UserError:
-        return False
-    return is_text and not set(text) & set(",+\"'[]{}")
+    if isinstance(value, str) and not set(value) & set(",+\"'[]{}"):
+        with suppress(UserError):
+            if strict_yaml.parse(value, "") == value:  # without quotes, it is this text
+                return value
+    return json.dumps(value, ensure_ascii=False)

@@ -20,12 +20,8 @@ ONE_SITE = "this is local training, not a federation"  # end of the warning; exp
 def assign_patients(
     dataset: Dataset, federation: Federation, seed: int, file: str
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
-    """Decide for every patient at which site or client, and in which part, the images are used.
-
-    Returns:
-        The split of each site that trains, then that of the validation site, which has validation patients only; the
-        split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name.
-    """
+    """Return the split of each site that trains, then that of the validation site, which has validation patients only;
+    the split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name."""
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
@@ -43,7 +39,7 @@ def assign_patients(
 
 
 def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the sites that train, of the validation site and of the unseen site (or empty lists)."""
+    """The names of the sites that train, of the validation site and of the unseen site (or empty lists)."""
     names = dataset.site_names()
     try:
         site_names.check(names)
@@ -64,13 +60,8 @@ def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tu
         )
     source = [name for name in names if name not in special_sites.values()]
     if not source:
-        named = [(key, name) for key, name in reversed(special_sites.items()) if name]
-        which = " and ".join(f"{key.replace('_', ' ')} '{name}'" for key, name in named)
-        only = "is the only site" if len(names) == 1 else "are the only sites"
-        keys = " or ".join(f"federation.{key}" for key, _ in named)
-        raise UserError(
-            f"{dataset.root}: the {which} {only}, so no site is left to train on; add a site, or remove {keys}"
-        )
+        keys = " or ".join(f"federation.{key} ('{name}')" for key, name in special_sites.items() if name)
+        raise UserError(f"{dataset.root}: no other site is left to train on; add a site, or remove {keys}")
     source = participating_sites(source, federation.participating, seed, file)
     if len(source) == 1 and federation.clients < 2:
         warnings.warn(f"only one site ('{source[0]}') trains: {ONE_SITE}", stacklevel=2)

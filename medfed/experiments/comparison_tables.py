@@ -10,7 +10,7 @@ from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold
 from medfed.experiments.leave_one_out import ComparisonPlan
 from medfed.outputs.published.beside import to_published_markdown
-from medfed.outputs.run_folder import read_unadapted
+from medfed.outputs.run_folder import UNADAPTED, read_unadapted
 from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
 from medfed.results.render import to_csv_file, to_json_file, to_latex_file, to_markdown_file
@@ -22,54 +22,51 @@ from medfed.tasks.factory import scoring_of
 def read_comparison(plan: ComparisonPlan) -> Comparison:
     """Compare the finished runs of a plan; at least one must be finished."""
     runs = []
-    for fold in complete_folds(plan):
+    for fold in _complete_folds(plan):
+        fold.folder.check(("cases.csv", "ledger.csv", "summary.json", "timings.csv", UNADAPTED))
         path, summary = fold.folder.path, fold.folder.read_json("summary.json")
         scoring = scoring_of(summary, path / "summary.json")
         unadapted = read_unadapted(path, summary, scoring)
         runs.append(ScoredRun.of(fold.row, summary, read_scores(path / "cases.csv", scoring.metrics), unadapted))
     planned = {fold.key for fold in plan.folds}
-    notes = [plan.folder.note(), *(note for note in effort(plan, read_costs(plan)) if "NOT RUN" in note)]
+    notes = [plan.folder.note(), *(note for note in _effort(plan, read_costs(plan)) if "NOT RUN" in note)]
     return compare_runs(runs, plan.baseline, planned, list(filter(None, notes)))
 
 
 def read_costs(plan: ComparisonPlan) -> dict[str, Cost]:
     """The mean cost of the finished runs of each row, by its label."""
-    folds = complete_folds(plan)
-    return costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in folds])
-
-
-def effort(plan: ComparisonPlan, costs: Mapping[str, Cost]) -> list[str]:
-    """Sentences that compare the steps and images of each row with those of its baseline."""
-    folds = complete_folds(plan)
-    baselines = {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in folds}
-    references = {fold.row.label: fold.row.equal_effort for fold in folds if fold.row.equal_effort}
-    return effort_notes(costs, baselines, references)
+    return costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in _complete_folds(plan)])
 
 
 def write_tables(comparison: Comparison, costs: Mapping[str, Cost], plan: ComparisonPlan, out: Path) -> None:
     """Write the tables as Markdown, CSV, JSON and LaTeX into an existing folder; existing files are replaced."""
-    folds = complete_folds(plan)
-    tables = [
-        text_table(title, *_head_and_rows(cost_rows(costs, *columns)))
-        for title, columns in (("Cost", []), ("What the bytes of a round are", [PARTS]))
-    ]
-    published = to_published_markdown(resolved(folds[0].config)["data"], comparison)
-    write_atomically(
-        out / "table.md", f"{to_markdown_file(comparison, tables, [NOTE, *effort(plan, costs)])}\n{published}"
-    )
-    write_atomically(out / "table.tex", to_latex_file(comparison))
-    write_atomically(out / "table.json", to_json_file(comparison))
-    write_atomically(out / "table.csv", to_csv_file(comparison.scores, comparison.data))
-    write_atomically(out / "differences.csv", to_csv_file(comparison.differences, comparison.data))
-    write_atomically(out / "cost.csv", cost_csv(costs))
-    write_atomically(out / "cost.json", cost_json(costs))
+    tables = []
+    for title, columns in (("Cost", []), ("What the bytes of a round are", [PARTS])):
+        head, *rows = cost_rows(costs, *columns)
+        tables.append(text_table(title, head, rows))
+    published = to_published_markdown(resolved(plan.folds[0].config)["data"], comparison)
+    markdown = to_markdown_file(comparison, tables, [NOTE, *_effort(plan, costs)])
+    contents = {
+        "table.md": f"{markdown}\n{published}",
+        "table.tex": to_latex_file(comparison),
+        "table.json": to_json_file(comparison),
+        "table.csv": to_csv_file(comparison.scores, comparison.data),
+        "differences.csv": to_csv_file(comparison.differences, comparison.data),
+        "cost.csv": cost_csv(costs),
+        "cost.json": cost_json(costs),
+    }
+    for name, content in contents.items():
+        write_atomically(out / name, content)
 
 
-def complete_folds(plan: ComparisonPlan) -> list[Fold]:
+def _effort(plan: ComparisonPlan, costs: Mapping[str, Cost]) -> list[str]:
+    """Sentences that compare the steps and images of each row with those of its baseline."""
+    rows = {fold.row for fold in _complete_folds(plan)}
+    baselines = {row.label: row.baseline_label(plan.baseline) for row in rows}
+    return effort_notes(costs, baselines, {row.label: row.equal_effort for row in rows if row.equal_effort})
+
+
+def _complete_folds(plan: ComparisonPlan) -> list[Fold]:
     """The finished runs, those of `local` only if all of the same unseen site and seed are finished."""
     complete = plan.folder.finished()
     return [fold for fold in plan.folds if fold.folder.path in complete]
-
-
-def _head_and_rows(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return rows[0], rows[1:]

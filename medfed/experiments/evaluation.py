@@ -1,6 +1,6 @@
 """Score the trained network on test patients, including those of the unseen site.
 
-Only this module, `medfed.experiments.unseen_rounds` and the figures read the images of the unseen site, after training.
+Only this module and the figures read the images of the unseen site, after training.
 """
 
 from __future__ import annotations
@@ -8,20 +8,33 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medfed.cli.progress import ProgressBar
-from medfed.datasets.base import Case, Dataset
-from medfed.experiments.setup import Experiment
+from medfed.config.schema import Config
+from medfed.datasets.base import Case
+from medfed.experiments.setup import SHARED, Experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site, with_batch_statistics
+from medfed.federation.image_moments import constants_of
+from medfed.federation.message import State
 from medfed.federation.site import Site
 from medfed.functional.weights import average
+from medfed.networks.parts.style_transfer import shows_something
 from medfed.networks.parts.tent import Tent
+from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
+from medfed.results.run_scores import run_scores
+from medfed.results.scores import table_of
 from medfed.tasks.results import EvaluationResult
-from medfed.tasks.task import Match, Task
+from medfed.tasks.task import Match
+
+UNSEEN_ROUNDS_NOTE = (
+    "Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
+    "setting or a method, and medfed uses them for this file and its figure only."
+)
 
 
 def evaluate(
@@ -31,46 +44,52 @@ def evaluate(
 
     If sites keep entries of the network (such as BatchNorm), a site that trained is scored with its own entries. Other
     sites, and all sites if simulated clients trained, are scored with the average, or by the method's `unseen_bn`.
-
-    Args:
-        experiment: the weights of its network are overwritten.
-        weights: the global weights, as a state dict.
-        match: changes the images of sites that did not train before the prediction; None changes none.
+    `weights` are the global weights, and `match` changes the images of sites that did not train.
     """
-    task, dataset, validation_site = experiment.task, experiment.dataset, experiment.validation_site
-    others = {"unseen": experiment.unseen}
-    if validation_site:
-        others["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
+    task, dataset = experiment.task, experiment.dataset
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
-    n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
+    roles = {"seen": seen, **cases_of_others(experiment)}
+    cases_of = [(role, name, cases) for role, sites in roles.items() for name, cases in sites.items() if cases]
     is_adapted = task.evaluation.tent or match is not None
-    n_cases += sum(map(len, experiment.unseen.values())) * is_adapted
+    n_cases = sum(len(cases) * (1 + (is_adapted and role == "unseen")) for role, _, cases in cases_of)
     own = {} if experiment.clients else {site.name: site for site in experiment.sites}
-    result = EvaluationResult()
+    result, counts = EvaluationResult(), Counter[tuple[str, str]]()
+
+    def count(case: Case, notices: Sequence[str]) -> None:
+        counts.update((case.site, notice) for notice in notices)
+
     with ProgressBar(total=n_cases, desc="testing", unit="case", disable=quiet, leave=False) as bar:
-        for role, sites in {"seen": seen, **others}.items():
-            for name, cases in sites.items():
-                if not cases:  # a source site may have no test patients
-                    continue
-                if name in own:
-                    own[name].load(dict(weights))
-                    network = own[name].network
-                else:
-                    network = _network_without_training(experiment, weights, cases)
-                if role == "unseen" and is_adapted:
-                    plain = task.evaluate(network, dataset, cases, role, _ignore_notices, bar.update)
-                    result.unadapted.extend(plain.rows)
-                if task.evaluation.tent:
-                    network = Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
-                on_images = None if role == "seen" else match
-                result.extend(_score_site(task, dataset, network, cases, role, bar, on_images))
+        for role, name, cases in cases_of:
+            if name in own:
+                own[name].load(dict(weights))
+                network = own[name].network
+            else:
+                network = _network_without_training(experiment, weights, cases)
+            if role == "unseen" and is_adapted:
+                plain = task.evaluate(network, dataset, cases, role, lambda case, notices: None, bar.update)
+                result.unadapted.extend(plain.rows)
+            if task.evaluation.tent:
+                network = Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
+            on_images = None if role == "seen" else match
+            result.extend(task.evaluate(network, dataset, cases, role, count, bar.update, on_images))
+    for (name, notice), n in counts.items():
+        if name in experiment.unseen:  # nobody has read its images before
+            warnings.warn(f"{name}: {n} of {len(experiment.unseen[name])} images: {notice}", stacklevel=2)
     return result
+
+
+def cases_of_others(experiment: Experiment) -> dict[str, dict[str, list[Case]]]:
+    """The test cases of the sites that did not train, by role and site."""
+    others = {"unseen": {site: cases for site, cases in experiment.unseen.items() if cases}}
+    if experiment.validation_site:
+        name = experiment.validation_site.name
+        others["validation"] = {name: experiment.splits[name].validation}
+    return others
 
 
 def _network_without_training(
     experiment: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]
 ) -> nn.Module:
-    """Return the network for a site that keeps no entries of its own, by the rule `unseen_bn`."""
     task, network, source_sites = experiment.task, experiment.network, experiment.sites
     unseen_bn = unseen_bn_of(source_sites)
     if unseen_bn == "nearest":
@@ -95,44 +114,97 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
 def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
     """Return, for each site that did not train, the mean cosine distance, in [0, 2], between features on a structure's
     boundary and in a ring of background around it (Figure 7 of ELCFS). Without a boundary, a site is missing."""
-    task, validation_site = experiment.task, experiment.validation_site
-    if not task.measures_boundary_distance:
+    if not experiment.task.measures_boundary_distance:
         return {}
-    samples = unseen_samples(experiment)
+    samples, validation_site = _unseen_samples(experiment), experiment.validation_site
     samples |= {validation_site.name: validation_site.samples} if validation_site else {}
-    levels = experiment.sites[0].architecture.decoder_levels
     experiment.network.load_state_dict(unseen_weights(experiment.sites, weights))
-    facts = {site: task.validate(experiment.network, images, levels) for site, images in samples.items()}
+    facts = {site: _validate(experiment, images) for site, images in samples.items()}
     return {site: of_site["boundary_distance"] for site, of_site in facts.items() if "boundary_distance" in of_site}
 
 
-def unseen_samples(experiment: Experiment) -> dict[str, Any]:
-    """Read the images of the unseen site, prepared as for training, by its name. Call it after training only."""
+def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:
+    """Score the unseen site with every n-th round's weights (`evaluation.unseen_every`), and write the scores, for a
+    curve as in Figure 7 (a) of ELCFS. This is a look at the target, which nothing may be chosen by."""
+    samples, rows = _unseen_samples(experiment), []
+    for number in (number for number in folder.rounds() if number and number % every == 0):
+        experiment.network.load_state_dict(folder.load_state(number).weights)
+        rows += [{"round": number, "site": site, **_validate(experiment, images)} for site, images in samples.items()]
+    folder.write_json(UNSEEN_ROUNDS, {"note": UNSEEN_ROUNDS_NOTE, "rounds": rows})
+
+
+def _validate(experiment: Experiment, samples: Any) -> dict[str, float]:
+    return experiment.task.validate(experiment.network, samples, experiment.sites[0].architecture.decoder_levels)
+
+
+def _unseen_samples(experiment: Experiment) -> dict[str, Any]:
     load, dataset = experiment.task.load, experiment.dataset
-    cases_by_site = {site: cases for site, cases in experiment.unseen.items() if cases}
     return {
-        site: load(dataset, cases, lambda case, notices: None, lambda n: None) for site, cases in cases_by_site.items()
+        site: load(dataset, cases, lambda case, notices: None, lambda n: None)
+        for site, cases in experiment.unseen.items()
+        if cases
     }
 
 
-def _score_site(
-    task: Task,
-    dataset: Dataset,
-    network: nn.Module,
-    cases: Sequence[Case],
-    role: str,
-    bar: ProgressBar,
-    match: Match | None,
-) -> EvaluationResult:
-    """Score the cases of one site; warn about unusual images of the unseen site, which nobody has read before."""
-    counts: Counter[str] = Counter()
-    result = task.evaluate(
-        network, dataset, cases, role, lambda case, notices: counts.update(notices), bar.update, match
-    )
-    for notice, n in counts.items() if role == "unseen" else ():
-        warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
-    return result
+def match_of(config: Config, state: State) -> Match | None:
+    """Return a function that matches images (B, C, H, W) in [0, 1], except blank ones, as `evaluation.match` says. None
+    if images are not matched, or, with a warning, if no site shared statistics."""
+    kind = config.evaluation.match
+    if kind == "none":
+        return None
+    matcher = config.method.matcher(state, kind, config.evaluation.match_ratio)
+    if matcher is None:
+        warnings.warn(f"evaluation.match: no site shared {SHARED[kind]}, so the images are not matched", stacklevel=2)
+        return None
+
+    def match(images: Tensor) -> Tensor:
+        return torch.where(shows_something(images)[:, None, None, None], matcher(images), images)
+
+    return match
 
 
-def _ignore_notices(case: Case, notices: Sequence[str]) -> None:
-    """Do nothing: the images are read a second time for the adapted prediction, which reports the notices."""
+def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, object]:
+    """Return the entry `learning` of `summary.json`: is the model better than trivial predictions and initial weights?
+
+    All are scored on the validation images of each site that trains, or on its training images if no site has
+    validation images, and averaged over the sites with equal weights. Only scores leave a site.
+    """
+    task, network = experiment.task, experiment.network
+    has_validation = any(site.validation is not None for site in experiment.sites)
+    start = {**experiment.start.weights, **constants_of(weights)}  # images are scaled as during training
+    scores: list[float] = []
+    of_start: list[float] = []
+    of_trivial: dict[str, list[float]] = {}
+    for site in experiment.sites:
+        samples = site.validation if has_validation else site.training
+        if samples is None:
+            continue
+        site.load(weights)
+        scores.append(task.validate(site.network, samples)["score"])
+        network.load_state_dict(start)
+        of_start.append(task.validate(network, samples)["score"])
+        for name, score in task.trivial_scores(site.training, samples).items():
+            of_trivial.setdefault(name, []).append(score)
+    score, at_start = fmean(scores), fmean(of_start)
+    trivial, name = max((fmean(values), name) for name, values in of_trivial.items())
+    return {
+        "learned": score > max(trivial, at_start),
+        "images": "validation" if has_validation else "training",
+        "score": score,
+        "start": at_start,
+        "trivial": trivial,
+        "trivial_prediction": name,
+    }
+
+
+def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
+    """Return the entry `trivial` of `summary.json`: mean scores of a prediction that ignores the image, at sites
+    without training. `prediction` is "trivial_prediction" of `assess_learning`."""
+    task, training = experiment.task, [site.training for site in experiment.sites]
+    rows = [
+        row
+        for role, sites in cases_of_others(experiment).items()
+        for cases in sites.values()
+        for row in task.evaluate_trivial(prediction, training, experiment.dataset, cases, role)
+    ]
+    return {"prediction": prediction, "scores": run_scores(table_of(rows, task.scoring.metrics), task.scoring)}

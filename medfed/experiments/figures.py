@@ -1,16 +1,20 @@
-"""Draw the figures of a run: training curves, the figures that the task declares, and styles."""
+"""Draw the figures of a run: training curves, the figures of its task, and styles; and an overlay of each patient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
 
+from medfed.core.files import write_atomically
 from medfed.core.seeds import stream
 from medfed.datasets.base import Case, Dataset
 from medfed.experiments.evaluation import unseen_weights
@@ -18,46 +22,20 @@ from medfed.experiments.setup import Experiment
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
-from medfed.functional.quantiles import quantiles
-from medfed.outputs.figures import (
-    attention,
-    boxes,
-    calibration,
-    case_selection,
-    confusion,
-    curves,
-    examples,
-    overlays,
-    styles,
-)
-from medfed.outputs.figures.figure import shorten_name
-from medfed.outputs.figures.style_map import RestyledImages, save_interpolation_map, save_style_map
+from medfed.outputs.figures import boxes, case_selection, classes, curves, styles
+from medfed.outputs.figures.figure import as_array, reduced, resized, save_png, shorten_name, to_pixels
+from medfed.outputs.figures.overlays import Panel, case_panels, overlays
 from medfed.outputs.run_folder import FIGURES, UNSEEN_ROUNDS, RunFolder
 from medfed.results.scores import predictions, table_of
 from medfed.tasks.results import EvaluationResult, PackedMask
-from medfed.tasks.scoring import CLASSIFICATION, SEGMENTATION
-from medfed.tasks.task import Task
+from medfed.tasks.scoring import SEGMENTATION
 
+Figures = Iterator[tuple[str, Figure]]  # the name of the PNG file without its ending, and the figure
+PATIENTS = f"{FIGURES}/patients"
+PATIENT_PX = (128, 256)  # rows and columns into which the image of a patient fits
 SAME_CASES, SAME_IMAGES = 3, 10  # cases shown for every method, chosen without looking at scores
-STYLED_IMAGES = 32  # of each site, in the figures of all its styles
+STYLED_IMAGES = 20  # of each site, in the figures of all its styles
 MAX_SITES = 8  # in the figures of styles; of more clients the first, and no histograms
-
-
-@dataclass(frozen=True)
-class Results:
-    """What the figures of a run are drawn from."""
-
-    task: Task
-    dataset: Dataset
-    network: nn.Module
-    source_sites: Sequence[Site]
-    unseen: Sequence[Case]
-    method: Method
-    state: State  # after the round whose weights are the result of the run
-    scores: pd.DataFrame  # of the images, see `medfed.results.scores`
-    masks: Mapping[str, PackedMask]  # of the unseen site, by name of the case
-    folder: Path
-    label: str  # "real data" or "synthetic phantom data", part of every title
 
 
 def draw_all(
@@ -68,206 +46,173 @@ def draw_all(
     folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Draw all figures of a run as PNG files; `boundary_distances` is empty if the distance was not measured."""
-    where = folder.path / FIGURES
-    where.mkdir(exist_ok=True)
+    """Write all figures of a run, and `figures/patients/NUMBER.webp`: `state` is that after the round whose weights are
+    the result of the run, and `boundary_distances` is empty if the distance was not measured."""
+    (folder.path / PATIENTS).mkdir(parents=True, exist_ok=True)
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
     ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
-    curves.save_training_curves(folder.history(), where / "training_curves.png", label, ends)
+    drawn = [_history_figures(experiment, folder, ends, label)]
+    if result.rows:
+        scores = table_of(result.rows, experiment.task.scoring.metrics)
+        if experiment.task.name == SEGMENTATION:
+            drawn.append(_mask_figures(experiment, scores, result.masks, folder.path / PATIENTS, label))
+        else:
+            drawn.append(_class_figures(experiment, method, state, scores, folder.path / PATIENTS, label))
+    drawn.append(_style_figures(experiment, method, state, label))
+    for figures in drawn:
+        for name, figure in figures:
+            save_png(figure, folder.path / FIGURES / f"{name}.png")
+
+
+def _history_figures(
+    experiment: Experiment, folder: RunFolder, ends: Mapping[str, tuple[int, float]], label: str
+) -> Figures:
+    yield "training_curves", curves.training_curves(folder.history(), label, ends)
     if experiment.task.evaluation.unseen_every:
         scores = folder.read_json(UNSEEN_ROUNDS)["rounds"]
-        curves.save_unseen_curves(folder.history(), scores, where / "unseen_rounds.png", label)
-    unseen = [case for cases in experiment.unseen.values() for case in cases]
-    results = Results(
-        experiment.task,
-        experiment.dataset,
-        experiment.network,
-        experiment.sites,
-        unseen,
-        method,
-        state,
-        table_of(result.rows, experiment.task.scoring.metrics),
-        result.masks,
-        where,
-        label,
-    )
-    for draw in TASK_FIGURES[experiment.task.name] if result.rows else ():
-        draw(results)
-    _draw_styles(results)
+        yield "unseen_rounds", curves.unseen_curves(folder.history(), scores, label)
 
 
-def _draw_boxes(run: Results) -> None:
-    boxes.save_site_boxes(run.scores, run.task.scoring, run.folder / "site_boxes.png", run.label)
+def _mask_figures(
+    experiment: Experiment, scores: pd.DataFrame, masks: Mapping[str, PackedMask], patients: Path, label: str
+) -> Figures:
+    yield "site_boxes", boxes.site_boxes(scores, experiment.task.scoring, label)
+    cases = [case for of_site in experiment.unseen.values() for case in of_site]
+    of_patients = case_selection.select_of_each_patient(scores, experiment.task.scoring.metrics[0].name)
+    numbered = {image: patients / f"{number}.webp" for image, number in of_patients.items()}
+    yield from overlay_figures(scores, masks, experiment.dataset, cases, label, SAME_CASES, numbered)
 
 
-def _draw_overlays(run: Results) -> None:
-    """Draw the best, the median and the worst unseen image, and some chosen without looking at scores."""
-    dice = case_selection.mean_dice_by_image(run.scores)
-    draw_best_median_worst(run.scores, run.masks, run.dataset, run.unseen, run.folder / "unseen_cases.png", run.label)
-    same = [row.image for row in case_selection.select_common_cases(run.scores, SAME_CASES)]
-    if same:
-        cases = _scored(run.masks, run.dataset, run.unseen, same)
-        scores = {name: f"Dice {dice[name]:.1f} %" if name in dice else "no structure, none predicted" for name in same}
-        shown = [cases[name] | {"title": f"{cases[name]['name']}\n{scores[name]}"} for name in same]
-        overlays.save_overlays(shown, run.folder / "same_cases.png", run.label, common_cases=True)
-
-
-def draw_best_median_worst(
+def overlay_figures(
     scores: pd.DataFrame,
     masks: Mapping[str, PackedMask],
     dataset: Dataset,
     cases: Sequence[Case],
-    path: Path,
     label: str,
-) -> None:
-    """Draw the reference and predicted masks of the best, median and worst case; nothing if no case has a Dice."""
+    n_same: int = 0,
+    files: Mapping[tuple[str, str], Path] | None = None,
+) -> Figures:
+    """The best, the median and the worst image as "unseen_cases", and `n_same` images, chosen without scores, as
+    "same_cases"; each image is read once. `files` has the WebP file to write of (site, image)."""
     dice = case_selection.mean_dice_by_image(scores)
-    telling = case_selection.select_best_median_worst(scores)
-    by_name = _scored(masks, dataset, cases, telling.values())
-    shown = [
-        by_name[name] | {"title": f"{word}, Dice {dice[name]:.1f} %\n{by_name[name]['name']}"}
-        for word, name in telling.items()
-    ]
-    if shown:
-        overlays.save_overlays(shown, path, label)
+    ranked = case_selection.select_best_median_worst(scores)
+    same = [row.image for row in case_selection.select_common_cases(scores, n_same)]
+    around_both: dict[str, list[Panel]] = {}
+    around_reference: dict[str, list[Panel]] = {}
+    names = {}
+    for case in cases:
+        file = (files or {}).get((case.site, case.name))
+        if not (file or case.name in same or case.name in ranked.values()):
+            continue
+        names[case.name] = "\n".join(map(shorten_name, (case.site, case.name)))
+        volume, mask = dataset.load(case), masks[case.name].unpack()
+        if file:
+            _write_webp(case_panels(volume, mask, 1, box=PATIENT_PX)[0][0], file)
+        if case.name in ranked.values():
+            around_both[case.name] = case_panels(volume, mask)
+        if case.name in same:
+            around_reference[case.name] = case_panels(volume, mask, 1, by_reference=True)
+    if ranked:
+        titles = {f"{word}, Dice {dice[name]:.1f} %\n{names[name]}": name for word, name in ranked.items()}
+        shown = {title: around_both[name] for title, name in titles.items()}
+        yield "unseen_cases", overlays(shown, f"Prediction against reference ({label})")
+    if same:
+        texts = {name: f"Dice {dice[name]:.1f} %" if name in dice else "no structure, none predicted" for name in same}
+        shown = {f"{names[name]}\n{text}": around_reference[name] for name, text in texts.items()}
+        yield "same_cases", overlays(shown, f"Cases chosen without regard to scores ({label})")
 
 
-def _scored(
-    masks: Mapping[str, PackedMask], dataset: Dataset, unseen: Sequence[Case], names: Collection[str]
-) -> dict[str, dict]:
-    """Return the unseen cases of these names as `overlays` takes them, by name."""
-    cases = {}
-    for case in (case for case in unseen if case.name in names):
-        volume = dataset.load(case)
-        cases[case.name] = {
-            "name": "\n".join(map(shorten_name, (case.site, case.name))),
-            "image": _for_display(volume.image.as_tensor()),
-            "reference": volume.mask.as_tensor(),
-            "prediction": masks[case.name].unpack(),
-            "spacing": volume.spacing_mm,
-            **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
-        }
-    return cases
+def _class_figures(
+    experiment: Experiment, method: Method, state: State, scores: pd.DataFrame, patients: Path, label: str
+) -> Figures:
+    """Figures of scores, unseen images chosen without scores, the most confident ones, and attention maps of these."""
+    task, dataset = experiment.task, experiment.dataset
+    cases = {(case.site, case.name): case for of_site in experiment.unseen.values() for case in of_site}
+
+    def image_of(site: str, name: str) -> Tensor:
+        return next(task.network_images(dataset, [cases[site, name]]))[0]
+
+    yield "reliability", classes.reliability(scores, label)
+    yield "roc", classes.roc(scores, label)
+    if task.out_channels > 2:
+        yield "confusion", classes.confusion(scores, label)
+    if same := case_selection.select_common_cases(predictions(scores), SAME_IMAGES):
+        shown = [(row, reduced(image_of(row.site, row.image))) for row in same]
+        yield "same_examples", classes.common_examples(shown, label)
+    if rows := case_selection.select_confident(scores):
+        images = torch.stack([image_of(row.site, row.image) for row in rows])
+        yield "examples", classes.confident_examples([(row, reduced(i)) for row, i in zip(rows, images)], label)
+        yield from _attention_figure(experiment, method, state, rows, images, label)
+    for (site, name), number in case_selection.select_of_each_patient(scores, "").items():
+        square = as_array(image_of(site, name))  # as the network receives it
+        pixels = resized(square, PATIENT_PX[0], PATIENT_PX[0])
+        _write_webp(to_pixels(pixels), patients / f"{number}.webp")
 
 
-def _for_display(image: Tensor) -> Tensor:
-    """Return the image scaled so that its 1st and 99th percentile become 0 and 1 (very large ones: their range)."""
-    low, high = quantiles(image, (0.01, 0.99)) if image.numel() < 2**24 else image.aminmax()
-    return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
-
-
-def _draw_reliability(run: Results) -> None:
-    calibration.save_reliability_diagrams(run.scores, run.folder / "reliability.png", run.label)
-
-
-def _draw_roc(run: Results) -> None:
-    calibration.save_roc_curves(run.scores, run.folder / "roc.png", run.label)
-
-
-def _draw_confusion(run: Results) -> None:
-    """Draw the confusion matrix if there are more than two classes."""
-    if run.task.out_channels > 2:
-        confusion.save_confusion_matrices(run.scores, run.folder / "confusion.png", run.label)
-
-
-def _draw_examples(run: Results) -> None:
-    """Draw unseen images chosen without scores, the most confident ones, and attention maps of the latter."""
-    if same := case_selection.select_common_cases(predictions(run.scores), SAME_IMAGES):
-        examples.save_common_examples(_with_images(run, same), run.folder / "same_examples.png", run.label)
-    if shown := examples.select_confident(run.scores):
-        cases = _with_images(run, shown)
-        examples.save_confident_examples(cases, run.folder / "examples.png", run.label)
-        _draw_attention(run, shown, torch.stack([case["image"] for case in cases]))
-
-
-def _with_images(run: Results, rows: list[Any]) -> list[dict]:
-    """The rows of unseen images, each with its image (C, H, W), as {"row": ..., "image": ...}."""
-    cases = {case.name: case for case in run.unseen}
-    images = (next(run.task.network_images(run.dataset, [cases[row.image]]))[0] for row in rows)
-    return [{"row": row, "image": image} for row, image in zip(rows, images, strict=True)]
-
-
-def _draw_attention(run: Results, rows: list[Any], images: Tensor) -> None:
-    """Draw attention maps of these unseen images, and of a uniform image, if the method has attention."""
-    network = run.network.eval()
-    network.load_state_dict(unseen_weights(run.source_sites, run.state.weights))
-    device = next(network.parameters()).device
+def _attention_figure(
+    experiment: Experiment, method: Method, state: State, rows: Sequence[Any], images: Tensor, label: str
+) -> Figures:
+    """Attention maps of these unseen images, and of a uniform image, if the method has attention."""
+    task, network = experiment.task, experiment.network.eval()
+    network.load_state_dict(unseen_weights(experiment.sites, state.weights))
     even = images.mean(dim=(0, 2, 3), keepdim=True).expand_as(images[:1])
     images = torch.cat([images, even])
-    standardised = run.task.standardise(images.to(device), run.task.moments_of(images))
-    scores = run.method.score_maps(network, run.source_sites[0].architecture, standardised)
+    on_device = images.to(next(network.parameters()).device)
+    standardised = task.standardise(on_device, task.moments_of(images))
+    scores = method.score_maps(network, experiment.sites[0].architecture, standardised)
     if scores is not None:
         titles = [f"{row.site}, is {row.label}\npredicted {row.predicted}" for row in rows]
-        titles.append("a uniform image:\nno content")
-        cases = [
-            {"title": title, "image": image, "scores": scores_of_image}
-            for title, image, scores_of_image in zip(titles, images, scores)
-        ]
-        attention.save_attention_maps(cases, run.folder / "attention.png", run.label)
+        shown = list(zip([*titles, "a uniform image:\nno content"], map(reduced, images), scores))
+        yield "attention", classes.attention_maps(shown, label)
 
 
-TASK_FIGURES: dict[str, tuple[Callable[[Results], None], ...]] = {
-    SEGMENTATION: (_draw_boxes, _draw_overlays),
-    CLASSIFICATION: (_draw_reliability, _draw_roc, _draw_confusion, _draw_examples),
-}
+def _write_webp(pixels: np.ndarray, path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "WEBP", quality=75)
+    write_atomically(path, file.getvalue())
 
 
-def _draw_styles(run: Results) -> None:
-    """Draw an image of a source site in the style of each other site, and histograms before and after."""
-    axes = None if run.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
-    rows, sites = {}, sorted(run.source_sites, key=lambda site: site.name)
+def _style_figures(experiment: Experiment, method: Method, state: State, label: str) -> Figures:
+    """An image of each source site in the style of each other site, and distributions before and after."""
+    axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
+    sites = sorted(experiment.sites, key=lambda site: site.name)
     hidden = {site.name for site in sites[MAX_SITES:]}
+    lines = {}
     for site in sites[:MAX_SITES]:
-        image = run.task.typical_image(site.training)
-        restyled = run.method.styles(run.state, image[None])
-        rows[site.name] = image, {name: styled[0] for name, styled in restyled.items() if name not in hidden}
-    first, (image, styled) = next(iter(rows.items()))
-    if any(styled for _, styled in rows.values()):
-        styles.save_style_gallery(
-            image,
-            {f"as at {name}": other for name, other in styled.items() if name != first},
-            run.folder / "style_gallery.png",
-            f"{run.label}, an image of {first}",
-            axes,
-        )
-        styles.save_style_grid(rows, run.folder / "style_grid.png", run.label, axes)
-        if not hidden:
-            of_sites = {site.name: _restyled(run, site) for site in run.source_sites}
-            both = {
-                name: (of_site.images, torch.cat([cast(Tensor, of_site.images), *cast(dict, of_site.styled).values()]))
-                for name, of_site in of_sites.items()
-            }
-            styles.save_histograms(both, run.folder / "histograms.png", run.label)
-            with_styles = {name: of_site for name, of_site in of_sites.items() if of_site.styled}
-            _draw_style_maps(run, with_styles, sites[0])
-
-
-def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site) -> None:
-    """Draw the map of the sites' styles (of two or more sites) and that of interpolations."""
-    if len(sites) > 1:
-        save_style_map(sites, run.folder / "tsne.png", run.label)
-    images, patients = _shown_images(first)
+        image = experiment.task.typical_image(site.training)
+        restyled = method.styles(state, image[None])
+        lines[site.name] = image, {name: styled[0] for name, styled in restyled.items() if name not in hidden}
+    if not any(styled for _, styled in lines.values()):
+        return
+    first, (image, styled) = next(iter(lines.items()))
+    titles = {f"as at {name}": other for name, other in styled.items() if name != first}
+    yield "style_gallery", styles.style_gallery(image, titles, f"{label}, an image of {first}", axes)
+    yield "style_grid", styles.style_grid(lines, label, axes)
+    if hidden:
+        return
+    changed, copies = {}, {}
+    for site in experiment.sites:
+        images, patients = _shown_images(site)
+        others = [other for name, other in method.styles(state, images).items() if name != site.name]
+        changed[site.name] = images, torch.cat([images, *others])
+        if others:
+            in_turn = torch.stack([others[place % len(others)][place] for place in range(len(images))])
+            copies[site.name] = images, in_turn, [(site.name, patient) for patient in patients]
+    yield "histograms", styles.histograms(changed, label)
+    if len(copies) > 1:
+        yield "tsne", styles.style_map(copies, label)
+    images, patients = _shown_images(sites[0])
+    ratios = {"fixed ratio 1": 1.0, "ratio drawn from U(0, 1)": None}
     panels = {
-        title: RestyledImages(
-            images,
-            run.method.interpolations(run.state, first.name, images, ratio, stream(0, "figures", first.name)),
-            patients,
-        )
-        for title, ratio in (("fixed ratio 1", 1.0), ("ratio drawn from U(0, 1)", None))
+        title: method.interpolations(state, first, images, ratio, stream(0, "figures", first))
+        for title, ratio in ratios.items()
     }
-    if all(panel.styled for panel in panels.values()):
-        save_interpolation_map(first.name, panels, run.folder / "interpolation_tsne.png", run.label)
-
-
-def _restyled(run: Results, site: Site) -> RestyledImages:
-    """Return evenly spaced training images of a site, and the same images in the styles of the other sites."""
-    images, patients = _shown_images(site)
-    styled = {name: other for name, other in run.method.styles(run.state, images).items() if name != site.name}
-    return RestyledImages(images, styled, patients)
+    if all(panels.values()):
+        yield "interpolation_tsne", styles.interpolation_map(first, images, patients, panels, label)
 
 
 def _shown_images(site: Site) -> tuple[Tensor, list[int]]:
-    """Return evenly spaced training images of a site, and the patient of each."""
+    """Evenly spaced training images of a site, and the patient of each."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
     patients = getattr(samples, "patient", torch.arange(n)).tolist()  # without patients, each image is one

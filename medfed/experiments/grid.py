@@ -13,11 +13,11 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.method_text import Part, effort_of, method_changes, parts_of
-from medfed.experiments.references import with_effort, without_federation
 from medfed.federation.method import Effort
+from medfed.federation.settings import Federation
 from medfed.outputs.comparison_folder import Key
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
+from medfed.results.row import BASELINE, LOCAL, POOLED, SENT, ComparisonRow, is_taken_without_federation
 
 Varied = Sequence[Sequence[Override]]  # for each varied setting, its values
 FIXED = {  # settings that a comparison cannot vary, and why
@@ -28,16 +28,22 @@ FIXED = {  # settings that a comparison cannot vary, and why
     "federation.selection": "all rows of a table use the same rule",
     **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
 }
+# Settings of a federation that have no meaning for one participant.
+_UNUSED = "clients partition mixing concentration min_images clients_per_round quorum engine survey".split()
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One run of a comparison: one row of the table, one unseen site and one seed."""
+    """One run of a comparison."""
 
     row: ComparisonRow
-    site: str
     config: Config
     folder: RunFolder
+
+    @property
+    def site(self) -> str:
+        """The unseen site."""
+        return self.config.federation.unseen_site or ""
 
     @property
     def key(self) -> Key:
@@ -64,11 +70,8 @@ def check_varied(varied: Varied) -> None:
 
 
 def rows_of(base: Config, methods: Sequence[str], varied: Varied = ()) -> list[ComparisonRow]:
-    """Return the rows of the table: every method with every combination of the settings that it has.
-
-    A setting `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg has one row and
-    CCST two. UserError if no method has the setting, or if two rows are the same.
-    """
+    """Return the rows of the table: every method with every combination of the settings that it has. A setting
+    `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg has one row and CCST two."""
     settings = {name: {*resolved(config_of(base, ComparisonRow(name), "", base.seed))["method"]} for name in methods}
     for (first, *_), known in product(varied, [set().union(*settings.values())]):
         if not _has(known, first):
@@ -97,24 +100,23 @@ def rows_of(base: Config, methods: Sequence[str], varied: Varied = ()) -> list[C
 def with_equal_effort(
     base: Config, rows: Sequence[ComparisonRow], names: Sequence[str], site: str, validation: str | None = None
 ) -> tuple[list[ComparisonRow], dict[str, str]]:
-    """Name, in each row that takes more steps or images than FedAvg, the row of FedAvg with which it is compared.
-
-    Rows with the same effort share such a row; one in `rows` that already has the effort is taken. Returns the rows,
-    followed by the added ones, and why others cannot be run, by label. `site`, which is any unseen site, and
-    `validation` decide how many of the sites in `names` train.
-    """
+    """Name, in each row that takes more steps or images than FedAvg, the row of FedAvg with which it is compared. Rows
+    with the same effort share such a row; one in `rows` that already has the effort is taken. Returns the rows,
+    followed by the added ones, and why others cannot be run, by label."""
     can_share = all(setting.startswith("method.") for row in rows for setting in row.varied)
-    efforts: dict[str, Effort] = {}
+    efforts: dict[str, Effort] = {}  # by the method that has the effort
     references: dict[ComparisonRow, ComparisonRow] = {}
     refused: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: not effort_of(row.method)):  # given ones first
         if row.arrangement in SENT:
             continue
-        if method := effort_of(row.method):
-            efforts.setdefault(method, _effort(base, ComparisonRow(method), names, site, validation)[0])
-            continue
-        effort, n_clients = _effort(base, row, names, site, validation)
-        if max(effort) <= 1:
+        method = effort_of(row.method)
+        config = config_of(base, ComparisonRow(method) if method else row, site, base.seed, validation)
+        n_clients = config.federation.clients or len(_source_sites(config, names))
+        effort = config.method.effort(n_clients)
+        if method:
+            efforts.setdefault(method, effort)
+        if method or max(effort) <= 1:
             continue
         own = ",".join(setting.removeprefix("method.") for setting in row.varied if setting.startswith("method."))
         method = f"{row.method}{',' if ':' in row.method else ':'}{own}" if own else row.method
@@ -142,10 +144,8 @@ def folds_of(
     unseen_sites: Sequence[str],
     validates: Mapping[str, str] = {},
 ) -> list[Fold]:
-    """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible.
-
-    `names` are the names of all sites; `validates` has the validation site of each unseen site, if two are left out.
-    """
+    """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible. `names`
+    are those of all sites; `validates` has the validation site of each unseen site, if two are left out."""
     folds = []
     for seed, site, row in product(range(base.seed, base.seed + n_seeds), unseen_sites, rows):
         validation = validates.get(site)
@@ -162,10 +162,40 @@ def folds_of(
             runs = {row: without_federation(config, row.arrangement)}
         left_out = f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
         folds += [
-            Fold(own, site, config, RunFolder(out / own.folder / left_out / f"seed_{seed}"))
-            for own, config in runs.items()
+            Fold(own, config, RunFolder(out / own.folder / left_out / f"seed_{seed}")) for own, config in runs.items()
         ]
     return folds
+
+
+def with_effort(config: Config, row: ComparisonRow, effort: Effort, n_clients: int) -> Config:
+    """Return a config of FedAvg with more local epochs for the images of another method, and larger batches if it adds
+    copies to them. `pooled` also multiplies its batches by the number of clients: it takes the steps of one client, and
+    sees the images of all. Steps are equal up to the rounding of an epoch's last batch."""
+    epochs = config.federation.local_epochs * effort.images
+    images_per_step = config.training.batch_size * effort.images / effort.steps
+    if epochs != int(epochs) or images_per_step != int(images_per_step):
+        raise UserError(
+            f"--methods {row.method}: the method takes {effort.steps:g} times the steps and {effort.images:g} times "
+            f"the images of FedAvg, which needs {epochs:g} local epochs with batches of {images_per_step:g} images; "
+            "expected whole numbers; choose another federation.local_epochs or training.batch_size"
+        )
+    if row.arrangement == POOLED:
+        images_per_step *= n_clients
+    return changed(config, {"federation.local_epochs": int(epochs), "training.batch_size": int(images_per_step)})
+
+
+def without_federation(config: Config, arrangement: str, site: str = "") -> Config:
+    """Return a config of FedAvg with one participant, whose average is its own weights: `pooled` (the images of all
+    source sites), or `local` at one site. Nothing leaves a site, so settings about messages have their defaults."""
+    federation = config.federation
+    changes: dict[str, object] = {f"federation.{name}": getattr(Federation(), name) for name in _UNUSED}
+    changes |= {"federation.largest_change": None, "privacy": {}, "data.min_patients": 1}
+    if arrangement == POOLED:
+        changes["federation.clients"] = 1
+    if arrangement == LOCAL:
+        sites = [site, *filter(None, (federation.unseen_site, federation.validation_site))]
+        changes |= {"data.sites": sorted(sites), "federation.participating": None}
+    return changed(config, changes)
 
 
 def config_of(base: Config, row: ComparisonRow, site: str, seed: int, validation: str | None = None) -> Config:
@@ -193,22 +223,11 @@ def _overrides(changes: Mapping[str, object], source: str) -> list[Override]:
     return [Override(tuple(key.split(".")), value, source, flag="") for key, value in changes.items()]
 
 
-def _effort(
-    base: Config, row: ComparisonRow, names: Sequence[str], site: str, validation: str | None
-) -> tuple[Effort, int]:
-    """Return the effort of a row as multiples of FedAvg's, and its number of clients."""
-    config = config_of(base, row, site, base.seed, validation)
-    n_clients = config.federation.clients or len(_source_sites(config, names))
-    return config.method.effort(n_clients), n_clients
-
-
 def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
-    """The sites that train: without the unseen and the validation site, and as `federation.participating` says."""
     federation = config.federation
     source = [name for name in names if name not in (federation.unseen_site, federation.validation_site)]
     return participating_sites(source, federation.participating, config.seed, config.source)
 
 
 def _has(settings: set[str], override: Override) -> bool:
-    """Return whether this override varies a method with these settings."""
     return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings

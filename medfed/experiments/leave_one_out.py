@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from medfed.config.schema import Config
@@ -12,9 +12,8 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.experiments.grid import Fold, Varied, check_varied, config_of, folds_of, rows_of, with_equal_effort
-from medfed.experiments.matching import check_match
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
-from medfed.experiments.setup import build_task, check_earlier_rounds, progress_bar
+from medfed.experiments.setup import build_task, check_earlier_rounds, check_match, progress_bar
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.results.row import BASELINE, ComparisonRow, is_federated
 
@@ -25,10 +24,9 @@ class ComparisonPlan:
 
     out: Path
     folds: list[Fold]
-    leaves_two_out: bool = False  # whether each run also has a validation site that never trains
-    incompatible: Mapping[str, str] = field(default_factory=dict)  # why a method or a row of equal effort is left out
-    baseline: str = BASELINE  # the method with which all other methods are compared
-    effort_note: str = ""  # what the added rows of equal effort cost, to show before the first run
+    incompatible: Mapping[str, str]  # why a method or a row of equal effort is left out
+    baseline: str  # the method with which all other methods are compared
+    effort_note: str  # which rows of equal effort are added, to show before the first run
 
     @property
     def folder(self) -> ComparisonFolder:
@@ -49,68 +47,60 @@ def plan_comparison(
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> ComparisonPlan:
-    """Plan all runs of a comparison, and refuse before the first training what could not be trained.
-
-    Args:
-        methods: "all" stands for every method that works on the task.
-        n_seeds: the runs have the config's seed, seed + 1, ...
-        sites: names of the sites that are the unseen site in turn; None takes every site.
-        varied: for each setting that is varied, a list of its values.
-        pairs: (unseen site, validation site) of each run, only with `leave_two_out`. With None, the validation
-            site of a run is the site that follows the unseen site in the list of sites.
-        resume: whether to continue runs that exist in `out`. If false, they are refused.
-        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more, and to compare
-            this method with it; has no effect without FedAvg, or with another baseline.
-    """
+    """Plan all runs of a comparison, and refuse before the first training what could not be trained. The arguments are
+    those of `medfed.leave_two_sites_out`, as text; `equal_effort` has an effect only if FedAvg is the baseline."""
     if pairs and (sites or not leave_two_out):
         raise UserError(
             "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
         )
     if n_seeds < 1:
         raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
-    check_varied(varied)
-    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
-    names, root = dataset.site_names(), config.data.root
-    incompatible: dict[str, str] = {}
-    if "all" in methods:
-        every, incompatible = compatible_methods(config, dataset)
-        methods = [name for method in methods for name in (every if method == "all" else [method])]
-    validates = validation_sites(names, pairs or (), root) if leave_two_out else {}
-    unseen_sites = sites or (list(validates) if pairs else names)
-    for site in unseen_sites:
-        if site not in names:
-            raise UserError(f"--sites {site}: no such site in {root}; found {', '.join(names)}")
-    if len(names) < 2:
-        raise UserError(f"{root}: leaving one site out needs at least two sites, found {', '.join(names)}")
-    rows = given = rows_of(config, methods, varied)
-    if equal_effort and baseline == BASELINE and BASELINE in methods:
-        site = unseen_sites[0]
-        rows, refused = with_equal_effort(config, rows, names, site, validates.get(site))
-        incompatible |= refused
-    folds = folds_of(config, out, rows, n_seeds, names, unseen_sites, validates)
-    if not resume and any(fold.folder.path.exists() for fold in folds):
-        raise UserError(
-            f"{out}: holds runs of this comparison; continue it with --resume, or choose another folder with --out"
-        )
-    for cache in {fold.config.cache for fold in folds}:
-        check_cache_folder(cache, dataset, out, config.source)
-    if not resume:
-        check_outside_data(out, dataset)
-        check_no_other_files(out)
-    check_rows(folds)
     if not is_federated(baseline):
         raise UserError(
             f"--baseline {baseline}: this row has no federation, so no method is compared with it; name a federated "
             "method of this comparison"
         )
-    labels = list(dict.fromkeys(fold.row.label for fold in folds))
-    if baseline != BASELINE and not any(row.baseline_label(baseline) in labels for row in rows):
+    check_varied(varied)
+    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
+    names, root = dataset.site_names(), config.data.root
+    every, incompatible = compatible_methods(config, dataset) if "all" in methods else ([], {})
+    methods = [name for method in methods for name in (every if method == "all" else [method])]
+    validates = validation_sites(names, pairs or (), root) if leave_two_out else {}
+    unseen_sites = sites or (list(validates) if pairs else names)
+    if unknown := [site for site in unseen_sites if site not in names]:
+        raise UserError(f"--sites {unknown[0]}: no such site in {root}; found {', '.join(names)}")
+    if len(names) < 2:
+        raise UserError(f"{root}: leaving one site out needs at least two sites, found {', '.join(names)}")
+    rows = rows_of(config, methods, varied)
+    given = [row.label for row in rows]
+    if equal_effort and baseline == BASELINE and BASELINE in methods:
+        site = unseen_sites[0]
+        rows, refused = with_equal_effort(config, rows, names, site, validates.get(site))
+        incompatible |= refused
+    if baseline != BASELINE and not any(row.baseline_label(baseline) in given for row in rows):
         raise UserError(
-            f"--baseline {baseline}: no row of this name; found {'; '.join(labels)}; name one of --methods, without "
+            f"--baseline {baseline}: no row of this name; found {'; '.join(given)}; name one of --methods, without "
             "varied settings"
         )
-    note = _effort_note(folds, [row.label for row in rows[len(given) :]])
-    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, note)
+    folds = folds_of(config, out, rows, n_seeds, names, unseen_sites, validates)
+    if not resume and any(fold.folder.path.exists() for fold in folds):
+        raise UserError(
+            f"{out}: holds runs of this comparison; continue it with --resume, or choose another folder with --out"
+        )
+    if not resume:
+        check_outside_data(out, dataset)
+        check_no_other_files(out)
+    for cache in {fold.config.cache for fold in folds}:
+        check_cache_folder(cache, dataset, out, config.source)
+    check_rows(folds)
+    added, note = [row.label for row in rows if row.label not in given], ""
+    if added:
+        n_added = sum(fold.row.label in added for fold in folds)
+        note = (
+            f"Equal effort: FedAvg with as many steps and images as other methods ({'; '.join(added)}) adds {n_added} "
+            f"to {len(folds) - n_added} runs; --no-equal-effort leaves them out."
+        )
+    return ComparisonPlan(out, folds, incompatible, baseline, note)
 
 
 def compatible_methods(base: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
@@ -169,23 +159,3 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
         network = config.network.build(task.channels, task.out_channels)
         wrapped = config.method.wrap_network(network, config.network)
         check_earlier_rounds(config, wrapped)
-
-
-def _effort_note(folds: Sequence[Fold], added: Sequence[str]) -> str:
-    """Return what the added rows of equal effort cost; "" without such rows."""
-    if not added:
-        return ""
-    epochs = {fold.row.label: fold.config.federation.local_epochs for fold in reversed(folds)}
-    parts = []
-    for label in added:
-        rows = list(dict.fromkeys(fold.row for fold in folds if fold.row.equal_effort == label))
-        names, baseline = [row.label for row in rows], rows[0].baseline_label()
-        parts.append(
-            f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
-            f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} compared with it"
-        )
-    n_added = sum(fold.row.label in added for fold in folds)
-    return (
-        f"Equal effort: {'; '.join(parts)}. This adds {n_added} to {len(folds) - n_added} runs; --no-equal-effort "
-        "leaves them out."
-    )

@@ -39,18 +39,6 @@ MAY_CHANGE = (
     "training.threads",
 )
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
-# Files that a run leaves in its folder if it ends before its first round.
-BEGINNINGS = (
-    "clients.json",
-    "data.json",
-    "environment.json",
-    "notices.json",
-    "row.json",
-    "run.lock",
-    "survey.csv",
-    "survey.json",
-    "timings.csv",
-)
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
@@ -107,14 +95,15 @@ def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: boo
             f"{folder.path}: holds {', '.join(remainders)} of a run, but no config.yaml; restore that file and use "
             "--resume, or choose another folder with --out"
         )
-    if resume and not folder.rounds() and folder.history():
+    changed = changed_settings(folder, settings) if resume else []
+    if resume and not folder.rounds() and folder.history() and (changed or not folder.is_finished()):
         raise UserError(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
             f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
     if resume:
         folder.check()
-    if resume and (changed := changed_settings(folder, settings)):
+    if changed:
         _check_changes(folder, changed, accept_change)
 
 

@@ -12,13 +12,18 @@ from medfed.core.determinism import deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.splits import Split
 from medfed.engines.parts.site_store import SiteStore
-from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
+from medfed.experiments.evaluation import (
+    assess_learning,
+    boundary_distances,
+    evaluate,
+    match_of,
+    score_trivial,
+    score_unseen_rounds,
+    unseen_weights,
+)
 from medfed.experiments.figures import draw_all
-from medfed.experiments.learning import assess_learning, score_trivial
-from medfed.experiments.matching import match_of
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
 from medfed.experiments.resume import (
-    BEGINNINGS,
     REMAINDERS,
     changed_settings,
     check_cache_folder,
@@ -31,7 +36,6 @@ from medfed.experiments.resume import (
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
-from medfed.experiments.unseen_rounds import score_unseen_rounds
 from medfed.federation import privacy_accounting
 from medfed.federation.ledger import sum_bytes
 from medfed.federation.message import State
@@ -39,7 +43,7 @@ from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
-from medfed.outputs.run_folder import UNADAPTED, RunFolder
+from medfed.outputs.run_folder import BEGINNINGS, UNADAPTED, RunFolder
 from medfed.results.row import read_row
 from medfed.results.scores import table_of, write_scores
 
@@ -69,7 +73,7 @@ def start_or_resume(
     if not resume:
         check_outside_data(folder.path, config.data)
     if not resume and not any((folder.path / name).exists() for name in ("config.yaml", *REMAINDERS)):
-        check_no_other_files(folder.path, BEGINNINGS)
+        check_no_other_files(folder.path, (*BEGINNINGS, "run.lock", "timings.csv"))
     with folder.locked():
         check_run_folder(folder, resolved(config), resume, accept_config_change)
         try:
@@ -105,6 +109,8 @@ def run(
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
+            config.federation.check_quorum(len(experiment.engine.sites()))
+            experiment.engine.restore(state.took_part)  # refuses a folder without the sites' files
             _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
             SiteStore(folder.path / "sites").tidy(last.took_part)
@@ -120,7 +126,6 @@ def _conclude(
     scoring, ratios = experiment.task.scoring, result.ratios
     identity = identity_of(folder.path, config)
     write_scores(folder.path / "cases.csv", table_of(result.rows, scoring.metrics), identity)
-    (folder.path / UNADAPTED).unlink(missing_ok=True)  # of the config before an accepted change
     if result.unadapted:
         write_scores(folder.path / UNADAPTED, table_of(result.unadapted, scoring.metrics), identity)
     if ratios:

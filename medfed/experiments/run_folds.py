@@ -40,15 +40,11 @@ MAX_SHOWN = 3  # runs whose progress is shown
 
 
 def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str, str]:
-    """Train and score all runs of a comparison that are not finished; a run that fails does not stop the others.
+    """Do all runs that are not finished; return why some are still not, by name: LOCKED, or why they failed.
 
-    Args:
-        jobs: how many runs work at the same time. With 1, all work in this process. With more, each run has a worker
-            process that writes to `run.log` in the run's folder; more jobs than runs divide the sites of a run. None
-            starts worker processes after the first run if they are expected to save time, but not on a GPU.
-
-    Returns:
-        Why a run is not finished, by its name: LOCKED, or why it failed.
+    With `jobs` 1, all work in this process. With more, each run has a worker process that writes to `run.log` in the
+    run's folder; more jobs than runs divide the sites of a run. None starts worker processes after the first run if
+    they are expected to save time, but not on a GPU.
     """
     for fold in folds:
         _check_folder(fold)
@@ -60,10 +56,10 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str,
     n_jobs = 1 if len(left) == 1 else jobs or 1
     with closing(_Progress(len(folds), len(done), quiet, position=1)) as progress:  # below the progress of the run
         while left and n_jobs == 1:
-            began = time.thread_time()
-            progress.show(fold := left.pop(0), 0.0)
+            began, fold = time.thread_time(), left.pop(0)
+            progress.show(fold.name, 0.0)
             reasons[fold.name] = do_run(fold, jobs, quiet)
-            progress.end(fold)
+            progress.end(fold.name)
             if jobs is None and left:
                 rest_s = (time.thread_time() - began) * len(left)
                 n_jobs = n_workers_worth_it(rest_s, 0.0, lambda: _max_jobs(left))
@@ -119,7 +115,7 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> d
 
     def work(fold: Fold) -> None:
         process = idle.pop()
-        process.on_step = lambda name, n_done, n_total: progress.show(fold, n_done / n_total)
+        process.on_step = lambda name, n_done, n_total: progress.show(fold.name, n_done / n_total)
         header = {
             "row": asdict(fold.row),
             "config": fold.config.yaml,
@@ -128,13 +124,13 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> d
             "folder": str(fold.folder.path.resolve()),
             "jobs": n_jobs // n_workers,
         }
-        progress.show(fold, 0.0)
+        progress.show(fold.name, 0.0)
         try:
             (reply,) = process.ask(header, stopped=stopping.is_set)
             reasons[fold.name] = reply.decode()
         except WorkerFailed as error:
             reasons[fold.name] = f"{error}; see {fold.folder.path / LOG}, and use a smaller --jobs if memory ran out"
-        progress.end(fold)
+        progress.end(fold.name)
         idle.append(process)
 
     try:
@@ -159,7 +155,7 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log.fileno(), stream.fileno())  # also for the processes that the run starts
     config = replace(load_text(header["config"], header["source"]), notices=tuple(header["notices"]))
-    fold = Fold(row_of(header["row"]), config.federation.unseen_site or "", config, folder)
+    fold = Fold(row_of(header["row"]), config, folder)
     reason = do_run(fold, header["jobs"], False, on_training)
     if reason in ("", LOCKED):
         return reason.encode()
@@ -174,27 +170,20 @@ class _Progress:
         self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
         self._shares: dict[str, float] = {}  # of a running run's trainings that are done, by the run's name
         # Finished runs count as `initial`, so the time left is that of the others.
-        self._bar = ProgressBar(
-            total=n_runs,
-            initial=n_done,
-            disable=quiet,
-            position=position,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left",
-        )
+        bar_format = "{desc} {percentage:3.0f}%|{bar}| {remaining} left"
+        self._bar = ProgressBar(total=n_runs, initial=n_done, disable=quiet, position=position, bar_format=bar_format)
+        self.close = self._bar.close
 
-    def show(self, fold: Fold, share: float) -> None:
+    def show(self, name: str, share: float) -> None:
         with self._lock:
-            self._shares[fold.name] = share
+            self._shares[name] = share
             self._update()
 
-    def end(self, fold: Fold) -> None:
+    def end(self, name: str) -> None:
         with self._lock:
-            del self._shares[fold.name]
+            del self._shares[name]
             self._n_done += 1
             self._update()
-
-    def close(self) -> None:
-        self._bar.close()
 
     def _update(self) -> None:
         shown = [f"{name} {share:.0%}" if share else name for name, share in self._shares.items()]

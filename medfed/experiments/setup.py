@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,26 +17,26 @@ from medfed.core import registry
 from medfed.core.determinism import allow_faster_algorithms
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
+from medfed.core.machine import available_memory_bytes
 from medfed.core.seeds import seeded_layers
 from medfed.datasets.base import Case, Dataset, Progress
 from medfed.datasets.splits import Split
 from medfed.experiments.cohorts import assign_patients
-from medfed.experiments.loading import SiteImages
-from medfed.experiments.matching import check_match
-from medfed.experiments.memory import check_network_memory, check_step_memory
+from medfed.experiments.loading import local_entries, read_sites
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
-from medfed.functional.weights import batch_norm_entries
 from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.parts.input_scale import prepend_input_scale
+from medfed.networks.parts.memory import MemoryNeeds, estimate_memory
 from medfed.networks.parts.tent import Tent
 from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import Task
 
+SHARED = {"window": "low-frequency windows of its images", "style": "styles of its images"}  # by evaluation.match
 OTHER_NETWORK = {  # by whether the network segments: what it does, what the data hold, a network for such data
     True: ("segments images", "images to classify", "densenet"),
     False: ("classifies images", "masks", "unet"),
@@ -61,12 +61,8 @@ class Experiment:
 
 def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, jobs: int | None = 1) -> Experiment:
     """Read the images of the sites that train, and build the network, the sites and the engine of a simulated run.
-
-    Args:
-        sites_folder: where sites store their replies and the tensors that they keep between rounds; None stores none.
-        jobs: how many sites work at the same time. None leaves the choice to the engine: `InProcess` starts worker
-            processes if they are expected to save time, and `Processes` uses all CPU cores.
-    """
+    Sites store their replies and tensors in `sites_folder`, unless it is None; `jobs` None leaves the number of
+    processes to the engine."""
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
@@ -83,15 +79,16 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
             "deterministic is false, so each run gives different weights; set it to true for repeatable runs",
             stacklevel=2,
         )
-    needs = check_network_memory(config, task, dataset.image_size) if device.type == "cpu" else None
+    needs = estimate_needs(config, task) if device.type == "cpu" else None
+    check_memory(config, needs, 1)
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
     check_earlier_rounds(config, network)
     began = time.perf_counter()
-    sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
+    sites, validation_site = read_sites(config, dataset, task, network, splits, clients, quiet=quiet)
     reading_s = time.perf_counter() - began
-    check_step_memory(config, needs, [len(site.training) for site in sites])
+    check_memory(config, needs, min(config.training.batch_size, max(len(site.training) for site in sites)))
     start = State.of(network, local_entries(config, network))
     engine = registry.resolve("engines", config.federation.engine)(
         sites,
@@ -114,44 +111,7 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
     network = build_network(config.network, config.method, task, config.seed).to(prepare_device(config))
-    build = SiteBuilder(config, task, network)
-    patients_of, share = _patients_of(splits, clients)
-    validation_site: ValidationSite | None = None
-    sites: list[Site] = []
-    with ProgressBar(disable=True) as bar:
-        images = SiteImages(
-            dataset,
-            task,
-            bar,
-            _n_cases(patients_of.get(name, splits.get(name)) for name in names),
-            measures={} if config.federation.surveys else None,
-        )
-        for name in names:
-            if name == config.federation.validation_site:
-                validation_site = build.validation_site(name, splits[name], images)
-                continue
-            if name not in patients_of:
-                known = registry.suggestion(name, patients_of)
-                raise UserError(f"{dataset.root}: no site '{name}' trains here. {known}")
-            sites.append(build.site(name, patients_of[name], images, share))
-    if sites:
-        images.warn_of_notices(splits)
-        build.warn_of_small_batches(sites)
-    return sites, validation_site
-
-
-def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], float]:
-    """Return the patients of each site or client that trains, and its share of what one site may store on the disk. All
-    clients together store no more than the sites would, so the share of a client is at most 1."""
-    training = {site: patients for site, patients in splits.items() if patients.train}
-    patients_of = clients or training
-    n_sites = len(training)
-    return patients_of, n_sites / max(len(patients_of), n_sites)
-
-
-def _n_cases(patients: Iterable[Split | None]) -> int:
-    """Return the number of training and validation cases of some sites or clients."""
-    return sum(len(split.train) + len(split.validation) for split in patients if split)
+    return read_sites(config, dataset, task, network, splits, clients, names)
 
 
 def prepare_device(config: Config) -> torch.device:
@@ -185,15 +145,9 @@ def build_network(settings: NetworkSettings, method: Method, task: Task, seed: i
         return network
 
 
-def local_entries(config: Config, network: nn.Module) -> frozenset[str]:
-    """Return the names of the network's entries that are never sent, such as BatchNorm in FedBN."""
-    of_method = config.method.local_keys(network)
-    return of_method | batch_norm_entries(network) if config.federation.batch_norm == "local" else of_method
-
-
 def check_earlier_rounds(config: Config, network: nn.Module) -> None:
-    """Check `federation.selection` and `evaluation.unseen_every`: both cannot use an earlier round if entries of the
-    network stay at the sites, because these entries are saved for the last round only."""
+    """Entries of the network that stay at the sites are saved for the last round only, so that no earlier one can be
+    selected (`federation.selection`) or scored (`evaluation.unseen_every`)."""
     federation, source, every = config.federation, config.source, config.evaluation.unseen_every
     if config.method.local_keys(network) and federation.selection != "last":
         name = registry.name_of("methods", type(config.method))
@@ -218,88 +172,54 @@ def check_earlier_rounds(config: Config, network: nn.Module) -> None:
         )
 
 
-@dataclass(frozen=True)
-class SiteBuilder:
-    """Builds the sites of one federation; all share one network, because each loads its weights before it computes."""
-
-    config: Config
-    task: Task
-    network: nn.Module
-
-    def site(self, name: str, patients: Split, images: SiteImages, share: float) -> Site:
-        """Read the images of a site or client that trains; `share` is its fraction of `cache.max_gb`, at most 1."""
-        config, federation = self.config, self.config.federation
-        training, validation = images.samples(patients.train), images.samples(patients.validation)
-        return Site(
-            name=name,
-            training=training,
-            validation=validation,
-            task=self.task,
-            method=config.method,
-            network=self.network,
-            architecture=config.network,
-            settings=config.training,
-            local_keys=local_entries(config, self.network),
-            local_epochs=federation.local_epochs,
-            seed=config.seed,
-            rounds=federation.rounds,
-            cache=replace(config.cache, max_gb=share * config.cache.max_gb),
-            privacy=config.privacy,
-            min_patients=config.data.min_patients,
-            survey=images.take_survey([*patients.train, *patients.validation], config.data.min_patients),
+def check_match(config: Config) -> None:
+    """Raise UserError if `evaluation.match` has no unseen site, or a method that does not share what it needs."""
+    kind, source = config.evaluation.match, config.source
+    if kind == "none":
+        return
+    if not config.federation.unseen_site:
+        raise UserError(
+            f"{source}: evaluation.match: is '{kind}', but federation.unseen_site is empty, so there is no "
+            "site to match; name a site, or set evaluation.match to none"
+        )
+    if kind not in config.method.match_kinds:
+        others = " or ".join(sorted(config.method.match_kinds))
+        raise UserError(
+            f"{source}: evaluation.match: '{kind}' needs a method whose sites share {SHARED[kind]}, and with these "
+            f"settings {registry.name_of('methods', type(config.method))} does not; set evaluation.match to "
+            f"{f'{others} or ' if others else ''}none, or choose another method, such as "
+            f"{'elcfs' if kind == 'window' else 'ccst'}"
         )
 
-    def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
-        return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
 
-    def warn_of_small_batches(self, sites: list[Site]) -> None:
-        """Warn of each site with fewer images than `training.batch_size`; of simulated clients once for all."""
-        size = self.config.training.batch_size
-        small = [site for site in sites if len(site.training) < size]
-        if small and self.config.federation.clients:
-            fewest = min(len(site.training) for site in small)
-            warnings.warn(
-                f"{len(small)} of {len(sites)} clients have fewer training images than training.batch_size {size}, "
-                f"the smallest has {fewest}; its batches hold all its images",
-                stacklevel=2,
-            )
-            return
-        for site in small:
-            n = len(site.training)
-            warnings.warn(
-                f"{site.name}: has {n} training image{'s' if n > 1 else ''}, fewer than training.batch_size {size}; "
-                f"its batches hold {n}",
-                stacklevel=2,
-            )
+def estimate_needs(config: Config, task: Task) -> MemoryNeeds | None:
+    """Return the memory that the network and a step need at least; None if unknown."""
+
+    def build() -> nn.Module:
+        return config.method.wrap_network(config.network.build(task.channels, task.out_channels), config.network)
+
+    return estimate_memory(build, task.channels, config.data.image_size)
 
 
-def _read_sites(
-    build: SiteBuilder, dataset: Dataset, splits: dict[str, Split], clients: dict[str, Split], quiet: bool
-) -> tuple[list[Site], ValidationSite | None]:
-    """Build the sites that train and the validation site; read their images and the test images of source sites."""
-    patients_of, share = _patients_of(splits, clients)
-    with ProgressBar(
-        total=sum(len(s.all()) for s in splits.values()),
-        desc="reading the source sites",
-        unit="case",
-        disable=quiet,
-        leave=False,
-    ) as bar:
-        name = build.config.federation.validation_site
-        images = SiteImages(
-            dataset,
-            build.task,
-            bar,
-            _n_cases([*patients_of.values(), splits.get(name)]),
-            measures={} if build.config.federation.surveys else None,
+def check_memory(config: Config, needs: MemoryNeeds | None, n_images: int) -> None:
+    """Raise UserError if the network, or a training step with `n_images` images, does not fit into the free memory."""
+    free = available_memory_bytes()
+    if needs is None or free is None:
+        return
+    needed = needs.parameters + n_images * needs.per_image
+    if needs.parameters > free:
+        place, remedy = f"network: is {config.network}; training it", "a smaller network"
+    elif n_images == 1:
+        place, remedy = f"data.image_size: is {config.data.image_size}; training", "smaller images or a smaller network"
+    else:
+        most = max(1, int((free - needs.parameters) / needs.per_image)) if needs.per_image else n_images
+        place, remedy = f"training.batch_size: is {config.training.batch_size}; training", f"at most {most}"
+    if needed > free:
+        images = "one image" if n_images == 1 else f"{n_images} images"
+        raise UserError(
+            f"{config.source}: {place} with {images} in a batch needs at least {needed / 1e9:,.1f} GB, but "
+            f"{free / 1e9:,.1f} GB of memory are free; choose {remedy}"
         )
-        sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
-        validation_site = build.validation_site(name, splits[name], images) if name else None
-        for patients in splits.values():
-            images.check_files(patients.test)
-    images.warn_of_notices(splits)
-    build.warn_of_small_batches(sites)
-    return sites, validation_site
 
 
 def progress_bar(text: str) -> Progress:

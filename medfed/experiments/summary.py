@@ -8,18 +8,17 @@ from statistics import median
 
 from medfed.config.schema import Config
 from medfed.datasets.base import Case, Dataset
+from medfed.datasets.duplicates import file_sha256
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
 from medfed.images import reading
-from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.environment import versions
 from medfed.results.adaptation import adaptation_of
 from medfed.results.run_scores import n_absent, run_scores
 from medfed.results.scores import table_of
-from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
@@ -29,8 +28,9 @@ def summarise(
 ) -> dict[str, object]:
     """Return the content of `summary.json`; `final` is the state after the round whose weights are the result."""
     federation, scoring = config.federation, experiment.task.scoring
-    adaptation = _adaptation(config.evaluation, result)
-    unseen_bn = unseen_bn_of(experiment.sites)
+    is_matched = config.evaluation.match != "none" and bool(result.unadapted)  # not without shared statistics
+    adaptation: list[str] = ["tent"] * config.evaluation.tent + [config.evaluation.match] * is_matched
+    unseen_bn, pretrained = unseen_bn_of(experiment.sites), config.network.weights_file()
     transductive = adaptation + [unseen_bn] * (unseen_bn in ("batch_stats", "nearest"))
     table, unadapted = (table_of(rows, scoring.metrics) for rows in (result.rows, result.unadapted))
     of_unseen = table[table.role == "unseen"]
@@ -49,7 +49,7 @@ def summarise(
             site: {part: len({case.patient for case in getattr(s, part)}) for part in ("train", "validation", "test")}
             for site, s in experiment.splits.items()
         },
-        **({"clients": _clients(federation, experiment.clients)} if experiment.clients else {}),
+        **({"clients": _describe_clients(federation, experiment.clients)} if experiment.clients else {}),
         "images": describe_images(experiment.task, experiment.dataset, next(iter(experiment.splits.values())).train[0]),
         "selection": federation.selection,
         "selected_round": final.round,
@@ -59,7 +59,7 @@ def summarise(
         "deterministic": config.deterministic,
         "config_sha256": hashlib.sha256(config.yaml.encode()).hexdigest(),
         "versions": versions(),
-        "start_weights": _start_weights(config.network),
+        "start_weights": pretrained and {"file": pretrained.name, "sha256": file_sha256(pretrained)},
         "sites_kept_entries": any(site.local_keys for site in experiment.sites),
         "method_facts": config.method.summarise(final),
         "transductive": bool(transductive),
@@ -69,22 +69,8 @@ def summarise(
     }
 
 
-def _adaptation(evaluation: Evaluation, result: EvaluationResult) -> list[str]:
-    """Return "tent", "window" or "style" in a list; an empty list if neither the network nor an image was adapted."""
-    is_matched = evaluation.match != "none" and bool(result.unadapted)  # without shared statistics, nothing is matched
-    return ["tent"] * evaluation.tent + [evaluation.match] * is_matched
-
-
-def _start_weights(network: NetworkSettings) -> dict[str, str] | None:
-    """Return name and SHA-256 of the file of pretrained weights; None if all weights started fresh."""
-    path = network.weights_file()
-    return None if path is None else {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, object]:
-    """Return how the sites' patients were given to clients, and how many training images the clients have."""
-    n = len(clients)
-    images = sorted(len(patients.train) for patients in clients.values())
+def _describe_clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, object]:
+    n, images = len(clients), sorted(len(patients.train) for patients in clients.values())
     return {
         "n": n,
         "per_round": min(federation.clients_per_round or n, n),
@@ -94,10 +80,8 @@ def _clients(federation: Federation, clients: Mapping[str, Split]) -> dict[str, 
 
 
 def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
-    """Return what the export of the model must know about the images, so that it needs no image. Of `first`, any case,
-    only the name of its image file is used. `intensity_range` has the two stored intensities that become 0 and 1 for
-    the network; None if percentiles of each volume become 0 and 1, as for MRI."""
-    intensity_range = dataset.intensity_range
+    """Return what the export must know about the images; of `first`, any case, only the file name is used."""
+    intensity_range = dataset.intensity_range  # what becomes 0 and 1; None: percentiles of each volume, as for MRI
     return {
         "channels": task.channels,
         "structures": list(dataset.structures),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+
+from pandas import DataFrame
 
 from medfed.core.errors import UserErrors
 from medfed.federation.engine import Engine
@@ -49,26 +49,22 @@ class Survey:
     def to_text(self) -> str:
         """Return the table for the terminal, with one row for each site."""
         head = ["site", "patients", "images", "size", "voxel (mm)", "intensities", "orientation", *self.labels]
-        lines = [head]
+        rows = [head]
         for site, facts in self.facts.items():
-            lines.append(
-                [
-                    site,
-                    *(f"{facts[name]}" for name in (PATIENTS, IMAGES)),
-                    _medians(facts, SIZES),
-                    _medians(facts, SPACINGS),
-                    _medians(facts, INTENSITIES[::2], " to "),
-                    _orientation(facts),
-                    *(str(facts.get(f"{k}.{IMAGES}", "few")) for k in range(len(self.labels))),
-                ]
-            )
-        lines += [[site, "too few", *[""] * (len(head) - 2)] for site in self.too_few]
-        lines += [[rejection.site, "no reply", *[""] * (len(head) - 2)] for rejection in self.rejected]
+            numbers = [f"{facts[name]}" for name in (PATIENTS, IMAGES)]
+            medians = [
+                between.join(f"{facts[f'{name}.p50']:.4g}" for name in names if f"{name}.p50" in facts)
+                for names, between in ((SIZES, " x "), (SPACINGS, " x "), (INTENSITIES[::2], " to "))
+            ]
+            counts = [str(facts.get(f"{k}.{IMAGES}", "few")) for k in range(len(self.labels))]
+            rows.append([site, *numbers, *medians, _orientation(facts), *counts])
+        others = {**dict.fromkeys(self.too_few, "too few"), **{one.site: "no reply" for one in self.rejected}}
+        rows += [[site, why, *[""] * (len(head) - 2)] for site, why in others.items()]
         return "\n".join(
             [
                 "What the sites report about the images that train and validate, before round 1:",
                 "",
-                aligned(lines),
+                aligned(rows),
                 "",
                 "Sizes, voxels and intensities (percentiles 0.5 and 99.5 of an image) are medians over the images.",
                 "A column of a structure or class has the number of images that show it; few: of fewer patients than "
@@ -76,16 +72,6 @@ class Survey:
                 f"The sites sent {format_sums(sum_bytes(self.ledger)['up'])}.",
             ]
         )
-
-    def to_csv(self) -> str:
-        """Return the content of `survey.csv`: one row for each site, with a column for each fact of any site."""
-        columns = ["site", *sorted({name for facts in self.facts.values() for name in facts}), TOO_FEW]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({"site": site, **facts} for site, facts in self.facts.items())
-        writer.writerows({"site": site, TOO_FEW: 1} for site in self.too_few)
-        return text.getvalue()
 
 
 def survey_sites(engine: Engine, task: Task) -> Survey:
@@ -110,17 +96,19 @@ def survey_sites(engine: Engine, task: Task) -> Survey:
 def survey_before_training(engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool) -> Sequence[Row]:
     """Survey the sites, write the table, and return the ledger's rows. UserErrors for severe mismatches if `stops`."""
     survey = survey_sites(engine, task)
-    folder.write_text(SURVEY_TABLE, survey.to_csv())
-    folder.write_json(
-        SURVEY_FILE,
-        {
-            "sites": survey.facts,
-            "too_few_patients": survey.too_few,
-            "labels": list(survey.labels),
-            "no_valid_reply": {rejection.site: rejection.reason for rejection in survey.rejected},
-            "mismatches": [asdict(mismatch) for mismatch in survey.mismatches],
-        },
-    )
+    columns = ["site", *sorted({name for facts in survey.facts.values() for name in facts}), TOO_FEW]
+    rows = [{"site": site, **facts} for site, facts in survey.facts.items()]
+    rows += [{"site": site, TOO_FEW: 1} for site in survey.too_few]
+    table = DataFrame(rows, columns=columns, dtype=object)
+    folder.write_text(SURVEY_TABLE, table.to_csv(index=False, lineterminator="\n"))
+    content = {
+        "sites": survey.facts,
+        "too_few_patients": survey.too_few,
+        "labels": list(survey.labels),
+        "no_valid_reply": {rejection.site: rejection.reason for rejection in survey.rejected},
+        "mismatches": [asdict(mismatch) for mismatch in survey.mismatches],
+    }
+    folder.write_json(SURVEY_FILE, content)
     if not quiet:
         print(survey.to_text())
     severe = [mismatch for mismatch in survey.mismatches if mismatch.is_severe]
@@ -130,11 +118,6 @@ def survey_before_training(engine: Engine, task: Task, folder: RunFolder, stops:
     if stops and severe:
         raise UserErrors([f"{mismatch}; or set federation.survey to warn" for mismatch in severe])
     return survey.ledger
-
-
-def _medians(facts: Facts, names: Sequence[str], between: str = " x ") -> str:
-    """The medians of some facts as text, joined by `between`, such as "384 x 384"."""
-    return between.join(f"{facts[name]:.4g}" for part in names if (name := f"{part}.p50") in facts)
 
 
 def _orientation(facts: Facts) -> str:

@@ -40,9 +40,9 @@ def train(
     """
     surveyed = _survey(config.federation, engine, task, folder, quiet) if state.round == 0 else []
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
+    folder.truncate(state.round)
     if not folder.rounds():
         folder.save_state(state)
-    folder.truncate(state.round)
     engine.restore(state.took_part, state.weights if state.round else None)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
     with RoundProgress(state.round, settings.rounds, n_sites, quiet, on_training) as progress:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -34,15 +34,11 @@ def weights_of_nearest_site(
     name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
-    """Return `weights` with the BatchNorm entries of the source site most similar to a site without training.
-
-    The features of its images (B, C, S, S) in [0, 1] that enter the first BatchNorm layer are compared with the layer's
-    running statistics at each source site (`gaussian_distance`). Among equal distances, the first site in alphabetical
-    order is chosen. The weights of `network` are overwritten.
-    """
+    """Return `weights` with the BatchNorm entries of the source site whose running statistics in the first BatchNorm
+    layer are nearest to the features of the images (B, C, S, S), in [0, 1], of the site `name` (`gaussian_distance`).
+    Among equal distances, the first site in alphabetical order is chosen."""
     sites = {site.name: site.local_entries() for site in source_sites if site.local_entries()}
-    any_site = next(iter(sites.values()))
-    network.load_state_dict({**weights, **any_site})
+    network.load_state_dict({**weights, **next(iter(sites.values()))})
     device = next(network.parameters()).device
     batches = (task.standardise(image.to(device), task.moments_of(image)) for image in images)
     path, mean, variance = first_norm_input(network.eval(), batches)
@@ -53,53 +49,38 @@ def weights_of_nearest_site(
         for site, entries in sites.items()
     }
     nearest = min(sorted(distance), key=distance.__getitem__)
-    is_tie = len(distance) > 1 and len(set(distance.values())) == 1  # BatchNorm that was frozen, for example
-    reason = (
-        "the first site, because all sites have the same statistics"
-        if is_tie
-        else "whose statistics are the nearest to those of the unlabelled test images of the tested site"
-    )
+    reason = "whose statistics are the nearest to those of the unlabelled test images of the tested site"
+    if len(distance) > 1 and len(set(distance.values())) == 1:  # BatchNorm that was frozen, for example
+        reason = "the first site, because all sites have the same statistics"
     warnings.warn(f"{name}: is tested with the BatchNorm of {nearest}, {reason}", stacklevel=2)
     return {**weights, **sites[nearest]}
-
-
-class _NormReached(Exception):
-    """Ends a forward pass at the input of the first BatchNorm."""
-
-    def __init__(self, path: str, features: Tensor) -> None:
-        super().__init__()
-        self.path, self.features = path, features
 
 
 @torch.no_grad()
 def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str, Tensor, Tensor]:
     """Return the path of the BatchNorm layer that runs first, and mean and variance (D,) of its D input channels over
     images and pixels, float64. The network is in evaluation mode; the batches (B, C, H, W) are standardised."""
-    path, count = "", 0
+    path, count, reached = "", 0, list[tuple[str, Tensor]]()  # the layer that runs first in this pass, and its input
+
+    def note(name: str, module: nn.Module, inputs: tuple) -> None:
+        if not reached:
+            reached.append((name, inputs[0]))
+
     total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    with ExitStack() as hooks:
-        for name, norm in batch_norm_layers(network).items():
-            hooks.callback(norm.register_forward_pre_hook(_stop_at(name)).remove)
-        for batch in batches:
-            try:
-                network(batch)
-            except _NormReached as reached:
-                path, rows = reached.path, reached.features.double().transpose(0, 1).flatten(1).cpu()
-                count, total, squares = count + rows.shape[1], total + rows.sum(1), squares + rows.square().sum(1)
+    layers = batch_norm_layers(network).items()
+    hooks = [norm.register_forward_pre_hook(partial(note, name)) for name, norm in layers]
+    for batch in batches:
+        network(batch)
+        if reached:
+            path, features = reached.pop()
+            rows = features.double().transpose(0, 1).flatten(1).cpu()
+            count, total, squares = count + rows.shape[1], total + rows.sum(1), squares + rows.square().sum(1)
+    for hook in hooks:
+        hook.remove()
     if not path:
         raise ValueError("the network ran no BatchNorm, or there was no batch; expected at least one of each")
     mean = total / count
     return path, mean, (squares / count - mean.square()).clamp(min=0)
-
-
-def _stop_at(path: str) -> Callable[[nn.Module, tuple], None]:
-    """A forward pre-hook that ends the forward pass and hands over the input of the layer at `path`."""
-
-    def hook(module: nn.Module, inputs: tuple) -> None:
-        """Raise `_NormReached` with the input of the layer."""
-        raise _NormReached(path, inputs[0])
-
-    return hook
 
 
 def gaussian_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> float:

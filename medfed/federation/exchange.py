@@ -172,15 +172,6 @@ class Exchange:
         if state.round and is_validated(state.round, self.settings):
             self._sender.assume_sent(state.weights, state.plan.sites)
 
-    def check_settings(self) -> None:
-        """Raise UserError if `federation.quorum` is larger than the number of sites in a round."""
-        n_sites = len(self.engine.sites())
-        n_asked = min(self.settings.clients_per_round or n_sites, n_sites)
-        if self.settings.quorum > n_asked:
-            raise UserError(
-                f"federation.quorum: is {self.settings.quorum}, but only {n_asked} sites take part in a round; lower it"
-            )
-
     def _notify(self, accepted: Mapping[str, Message], expected: Expected) -> None:
         """Warn of unusual statistics and numbers of images, and of a check that too few replies do not allow.
 

@@ -1,56 +1,68 @@
-"""The ledger of a run: one row for each tensor and each fact that a message carried to or from a site, with its size.
+"""The ledger of a run: what every message carried to or from a site, with its size.
 
 The round loop writes the rows of every message (`ledger.csv` in the run folder), and each hospital writes its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from medfed.federation.message import Message, fact_bytes, n_bytes, readable
 
-COLUMNS = ("round", "site", "direction", "kind", "content", "name", "shape", "dtype", "bytes")
+COLUMNS = ("round", "site", "direction", "kind", "content", "name", "n", "shape", "bytes")
 WEIGHT, STATISTIC, FACT = CONTENTS = ("weight", "statistic", "fact")  # the values of the column `content`
+PLACE = re.compile(r"\d+/")  # of a method in a stack, at the beginning of a name
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
     """Return the rows of messages by site, with the keys of `COLUMNS`, sorted by site.
+
+    The weights of a message are one row without a name, its facts one row with their names joined by "; ". Statistics
+    have one row for each name; those whose names share the part before their first slash are one row, "style/*"
+    (`statistic_name`). `n` is the number of tensors or facts, `shape` a text such as "16x3x3" ("1" for a scalar; "" for
+    facts and for tensors of several shapes), and `bytes` the size of the tensors' elements or of the facts' JSON texts.
 
     A reply that cannot be read is listed as a failed reply. The checksum of the weights in a request is listed like a
     fact.
 
     Args:
         direction: "up" for messages from the sites, "down" for messages to the sites.
-
-    Returns:
-        For a tensor, `shape` is a text such as "16x3x3" ("1" for a scalar) and `bytes` the size of its elements; for a
-        fact, `shape` is "1", `dtype` is "fact", and `bytes` is the size of its JSON text.
     """
     rows = []
     for site in sorted(messages):
         message = readable(messages[site])
-        common = {"round": round_number, "site": site, "direction": direction, "kind": message.kind}
-        for content, group in ((WEIGHT, message.weights), (STATISTIC, message.tensors)):
-            for name, tensor in group.items():
-                shape = "x".join(map(str, tensor.shape)) or "1"
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                rows.append(
-                    {
-                        **common,
-                        "content": content,
-                        "name": name,
-                        "shape": shape,
-                        "dtype": dtype,
-                        "bytes": n_bytes(tensor),
-                    }
-                )
+        groups: dict[tuple[str, str], list[Tensor]] = {}
+        for tensor in message.weights.values():
+            groups.setdefault((WEIGHT, ""), []).append(tensor)
+        for name, tensor in message.tensors.items():
+            groups.setdefault((STATISTIC, statistic_name(name)), []).append(tensor)
+        entries = [
+            (content, name, len(tensors), _common_shape(tensors), sum(map(n_bytes, tensors)))
+            for (content, name), tensors in groups.items()
+        ]
         named = {"weights_digest": message.weights_digest} if message.weights_digest else {}
-        for name, fact in {**message.facts, **named}.items():
-            rows.append(
-                {**common, "content": FACT, "name": name, "shape": "1", "dtype": "fact", "bytes": fact_bytes(fact)}
-            )
+        if facts := {**message.facts, **named}:
+            names = "; ".join(sorted({name.partition("/")[0] for name in facts}))
+            entries.append((FACT, names, len(facts), "", sum(map(fact_bytes, facts.values()))))
+        common = (round_number, site, direction, message.kind)
+        rows += [dict(zip(COLUMNS, (*common, *entry), strict=True)) for entry in entries]
     return rows
+
+
+def statistic_name(name: str) -> str:
+    """The name of a statistic's row in the ledger: "style/north/mean" is part of "style/*"."""
+    place = match.group() if (match := PLACE.match(name)) else ""
+    first, slash, _ = name.removeprefix(place).partition("/")
+    return f"{place}{first}{slash}{'*' * bool(slash)}"
+
+
+def _common_shape(tensors: Iterable[Tensor]) -> str:
+    shapes = {"x".join(map(str, tensor.shape)) or "1" for tensor in tensors}
+    return shapes.pop() if len(shapes) == 1 else ""
 
 
 def sum_bytes(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

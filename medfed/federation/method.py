@@ -39,6 +39,7 @@ from medfed.core import bounds
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
+from medfed.federation.sent import Sent
 from medfed.functional import weights as weight_maths
 
 Tensors = dict[str, Tensor]
@@ -100,12 +101,15 @@ class Method:
         patients_advice: which settings of the method to change if a hospital refuses a shared statistic because too few
             patients are behind one of its numbers (`SiteData.n_patients`), as a clause that begins with a verb; "" if
             there is no such setting.
+        sent: what the method's tensors and facts in messages are, and what they could reveal about patients; a report
+            shows it. The keys are the names of the ledger's rows ("windows", "style/*") and of facts.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}}
     reads_features: ClassVar[bool] = False
     fills_network: ClassVar[bool] = False
     patients_advice: ClassVar[str] = ""
+    sent: ClassVar[Mapping[str, Sent]] = {}
 
     def __post_init__(self) -> None:
         """Check that every field lies in the range of its annotation; ValueError otherwise."""

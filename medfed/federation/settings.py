@@ -178,6 +178,14 @@ class Federation:
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)
 
+    def check_quorum(self, n_sites: int) -> None:
+        """Raise UserError if `quorum` is larger than the number of sites in a round."""
+        n_asked = min(self.clients_per_round or n_sites, n_sites)
+        if self.quorum > n_asked:
+            raise UserError(
+                f"federation.quorum: is {self.quorum}, but only {n_asked} sites take part in a round; lower it"
+            )
+
     @property
     def surveys(self) -> bool:
         """Whether the sites describe their images before round 1."""

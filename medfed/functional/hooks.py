@@ -165,7 +165,7 @@ class _LayerPreHook:
 def store_channels_last(network: nn.Module, path: str) -> None:
     """Store the output of a submodule, and so all later feature maps, channels last on a CPU; weights stay as they are.
 
-    Convolutions on such maps are faster in some networks; `python -m medfed.benchmark --only networks` measures it.
+    Convolutions on such maps are faster in some networks.
     """
     network.get_submodule(path).register_forward_hook(_channels_last)
 

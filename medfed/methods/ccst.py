@@ -31,6 +31,7 @@ from medfed.federation.method import (
     Tensors,
     has_too_few_patients,
 )
+from medfed.federation.sent import Sent
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
@@ -40,6 +41,11 @@ from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
 MAX_BATCH = 32  # largest number of images that are encoded together
+STYLE_OF_IMAGES = Sent(
+    "style: mean and spread of image features",
+    "Colour, contrast and texture without position, so no shapes. They are those of all images together or, if the "
+    "shape has a row for each image, of single images; someone who has such an image could match it to its row.",
+)
 N_CHECKED = 32  # number of images whose reconstruction error and edges are measured
 
 
@@ -111,6 +117,12 @@ class CCST(Method):
     }
 
     patients_advice: ClassVar[str] = "set method.style to overall, which shares one style of all patients"
+    sent: ClassVar[Mapping[str, Sent]] = {
+        "mean": STYLE_OF_IMAGES,
+        "std": STYLE_OF_IMAGES,
+        "codec_error": Sent("error of the style codec", "How similar an image and its copy from the codec are."),
+        "style/*": STYLE_OF_IMAGES._replace(title=f"{STYLE_OF_IMAGES.title}, of all sites"),
+    }
 
     @property
     def _style_transfer(self) -> StyleTransfer:

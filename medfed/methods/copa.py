@@ -25,6 +25,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
+from medfed.federation.sent import WEIGHTS, Sent
 from medfed.functional.weights import add_prefix, average, select_prefix
 
 HEADS, OWN, HEAD = "heads/", "own_head/", "head/"  # prefixes in the coordinator's memory, a site's memory, an update
@@ -62,6 +63,10 @@ class COPA(Method):
     weight: NonNegativeFloat = 1.0
 
     fills_network: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        f"{HEAD}*": Sent("weights of the site's own head", WEIGHTS.reveals),
+        f"{HEADS}*": Sent("weights of the heads of the other sites", WEIGHTS.reveals),
+    }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Check that the head is linear: only then is averaging heads the same as averaging their outputs."""

@@ -28,6 +28,7 @@ from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Effort, Matcher, Method, Tensors, has_too_few_patients
+from medfed.federation.sent import Sent
 from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.fourier import (
     LowFrequencySpectrum,
@@ -44,6 +45,12 @@ from medfed.functional.weights import select_prefix
 from medfed.networks.parts.amplitude_normaliser import alpha_for_half_width
 
 BANK, WINDOWS = "bank/", "windows"  # names of tensors in messages and memories
+AMPLITUDES = Sent(
+    "low-frequency amplitude windows",
+    "Brightness and coarse contrast of single images, without phase, so no shapes. Their number is the number of "
+    "images. Someone who has an image could match it to its window.",
+)
+AMPLITUDES_OF_OTHERS = AMPLITUDES._replace(title=f"{AMPLITUDES.title}, of the other sites")
 AUTO_HALF_WIDTH = 3  # cycles per image: a window of 7 x 7, as alpha 0.01 has at the paper's 384 pixels
 MAX_BATCH = 64  # largest number of images whose spectra are computed together, to limit memory
 
@@ -183,6 +190,7 @@ class ELCFS(Method):
     patients_advice: ClassVar[str] = (
         "set method.exchange to false, or choose a method that shares means over the site, such as harmofl"
     )
+    sent: ClassVar[Mapping[str, Sent]] = {WINDOWS: AMPLITUDES, f"{BANK}*": AMPLITUDES_OF_OTHERS}
 
     @property
     def shares(self) -> str:

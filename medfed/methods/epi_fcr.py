@@ -28,6 +28,7 @@ from medfed.core.seeds import stream_seed
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
+from medfed.federation.sent import WEIGHTS, Sent
 from medfed.functional.hooks import add_submodule, capture_features, evaluation_mode
 from medfed.functional.meta_learning import adam_step
 from medfed.functional.weights import add_prefix, select_prefix
@@ -94,6 +95,9 @@ class EpiFCR(Method):
     min_patients: PositiveInt = 3
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {}}
+    sent: ClassVar[Mapping[str, Sent]] = {
+        f"{DOMAIN}*": Sent("weights of the site's own network", WEIGHTS.reveals, "of another site")
+    }
 
     @property
     def _exchanges(self) -> bool:

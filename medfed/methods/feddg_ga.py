@@ -22,6 +22,7 @@ from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
+from medfed.federation.sent import MEAN_LOSS, Sent
 from medfed.functional.aggregation import add_new_sites, adjust_site_weights
 from medfed.functional.weights import add_prefix, average, select_prefix
 
@@ -61,6 +62,7 @@ class FedDGGA(Method):
     step: NonNegativeFloat = 0.2
 
     patients_advice: ClassVar[str] = "increase data.validation_ratio, as the loss is that of the validation patients"
+    sent: ClassVar[Mapping[str, Sent]] = {"loss": MEAN_LOSS._replace(title="loss of the network at the site")}
 
     @property
     def shares(self) -> str:

@@ -27,6 +27,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData, count_patients
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, ONCE, STYLE_RANGES, Effort, Matcher, Method, Tensors, has_too_few_patients
+from medfed.federation.sent import SITE_STYLE, Sent
 from medfed.functional.contrastive import contrast_views, region_embeddings
 from medfed.functional.style import channel_mean_std
 from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
@@ -161,6 +162,15 @@ class FISC(Method):
     min_patients: PositiveInt = 3
 
     patients_advice: ClassVar[str] = "set method.site_clusters to none, which weights all images of a site alike"
+    sent: ClassVar[Mapping[str, Sent]] = {
+        "style/*": SITE_STYLE._replace(received="common to all sites"),
+        "n_clusters": Sent("number of clusters of styles", "How many kinds of appearance the site's images have."),
+        "triplets": Sent("number of triplets of the triplet loss", "Roughly how many images the site has."),
+        "live_triplets": Sent(
+            "number of triplets with a loss above 0",
+            "How well the network separates the classes of the site's images on average.",
+        ),
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {

@@ -23,6 +23,7 @@ from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.federation.local_round import LocalRound, Output, count_patients
 from medfed.federation.message import Message, State
 from medfed.federation.method import MAX_FEATURE, Method, Tensors, has_too_few_patients
+from medfed.federation.sent import Sent
 from medfed.functional.contrastive import region_embeddings
 from medfed.functional.hooks import evaluation_mode
 from medfed.functional.prototypes import (
@@ -97,6 +98,13 @@ class FPL(Method):
     ring_width: PositiveInt = 5
 
     patients_advice: ClassVar[str] = "increase method.min_images, which leaves out classes with few images at a site"
+    sent: ClassVar[Mapping[str, Sent]] = dict.fromkeys(
+        (f"{PROTOTYPE}*", f"{CLUSTERS}*"),
+        Sent(
+            "prototypes: mean features of a class",
+            "The features of a typical image of a class; if a class has one image, the features of that image.",
+        ),
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"over_features": "sum", "min_images": 1, "min_patients": 1},

@@ -26,6 +26,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.sent import Sent
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.parts.amplitude_normaliser import (
@@ -92,6 +93,14 @@ class HarmoFL(Method):
     }
 
     fills_network: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        WINDOW: Sent(
+            "mean low-frequency amplitude window",
+            "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show "
+            "which equipment the site uses.",
+            "mean over all sites",
+        )
+    }
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """UserError if images are standardised, or smaller than the window of amplitudes."""

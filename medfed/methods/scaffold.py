@@ -23,6 +23,7 @@ from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.federation.reply_checks import MAX_EXAMPLES
+from medfed.federation.sent import N_IMAGES, WEIGHTS, Sent
 from medfed.functional.weights import add_scaled, select_prefix
 
 # Prefixes of tensor names; a parameter's or a site's name follows.
@@ -65,6 +66,11 @@ class SCAFFOLD(Method):
     site_weights: SiteWeights = "examples"
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
+    sent: ClassVar[Mapping[str, Sent]] = {
+        "examples": N_IMAGES,
+        f"{CHANGE}*": Sent("change of the control variates (mean gradients)", WEIGHTS.reveals),
+        f"{CONTROL}*": Sent("control variates (mean gradients of all sites)", WEIGHTS.reveals),
+    }
 
     @property
     def share_reads_network(self) -> bool:

@@ -36,6 +36,7 @@ from medfed.federation.method import (
     Tensors,
     has_too_few_patients,
 )
+from medfed.federation.sent import SITE_STYLE, Sent
 from medfed.functional.feature_style import (
     SiteStyle,
     compute_site_style,
@@ -51,6 +52,7 @@ from medfed.functional.weights import select_prefix
 from medfed.networks.parts.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
 from medfed.networks.parts.style_layers import Stages
 
+OTHERS = "of other sites"
 RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
 CLASSES = "classes"  # name of a tensor in a site's memory: (N,) int64, the classes of its training images
 Change = Callable[[Tensor], Tensor]  # a function from feature maps to feature maps
@@ -164,6 +166,13 @@ class StableFDG(Method):
     min_patients: PositiveInt = 3
 
     reads_features: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received=OTHERS)),
+        **dict.fromkeys(
+            ("mean_spread", "std_spread"),
+            Sent("how much styles vary at the site", "How similar the site's images are, but no single image.", OTHERS),
+        ),
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"clamp": False, "similarity": "inner", "second_sample": True},

@@ -35,7 +35,6 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Names that a metric's class must define and does not, such as "method value"."""
         has_value = type(self).value is not ClassMetric.value
         return super().missing_declarations() + ["method value"] * (not has_value)
 
@@ -54,18 +53,11 @@ class ClassMetric(Metric):
     def values_without_each_patient(
         self, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
     ) -> np.ndarray:
-        """Compute the metric P times, each time without the images of one patient.
+        """Compute the metric P times, (P,) float64, each time without the images of one patient.
 
-        The base class calls `value` P times. A subclass with a faster way overrides this method; otherwise, the metric
-        has no interval at sites with more than 2000 patients.
-
-        Args:
-            probabilities: as in `value`.
-            labels: as in `value`.
-            patient_of: (N,), the patient, from 0 to P - 1, of each image.
-
-        Returns:
-            (P,) float64, NaN where the metric is undefined.
+        `patient_of`, (N,), has the patient, from 0 to P - 1, of each image. The base class calls `value` P times. A
+        subclass with a faster way overrides this method; otherwise, the metric has no interval at sites with more than
+        2000 patients.
         """
         n_patients = int(patient_of.max()) + 1
         if n_patients > MAX_PATIENTS:
@@ -79,7 +71,6 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
     """Compute one metric of a set of classified images.
 
     Args:
-        metric: the metric.
         probabilities: (N, K) in [0, 1], of K classes; K is at least 2.
         labels: (N,), the true classes, integers from 0 to K - 1.
 
@@ -91,7 +82,16 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
         UserError: if the metric raises an error or does not return a number.
     """
-    probabilities, labels = check_scores(probabilities, labels)
+    probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):
+        raise ValueError(
+            f"probabilities must be (N, K), K at least 2, and labels (N,), got {probabilities.shape} and {labels.shape}"
+        )
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
+        raise ValueError("probabilities must be in [0, 1], and not NaN")
+    labels = labels.astype(np.int64)
+    if not ((labels >= 0) & (labels < probabilities.shape[1])).all():
+        raise ValueError(f"labels must be from 0 to {probabilities.shape[1] - 1}, got {labels.min()} to {labels.max()}")
     if not len(labels):
         return None
     try:
@@ -115,9 +115,7 @@ def jackknife_values(
     s (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 11).
 
     Args:
-        metric: the metric.
-        probabilities: as in `compute_class_metric`.
-        labels: as in `compute_class_metric`.
+        probabilities, labels: as in `compute_class_metric`.
         patient_of: (N,), the patient, from 0 to P - 1, of each image.
 
     Returns:
@@ -154,18 +152,3 @@ def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple
 def probability_bins(probabilities: np.ndarray) -> np.ndarray:
     """Return the bin, 0..14, of each probability; bin m is (m / 15, (m + 1) / 15], and bin 0 also contains 0."""
     return np.digitize(probabilities, np.arange(1, N_BINS) / N_BINS, right=True)
-
-
-def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Check probabilities (N, K) in [0, 1] and true classes (N,), and return them as float64 and int64."""
-    probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
-    if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):
-        raise ValueError(
-            f"probabilities must be (N, K), K at least 2, and labels (N,), got {probabilities.shape} and {labels.shape}"
-        )
-    if not ((probabilities >= 0) & (probabilities <= 1)).all():
-        raise ValueError("probabilities must be in [0, 1], and not NaN")
-    labels = labels.astype(np.int64)
-    if not ((labels >= 0) & (labels < probabilities.shape[1])).all():
-        raise ValueError(f"labels must be from 0 to {probabilities.shape[1] - 1}, got {labels.min()} to {labels.max()}")
-    return probabilities, labels

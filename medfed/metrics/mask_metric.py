@@ -51,13 +51,7 @@ class MaskPair:
         spacing_mm: tuple[float, float, float] | None,
         probability: Mask | None = None,
     ) -> MaskPair:
-        """Check two masks and their voxel size, and return them as a pair, without the axis D if D = 1.
-
-        Args:
-            prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array.
-            reference: the true mask, in the shape of `prediction`.
-            spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
-            probability: predicted probability of each voxel, (H, W, D) in [0, 1]; None if it is unknown.
+        """Check masks (H, W, D) of 0 and 1 (tensors or arrays), and return them without the axis D if D = 1.
 
         Raises:
             ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
@@ -68,7 +62,9 @@ class MaskPair:
         for name, other in (("reference", true), ("probability", p)):
             if other is not None and predicted.shape != other.shape:
                 raise ValueError(f"prediction {predicted.shape} and {name} {other.shape} must have the same shape")
-        spacing = _spacing(spacing_mm)
+        spacing = None if spacing_mm is None else tuple(map(float, spacing_mm))
+        if spacing is not None and not (len(spacing) == 3 and all(0 < step < math.inf for step in spacing)):
+            raise ValueError(f"spacing_mm must be three positive numbers along H, W, D, or None, got {spacing}")
         if predicted.shape[2] == 1:
             return cls(predicted[..., 0], true[..., 0], spacing and spacing[:2], None if p is None else p[..., 0])
         return cls(predicted, true, spacing, p)
@@ -87,28 +83,23 @@ class MaskPair:
         Two float64 arrays, for the edge voxels of the predicted and of the true mask, in mm if the voxel size is known,
         otherwise in pixels. Both masks must have at least one voxel.
         """
-        return self._directed(self.spacing)
+        return self.distances_with(self.spacing)
 
-    @cached_property
-    def surface_distances_in_voxels(self) -> DistancePair:
-        """The `surface_distances` in voxels, even if the voxel size in mm is known."""
-        return self.surface_distances if self.spacing is None else self._directed(None)
-
-    def diagonal(self, in_voxels: bool = False) -> float:
-        """Return the length of the image's diagonal: in mm, or in voxels without a voxel size or if `in_voxels`."""
-        return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
-
-    @cached_property
-    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Edge voxels of both masks, cropped to the bounding box of both, which changes no distance."""
-        box = bounding_box(self.prediction, self.reference)
-        return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
-
-    def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
-        """Distances from the first surface to the second, and back; in voxels without a spacing."""
+    def distances_with(self, spacing: tuple[float, ...] | None) -> DistancePair:
+        """The `surface_distances` with another voxel size; None measures in voxels."""
         first, second = self._edges
         steps = spacing or (1.0,) * first.ndim
         return distances_to_edge(first, second, steps), distances_to_edge(second, first, steps)
+
+    @cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
+        box = bounding_box(self.prediction, self.reference)  # cropping changes no distance
+        return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
+
+    def diagonal(self, in_voxels: bool = False) -> float:
+        """The length of the image's diagonal, in mm, or in voxels without a voxel size or if `in_voxels`."""
+        steps = None if in_voxels else self.spacing
+        return math.hypot(*(n * step for n, step in zip(self.reference.shape, steps or (1.0,) * 3)))
 
 
 class MaskMetric(Metric):
@@ -138,7 +129,6 @@ class MaskMetric(Metric):
     accepts_empty_masks: ClassVar[bool] = False
 
     def missing_declarations(self) -> list[str]:
-        """Names that a metric's class must define and does not, such as "finite worst" and "method value"."""
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
@@ -217,13 +207,8 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
     return value
 
 
-def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
-    """Return the length of an image's diagonal in the unit of `spacing` (None: voxels), its largest distance."""
-    return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
-
-
 def bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
-    """Return the smallest box that contains all True voxels of some masks, as one slice for each axis."""
+    """The smallest box that contains all True voxels of some masks, as one slice for each axis."""
     box: list[slice] = []
     for axis in range(masks[0].ndim):  # each axis searches only the part that the axes before it have left
         others = tuple(a for a in range(masks[0].ndim) if a != axis)
@@ -238,7 +223,6 @@ def _array(values: Mask) -> np.ndarray:
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
-    """The mask as (H, W, D) bool; ValueError for another shape, or for values other than 0 and 1."""
     array = _array(mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")
@@ -246,13 +230,3 @@ def _binary(mask: Mask, name: str) -> np.ndarray:
     if array.dtype != bool and not np.array_equal(array, boolean):
         raise ValueError(f"{name} must hold 0 and 1 only, got values from {array.min()} to {array.max()}")
     return boolean
-
-
-def _spacing(spacing_mm: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Check a spacing: three positive numbers, or None."""
-    if spacing_mm is None:
-        return None
-    spacing = tuple(float(step) for step in spacing_mm)
-    if len(spacing) != 3 or not all(math.isfinite(step) and step > 0 for step in spacing):
-        raise ValueError(f"spacing_mm must be three positive numbers along H, W, D, or None, got {spacing}")
-    return spacing

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from medfed.core.bounds import STRICT, with_tuples
+from medfed.core.mistakes import mistakes_of
 
 PERCENT_OF_DIAGONAL = "% of diagonal"  # the length of the image's diagonal is 100
 DISTANCE = f"mm or {PERCENT_OF_DIAGONAL}"  # unit of a distance: millimetres if the voxel size is known
 DISTANCE_UNITS = {"mm": "mm", "percent_of_diagonal": PERCENT_OF_DIAGONAL}  # end of a column's name: unit
 MAX_DECIMALS = 10
 PROBABILITY = "p_"  # begins the name of a predicted probability of a class in tables of scores
-DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note")
 
 
 class Metric:
@@ -60,33 +64,39 @@ def metric_columns(metric: Metric) -> tuple[Column, ...]:
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """Return the columns of several metrics."""
     return tuple(column for metric in metrics for column in metric_columns(metric))
 
 
+class _Description(TypedDict):
+    """The attributes of `Metric`, from which a metric can be shown without its code."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    name: str
+    label: str
+    unit: str
+    higher_is_better: bool
+    decimals: Annotated[int, Field(ge=0, le=MAX_DECIMALS)]
+    limits: tuple[float, float] | None
+    note: str
+
+
 def describe_metric(metric: Metric) -> dict[str, Any]:
-    """Return the attributes of `Metric` for `summary.json`, which can be shown without the metric's code."""
-    entry = {name: getattr(metric, name) for name in DECLARED_FIELDS}
+    """Return the attributes of `Metric` for `summary.json`."""
+    entry = {name: getattr(metric, name) for name in _Description.__annotations__}
     return entry | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
 def metric_from_description(entry: Mapping[str, Any]) -> Metric:
     """Create a metric from `describe_metric`, which can be shown, but not computed."""
     metric = Metric()
-    kinds = {"higher_is_better": bool, "decimals": int}
-    for name in DECLARED_FIELDS:
-        value = entry.get(name)
-        if name == "limits":
-            value = None if value is None else tuple(float(end) for end in value)
-            if value is not None and (len(value) != 2 or not all(map(math.isfinite, value))):
-                raise ValueError(f"the metric {entry.get('name')!r} has limits {value}; expected two finite numbers")
-        elif name == "decimals" and (type(value) is not int or not 0 <= value <= MAX_DECIMALS):
-            raise ValueError(f"the metric {entry.get('name')!r} has decimals {value!r}; expected 0 to {MAX_DECIMALS}")
-        elif not isinstance(value, kinds.get(name, str)):
-            raise ValueError(
-                f"the metric {entry.get('name')!r} has {name} {value!r}; expected {kinds.get(name, str).__name__}"
-            )
-        object.__setattr__(metric, name, value)
+    try:
+        described = TypeAdapter(_Description).validate_python(with_tuples(entry))
+    except ValidationError as error:
+        mistakes = "; ".join(map(str, mistakes_of(error, entry)))
+        raise ValueError(f"the metric {entry.get('name')!r}: {mistakes}") from None
+    for name, value in described.items():
+        setattr(metric, name, value)
     return metric
 
 

@@ -30,21 +30,14 @@ def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
 
 
 def ratio_row(site: str, role: str, patient: str, image: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one image's row of `ratios.csv`: the arguments, and "error", the absolute difference or None.
-
-    A ratio is None if the outer structure of the mask is empty; a predicted None counts as 0 for the error.
-    """
+    """Return a row of `ratios.csv`. A ratio is None without the outer structure; as a prediction, it counts as 0."""
     error = None if reference is None else abs(reference - (predicted or 0.0))
     return dict(zip(COLUMNS, (site, role, patient, image, reference, predicted, error)))
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Summarise the errors of rows of `ratio_row` by role and site.
-
-    Returns {ROLE: {"sites": {SITE: {"n", "mean_error"}}, "mean_error"}}: for a site, the number of patients whose error
-    is known, and the mean of their errors (of each, the mean of the images first); for a role, the mean of its sites'
-    means, or None without sites. A site without such patients is left out.
-    """
+    """Return, by role, the mean error of each site, and the mean of its sites' means. The mean of a site is over the
+    patients whose error is known, of each the mean of the images first."""
     table = pd.DataFrame(rows).astype({"error": float})
     of_patients = table.groupby(["role", "site", "patient"], as_index=False).error.mean().dropna()
     summary = {}
@@ -56,12 +49,10 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
-    """Write the file `ratios.csv`, sorted by role, site and image. The value None becomes an empty cell."""
     table = pd.DataFrame(rows).sort_values(["role", "site", "image"])
     write_atomically(Path(path), table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def _height(mask: Tensor) -> int:
-    """Return the number of rows from the first to the last that contain the structure."""
     rows = (mask > 0).flatten(1).any(dim=1).nonzero()
     return int(rows.max() - rows.min()) + 1 if len(rows) else 0

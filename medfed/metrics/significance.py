@@ -37,7 +37,6 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
 
 
 def _needed(n: int) -> str:
-    """How many pairs the test needs and why, if it has only n."""
     return f"the test needs {MIN_PAIRS}, because p cannot be below {smallest_p(n):.4g} with {n}"
 
 

@@ -16,10 +16,7 @@ MAX_STEPS = 1 << 14  # stands for "no edge voxel in this column"; its square fit
 
 
 def mask_edge(mask: np.ndarray) -> np.ndarray:
-    """Return the edge voxels of a mask: its voxels with a neighbour (along an axis) outside the mask or the image.
-
-    `monai.metrics.utils.get_mask_edges` without a spacing returns the same voxels.
-    """
+    """The voxels with a neighbour (along an axis) outside the mask or the image, as in MONAI's `get_mask_edges`."""
     padded = np.pad(mask, 1)
     inside = mask.copy()
     for axis in range(mask.ndim):
@@ -51,10 +48,7 @@ def distances_to_edge(points: np.ndarray, edge: np.ndarray, spacing: tuple[float
 
 
 def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
-    """Return the number of steps along the first axis to the nearest edge voxel: (1, 0, 1, 2) for (0, 1, 0, 0).
-
-    For a column without an edge voxel, the numbers are larger than any distance in the image.
-    """
+    """The number of steps along the first axis to the nearest edge voxel: (1, 0, 1, 2) for (0, 1, 0, 0)."""
     steps = np.where(edge, 0, MAX_STEPS).astype(np.int32)
     for index in range(1, len(steps)):
         np.minimum(steps[index], steps[index - 1] + 1, out=steps[index])
@@ -65,9 +59,7 @@ def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
 
 def _search_nearby(voxels: np.ndarray, along_first: np.ndarray, spacing: tuple[float, ...], reach: float) -> np.ndarray:
     """Return the squared distance from each voxel, an index (N, 3), to the nearest edge voxel, exact up to `reach`^2.
-
-    `along_first` has the squared distances along the first axis; the other axes are searched up to `reach`.
-    """
+    `along_first` has the squared distances along the first axis; the other axes are searched up to `reach`."""
     nearest = along_first.copy()
     for shift in range(1, min(int(reach / spacing[2]), along_first.shape[2] - 1) + 1):
         cost = (shift * spacing[2]) ** 2

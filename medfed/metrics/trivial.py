@@ -15,17 +15,14 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the mean 
 
 
 def small_mask(mask: torch.Tensor) -> np.ndarray:
-    """Return masks (S, H, W, D) of S structures as (S, 64, 64, D) uint8, by nearest neighbour."""
+    """Masks (S, H, W, D) of S structures as (S, 64, 64, D) uint8, by nearest neighbour."""
     slices = mask.float().permute(3, 0, 1, 2)
     small = F.interpolate(slices, size=(GRID, GRID), mode="nearest")
     return small.permute(1, 2, 3, 0).to(torch.uint8).numpy()
 
 
 def mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of all slices of masks (H, W, D) as one mask (H, W, 1) of 0 and 1.
-
-    The threshold is that with the best mean Dice on these masks.
-    """
+    """The mean of all slices of masks (H, W, D) as one mask (H, W, 1), at the threshold with the best mean Dice."""
     total = sum(mask.sum(axis=-1) for mask in masks)
     mean = (total / sum(mask.shape[-1] for mask in masks))[..., None]
     if not mean.any():

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
+from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import BASELINE
 
@@ -33,17 +33,11 @@ class ComparisonFolder:
         """Read the plan in a folder of `medfed.evaluate`; a folder without `comparison.json` has no runs."""
         if not (path / FILE).is_file():
             return cls(path)
-        try:
-            content = json.loads((path / FILE).read_text(encoding="utf-8"))
-            planned = {
-                path / folder: (label, site, int(seed)) for folder, (label, site, seed) in content["runs"].items()
-            }
+        with damaged_file(path / FILE) as file:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            runs = content["runs"].items()
+            planned = {path / folder: (label, site, int(seed)) for folder, (label, site, seed) in runs}
             return cls(path, planned, str(content["baseline"]))
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path / FILE}: does not list the runs of a comparison ({error!r}); start medfed.evaluate "
-                "with --resume, which writes the file again"
-            ) from error
 
     def write(self) -> None:
         """Write `comparison.json` and create its folder."""

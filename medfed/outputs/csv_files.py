@@ -6,6 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,7 @@ def format_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], heade
 
 def parse_field(text: str) -> Any:
     """Convert a CSV field to int or float if possible; "" becomes None."""
-    if text == "":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text or None

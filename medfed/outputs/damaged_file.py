@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import safetensors
 
 from medfed.core.errors import UserError
 
@@ -21,16 +18,7 @@ def damaged_file(path: Path) -> Iterator[Path]:
         raise
     except FileNotFoundError as error:
         raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        safetensors.SafetensorError,
-        csv.Error,
-    ) as error:
+    except Exception as error:  # of any library
         raise UserError(
             f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
         ) from error

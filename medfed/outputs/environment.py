@@ -22,7 +22,6 @@ def versions() -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str:
-    """The installed version of a package, or that it is not installed; cached, because the look-up reads a file."""
     try:
         return version(package)
     except PackageNotFoundError:  # a source tree on PYTHONPATH, or a package that only some files need

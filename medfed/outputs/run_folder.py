@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ UNSEEN_ROUNDS = "unseen_rounds.json"  # scores of the unseen site by round, meas
 # Seconds of "share" to "aggregate", and steps and images: sums of all clients.
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate", "n_steps", "n_images")
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
-GROWING = ("ledger.csv", "timings.csv")  # rows are appended; history.csv is replaced, as columns may be added
+GROWING = {"ledger.csv": LEDGER_COLUMNS, "timings.csv": TIMING_COLUMNS}  # rows are appended; columns by file
 BEGINNINGS = (  # written before round 1
     "clients.json",
     "config.yaml",
@@ -72,8 +73,8 @@ class RunFolder:
     client), `survey.csv` and `survey.json` (what the sites report about their images),
     `cases_without_adaptation.csv`, `ratios.csv`, `unseen_rounds.json` (`evaluation.unseen_every`).
 
-    A checkpoint begins with its SHA-256 and lists the checksums of the tables after its round, so that a run is
-    continued only from what it wrote.
+    A checkpoint begins with its SHA-256 and has the checksums of the history and the ledger after its round, so that a
+    run is continued only from what it wrote.
     """
 
     path: Path
@@ -124,8 +125,8 @@ class RunFolder:
         is missing."""
         return self._read_checkpoint(round_number)[0]
 
-    def _read_checkpoint(self, number: int) -> tuple[State, dict[str, list[Any]]]:
-        """The state after a round, and the size and the SHA-256 of each table after it."""
+    def _read_checkpoint(self, number: int) -> tuple[State, dict[str, str]]:
+        """The state after a round, and the SHA-256 of the history and the ledger after it."""
         path = self._state_path(number)
         data = read_with_checksum(path, REPAIR)
         end = 8 + int.from_bytes(data[:8], "little")
@@ -165,30 +166,28 @@ class RunFolder:
         """Write `states/round_NUMBER.state`."""
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
-        tables = {
-            name: [len(data), _sha256(data)] for name in (*GROWING, "history.csv") for data in [self._bytes(name)]
-        }
-        header = json.dumps(tables).encode()
+        checksums = {name: _sha256(self._bytes(name)) for name in ("history.csv", "ledger.csv")}
+        header = json.dumps(checksums).encode()
         parts = len(header).to_bytes(8, "little"), header, state.to_bytes()
         write_atomically(path, sha256_digest(*parts), *parts)
 
     def truncate(self, last_round: int) -> None:
         """Remove the rows of all rounds after `last_round` from the tables; UserError if the other rows changed."""
-        tables = self._read_checkpoint(last_round)[1] if last_round in self.rounds() else {}
-        for name in (*GROWING, "history.csv"):
-            data, (size, sha256) = self._bytes(name), tables.get(name, [0, _sha256(b"")])
-            if name in GROWING:
-                data = data[:size]
-            elif data:
-                kept = [row for row in self.history() if row["round"] <= last_round]
-                data = _format_history(kept).encode() if kept else b""
-            if _sha256(data) != sha256:
+        checksums = self._read_checkpoint(last_round)[1] if last_round in self.rounds() else {}
+        texts = {"history.csv": _format_history([row for row in self.history() if row["round"] <= last_round])}
+        for name, columns in GROWING.items():
+            with damaged_file(self.path / name) as path:
+                rows = (row for row in read_rows(path, ["round"]) if int(row["round"]) <= last_round)
+                texts[name] = format_rows(columns, rows)
+        for name, text in texts.items():
+            data = text.encode()
+            if checksums.get(name, _sha256(data)) != _sha256(data):
                 raise UserError(
                     f"{self.path / name}: its rows up to round {last_round} are not those that the run wrote; put "
                     "back a copy of the file, or choose another folder with --out"
                 )
             if data != self._bytes(name):
-                write_atomically(self.path / name, data) if data else (self.path / name).unlink()
+                write_atomically(self.path / name, data)
 
     def _bytes(self, name: str) -> bytes:
         """The content of a file, empty if it is missing."""
@@ -234,9 +233,11 @@ class RunFolder:
             return dict(self.read_json("summary.json"))
 
     def forget_conclusions(self) -> None:
-        """Delete the checksums and the summary, so that the run is unfinished."""
-        for name in (CHECKSUMS, "summary.json"):
+        """Make the run an unfinished one: delete its checksums, its summary, its figures, and what only some configs
+        write."""
+        for name in (CHECKSUMS, "summary.json", "ratios.csv", UNADAPTED, UNSEEN_ROUNDS):
             (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / FIGURES, ignore_errors=True)
 
     def finish(self, summary: Mapping[str, Any], keep_every: int = 0) -> None:
         """Write `summary.json` and then `SHA256SUMS`, which makes the run a finished one; keep only the checkpoints
@@ -253,15 +254,17 @@ class RunFolder:
         below = (path for name in (FIGURES, *CHECKPOINTS) for path in (self.path / name).rglob("*"))
         return sorted(path for path in [*map(self.path.joinpath, names), *below] if path.is_file())
 
-    def check(self) -> None:
-        """UserErrors for the files of a finished run that were changed, cut or deleted; a copy without checkpoints is
-        accepted. The files of an unfinished run are checked when it is continued."""
+    def check(self, names: Collection[str] = ()) -> None:
+        """UserErrors for the files of a finished run that were changed, cut or deleted, of all or of these; a copy
+        without checkpoints is accepted. The files of an unfinished run are checked when it is continued."""
         if not self.is_finished():
             return
         wrong = []
         for line in self._bytes(CHECKSUMS).decode(errors="replace").splitlines():
             sha256, _, name = line.partition("  ")
             path = self.path / name
+            if names and name not in names:
+                continue
             if path.is_file() and _sha256(path.read_bytes()) != sha256:
                 wrong.append(f"{path}: its content does not match {CHECKSUMS}, so one of the two is damaged; {REPAIR}")
             elif not path.is_file() and not name.startswith(CHECKPOINTS):

@@ -20,7 +20,8 @@ from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
 from medfed.experiments.cohorts import ONE_SITE
-from medfed.experiments.setup import build_network, build_task, local_entries
+from medfed.experiments.loading import local_entries
+from medfed.experiments.setup import build_network, build_task
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
 from medfed.planning import rules

@@ -6,7 +6,8 @@ Each paper is one YAML file in `medfed/reproduction`. `data.yaml` describes the 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -104,7 +105,7 @@ class Part:
 
     def load(self) -> Config:
         """The base config; UserError if a change does not fit it."""
-        from medfed.api import find_config
+        from medfed.config.early import find_config
         from medfed.config.schema import load
 
         return load(find_config(self.config), self.set)
@@ -123,16 +124,12 @@ class Entry:
     parts: tuple[Part, ...] = ()  # the comparisons that make it; empty if it cannot be made
     missing: str = ""  # what cannot be made, and why
     departs: Texts = ()  # differences from the paper that the configs do not list
-    overall: tuple[
-        Result, ...
-    ] = ()  # blocks with the mean of the averages in their metric, over all results of the parts
+    overall: tuple[Result, ...] = ()  # the paper's means over several parts
     printed: Texts = ()  # names of published tables whose numbers are shown if the entry has no parts
 
     @property
     def state(self) -> str:
-        if not self.parts:
-            return "cannot"
-        return "partly" if self.missing else "runs"
+        return "cannot" if not self.parts else "partly" if self.missing else "runs"
 
     @property
     def heading(self) -> str:
@@ -180,3 +177,54 @@ def sources() -> dict[str, Source]:
 
 def _read(name: str) -> Any:
     return strict_yaml.parse(strict_yaml.read(FOLDER / f"{name}.yaml"), f"{name}.yaml", "allowed")
+
+
+def commands_of(
+    entry: Entry,
+    only: Sequence[str] = (),
+    *,
+    small: bool = False,
+    folder: str | None = None,
+    more: Sequence[str] = (),
+    seeds: int | None = None,
+) -> list[Part]:
+    """The comparisons of the parts named in `only` (empty: all that the entry or a small run has), with all changes.
+
+    `small` takes few, small images, of phantoms or of `folder`; `folder` stands for the one that the config names; the
+    changes KEY=VALUE in `more` come last; `seeds` None takes those of the entry (1 for a small run).
+    """
+    known = {part.name: part for part in entry.parts}
+    if unknown := [name for name in only if name not in known]:
+        expected = f"expected one of {', '.join(known)}" if known else "leave --only out"
+        raise UserError(f"--only {unknown[0]}: {entry.heading} has no such part; {expected}")
+    parts = [part for part in entry.parts if part.name in only or not only and (part.small.run or folder or not small)]
+    if folder is not None:
+        names = list(dict.fromkeys(part.data for part in parts))
+        if len(names) != 1:
+            cure = f"choose parts of one with --only: {', '.join(known)}" if names else "leave --data out"
+            raise UserError(f"--data {folder}: {entry.heading} needs the datasets {', '.join(names) or '-'}; {cure}")
+        if not Path(folder).is_dir():
+            images = sources()[names[0]].title.rpartition(", in ")[0]
+            raise UserError(f"--data {folder}: this folder does not exist; expected a folder with {images}")
+    return [_command(part, small, folder, more, seeds) for part in parts]
+
+
+def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], seeds: int | None) -> Part:
+    source = sources()[part.data]
+    root = (f"data.root={folder}",) if folder else ()
+    if not small:
+        return replace(part, set=_last_of_each_key((*part.set, *root, *more)), seeds=seeds or part.seeds)
+    names = ("methods", "vary", "sites", "pairs")
+    chosen = {name: value for name in names if (value := getattr(part.small, name)) is not None}
+    stand_in = "" if folder else source.stand_in
+    if stand_in:  # its sites have other names
+        chosen |= {"sites": source.phantom_sites, "pairs": ()}
+    replaced = ("network.",) if folder else ("network.", "data.")  # a small run has its own network, a phantom its data
+    own = (text for text in part.set if not text.startswith(replaced))
+    changes = _last_of_each_key((*own, *(root or source.phantom), *source.small, *part.small.set, *more))
+    return replace(part, set=changes, **chosen, seeds=seeds or 1, stand_in=stand_in)
+
+
+def _last_of_each_key(changes: Sequence[str]) -> tuple[str, ...]:
+    """The changes KEY=VALUE without those that a later one replaces."""
+    return tuple({change.partition("=")[0]: change for change in changes}.values())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from medfed.reproduction.commands import commands_of
-from medfed.reproduction.entries import PAPERS, Entry, Part, load_paper
+from medfed.reproduction.entries import PAPERS, Entry, Part, commands_of, load_paper
 from medfed.results.text_tables import text_table, to_terminal
 
 WIDTH = 116
@@ -22,18 +21,12 @@ def list_papers() -> str:
     tables = []
     for name in PAPERS:
         paper = load_paper(name)
-        rows = [
-            [
-                entry.name,
-                entry.state,
-                ", ".join(entry.sources) or "-",
-                textwrap.shorten(entry.title, 62, placeholder=" ..."),
-            ]
-            for entry in paper.entries
-        ]
-        title = _wrapped(f"{name}: {paper.citation}")
+        rows = []
+        for entry in paper.entries:
+            title = textwrap.shorten(entry.title, 62, placeholder=" ...")
+            rows.append([entry.name, entry.state, ", ".join(entry.sources) or "-", title])
         table = to_terminal(text_table("", ["entry", "state", "data", "title"], rows, n_words=4))
-        tables.append(f"{title}\n{table}")
+        tables.append(f"{_wrapped(f'{name}: {paper.citation}')}\n{table}")
     return "\n\n".join([*tables, NOTE])
 
 

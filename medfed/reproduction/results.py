@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import pandas as pd
+from collections.abc import Sequence
 
 from medfed.api import Comparison
-from medfed.outputs.published.beside import beside, has_columns_of, in_columns_of, our_scores
+from medfed.outputs.published.beside import Scores, beside, our_scores
 from medfed.outputs.published.tables import PublishedBlock, load_table
 from medfed.outputs.tables.cost import NOTE, cost_rows
 from medfed.reproduction.entries import Entry, Part
@@ -57,47 +55,25 @@ def part_text(part: Part, comparison: Comparison) -> str:
 
 def result_text(tables: Tables, block: PublishedBlock) -> str:
     """The numbers of a block, with ours in the same columns; ours apart if there are no such sites or settings."""
-    scores, reason = our_scores(tables, block), no_result(tables, block.structure, block.roles)
+    ours, reason = our_scores(tables, block), no_result(tables, block.structure, block.roles)
+    own = [table for role in block.roles for table in score_tables(tables, role, block.structure, block.metric)]
     name = block.metric if block.structure == ALL else f"{block.structure} {block.metric}"
     if missing := [role for role in block.roles if not tables.sites(role)]:
         texts = [f"{name}: these runs have no {missing[0]} site"]
-    elif scores.empty:
+    elif not own:
         texts = [f"{name}: these runs have no such score"]
     elif reason:
         texts = [f"{name}, {' and '.join(block.roles)} sites: {reason}"]
-    elif has_columns_of(block, scores):
-        return paper_text(block, scores, tables.metrics[block.metric].decimals)
+    elif ours is not None:
+        return paper_text(block, ours, tables.metrics[block.metric].decimals)
     else:
-        own = [table for role in block.roles for table in score_tables(tables, role, block.structure, block.metric)]
         texts = list(map(to_terminal, own))
     return "\n\n".join([*texts, *[paper_text(block)] * bool(block.rows)])
 
 
-def overall_text(entry: Entry, finished: Mapping[str, Tables], block: PublishedBlock) -> str:
-    """A block with the mean of several averages: ours are over the results of all parts in the same metric. `finished`
-    are the tables of the parts, by name."""
-    averages = []
-    for part in entry.parts:
-        if part.name not in finished:
-            return f"no mean of ours: {part.name} was not run\n\n{paper_text(block)}"
-        tables = finished[part.name]
-        for own in (result.published() for result in part.results):
-            if own.metric == block.metric:
-                scores = our_scores(tables, own)
-                if no_result(tables, own.structure, own.roles) or not has_columns_of(own, scores):
-                    return f"no mean of ours: {part.name} has no result\n\n{paper_text(block)}"
-                labels = scores.index.get_level_values("row").unique()
-                averages.append(
-                    pd.Series({label: in_columns_of(own, scores, label)["mean"].mean(skipna=False) for label in labels})
-                )
-    means = pd.concat(averages, axis=1).mean(axis=1, skipna=False)
-    scores = pd.DataFrame({"row": means.index, "site": "", "mean": means.to_numpy(), "sd": float("nan")})
-    return paper_text(block, scores.set_index(["row", "site"]))
-
-
-def paper_text(block: PublishedBlock, scores: pd.DataFrame | None = None, decimals: int = 2) -> str:
+def paper_text(block: PublishedBlock, ours: Scores | None = None, decimals: int = 2) -> str:
     """The paper's numbers of a block, with ours if there are any, and its notes."""
-    return "\n".join([to_terminal(beside(block, scores, decimals)), *(f"  {note}" for note in block.footnotes)])
+    return "\n".join([to_terminal(beside(block, ours, decimals)), *(f"  {note}" for note in block.footnotes)])
 
 
 def printed_numbers(entry: Entry) -> list[str]:

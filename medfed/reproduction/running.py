@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from medfed import api
-from medfed.config.overrides import Override
 from medfed.core.files import write_atomically
 from medfed.experiments.resume import check_cache_folder
-from medfed.outputs.figures.scores import save_score_bars, save_score_lines
+from medfed.outputs.figures.figure import save_png
+from medfed.outputs.figures.scores import score_bars, score_lines
 from medfed.reproduction.entries import Entry, Paper, Part
-from medfed.reproduction.results import no_result, overall_text, part_text
+from medfed.reproduction.results import no_result, paper_text, part_text
 from medfed.results.comparison import TRIVIAL
 from medfed.results.comparison import Comparison as Tables
 from medfed.results.notes import PHANTOM
@@ -39,7 +39,7 @@ def run_entry(
     configs = [part.load() for part in parts]
     for config in configs:
         check_cache_folder(config.cache, config.data, out, config.source)
-    texts, n_unfinished, finished = list[str](), 0, dict[str, Tables]()
+    texts, n_unfinished = list[str](), 0
 
     def add(*lines: str) -> None:
         texts.append("\n\n".join(filter(None, lines)))
@@ -56,14 +56,13 @@ def run_entry(
             pairs=[pair.partition("/")[::2] for pair in part.pairs] or None,
             seeds=part.seeds,
             sites=list(part.sites) or None,
-            varied=[Override.parse_each(text, "--vary") for text in part.vary],
+            vary=list(part.vary),
             resume=resume and folder.exists(),
             jobs=jobs,
             progress=progress,
             equal_effort=False,
         )
         n_unfinished += len(comparison.failed) + comparison.n_locked
-        finished[part.name] = comparison.tables
         add(
             f"{part.name}: {part.command(folder)}",
             f"The images are {part.stand_in}." * bool(part.stand_in),
@@ -72,7 +71,7 @@ def run_entry(
             *_draw(f"{paper.title}, {entry.heading}", folder / entry.name, part, comparison.tables, small),
         )
     for overall in entry.overall:
-        add(overall_text(entry, finished, overall.published()))
+        add(paper_text(overall.published()))
     departs = [f"departs from the paper: {text}" for text in entry.departs]
     add("\n".join([*departs, *[f"not made: {entry.missing}"] * bool(entry.missing)]))
     write_atomically(out / RESULT, "\n\n".join(filter(None, texts)) + "\n")
@@ -83,18 +82,17 @@ def run_entry(
 def _draw(title: str, path: Path, part: Part, tables: Tables, small: bool) -> list[str]:
     """Draw the scores of a part, and return a line for each figure; `path` begins the names."""
     lines, scores = [], tables.scores[~tables.scores.row.str.startswith(TRIVIAL)]
+    draw = score_lines if part.vary else score_bars
     for block in (result.published() for result in part.results):
+        of_block = scores[(scores.structure == block.structure) & (scores.metric == block.metric)]
         for role in block.roles:
-            own = scores[
-                (scores.role == role) & (scores.structure == block.structure) & (scores.metric == block.metric)
-            ]
+            own = of_block[of_block.role == role]
             if own.empty or no_result(tables, block.structure, [role]):
                 continue
-            at, metric = "-validation" * (role == "validation"), tables.metrics[block.metric]
+            at, unit = "-validation" * (role == "validation"), own.unit.iloc[0]
             file = path.with_name(f"{path.name}-{block.structure}-{block.metric}{at}.png")
             marks = ["validation sites"] * bool(at) + ["SMALL RUN"] * small + ["PHANTOM"] * (tables.data == "phantom")
-            save = save_score_lines if part.vary else save_score_bars
-            unit = f" ({own.unit.iloc[0]})" * bool(own.unit.iloc[0])
-            save(own, f"{metric.label}{unit}", file, ", ".join([title, *marks]))
+            label = f"{tables.metrics[block.metric].label}{f' ({unit})' * bool(unit)}"
+            save_png(draw(own, label, ", ".join([title, *marks])), file)
             lines.append(f"figure: {file}")
     return lines

@@ -7,7 +7,6 @@ scores without it are in `cases_without_adaptation.csv`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -17,6 +16,7 @@ from medfed.metrics.mask_metric import ABSENT
 from medfed.metrics.metric import Metric
 from medfed.results.scores import ALL, patient_values
 from medfed.results.statistics import LEVEL, limits_of, mean_over_sites
+from medfed.results.text_tables import interval, number
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -40,64 +40,45 @@ INTERVALS = (
 DECIMALS = 4  # of scores in percent; smaller changes count as none
 
 
-@dataclass(frozen=True)
-class Effect:
-    """How an adaptation changes the main metric, in percent, at the unseen sites, for one structure.
-
-    Means are over sites with equal weights; the intervals are at 95 %. `low` and `high` are of the mean change,
-    `worse_low` and `worse_high` of the share of patients whose score fell. `worst_patient` is SITE/PATIENT.
-    """
-
-    structure: str
-    n_patients: int
-    without: float
-    adapted: float
-    low: float | None
-    high: float | None
-    n_worse: int
-    worse_low: float
-    worse_high: float
-    worst_patient: str | None
-    worst_without: float | None
-    worst_adapted: float | None
-
-
-def effects_of(scoring: Scoring, adapted: Sequence[pd.DataFrame], unadapted: Sequence[pd.DataFrame]) -> list[Effect]:
-    """Compare the scores of the same patients with and without an adaptation, by main metric and structure.
+def effects_of(
+    scoring: Scoring, adapted: Sequence[pd.DataFrame], unadapted: Sequence[pd.DataFrame]
+) -> list[dict[str, Any]]:
+    """How an adaptation changes the main metric, in percent, at the unseen sites, for each structure.
 
     One table of scores for each run; a patient's score is averaged over the runs. A case in which neither mask contains
     the structure has the best score, so false alarms that the adaptation causes or removes count; patients for whom
     this holds in both are left out.
+
+    Returns:
+        `without` and `adapted`, means over sites with equal weights; `low` and `high`, the 95 % interval of the mean
+        change; `n_worse` of `n_patients` whose score fell, with the 95 % interval `worse_low` to `worse_high` of their
+        share; `worst_patient` (SITE/PATIENT) with the largest loss from `worst_without` to `worst_adapted`.
     """
     metric = scoring.metrics[0]
     without, with_it = (_of_patients(runs, metric, scoring.has_structures) for runs in (unadapted, adapted))
     pair = pd.DataFrame({"without": without.score, "adapted": with_it.score})[without.is_known | with_it.is_known]
     groups = pair.dropna().groupby("structure", sort=False)
-    return [_effect(str(name), of_structure.droplevel("structure")) for name, of_structure in groups]
+    return [_effect(str(name), of_structure.droplevel("structure").sort_index()) for name, of_structure in groups]
 
 
 def _of_patients(runs: Sequence[pd.DataFrame], metric: Metric, has_structures: bool) -> pd.DataFrame:
     """By structure, site and patient: `score` in percent, and `is_known`, whether a mask contains the structure."""
     parts = []
     for run, table in enumerate(runs):
-        if not has_structures:
-            own = patient_values(table, {metric.name: metric}).assign(value=lambda values: values.score, is_known=True)
-        else:
+        if has_structures:
             own = table[table.metric == metric.name]
             is_absent = own.status == ABSENT
-            best = limits_of(metric, metric.unit)[1]
-            own = own.assign(value=own.value.where(~is_absent, best), is_known=~is_absent)
+            own = own.assign(score=own.value.where(~is_absent, limits_of(metric, metric.unit)[1]), is_known=~is_absent)
+        else:
+            own = patient_values(table, {metric.name: metric}).assign(is_known=True)
         parts.append(own.assign(run=run))
-    keys = ["structure", "site", "patient"]
-    of_runs = pd.concat(parts).groupby([*keys, "run"], sort=False).agg({"value": "mean", "is_known": "any"})
-    of_patients = of_runs.groupby(keys, sort=False).agg({"value": "mean", "is_known": "any"})
-    return of_patients.rename(columns={"value": "score"})
+    keys, how = ["structure", "site", "patient"], {"score": "mean", "is_known": "any"}
+    of_runs = pd.concat(parts).groupby([*keys, "run"], sort=False).agg(how)
+    return of_runs.groupby(keys, sort=False).agg(how)
 
 
-def _effect(structure: str, patients: pd.DataFrame) -> Effect:
-    """Mean change of the patients' scores by the adaptation, its interval, and how many patients it harms."""
-    patients = patients.sort_index()
-    without, adapted = (float(patients[name].groupby("site").mean().mean()) for name in ("without", "adapted"))
+def _effect(structure: str, patients: pd.DataFrame) -> dict[str, Any]:
+    means = patients.groupby("site").mean().mean()
     change = patients.adapted - patients.without
     _, low, high = mean_over_sites(change)
     change = change.round(DECIMALS)
@@ -105,25 +86,25 @@ def _effect(structure: str, patients: pd.DataFrame) -> Effect:
     share = stats.binomtest(n_worse, n).proportion_ci(LEVEL, method="exact")
     worst = change.idxmin()
     of_worst = patients.loc[worst] if n_worse else {"without": None, "adapted": None}
-    return Effect(
-        structure,
-        n,
-        without,
-        adapted,
-        None if pd.isna(low) else low,
-        None if pd.isna(high) else high,
-        n_worse,
-        float(share.low),
-        float(share.high),
-        "/".join(worst) if n_worse else None,
-        of_worst["without"],
-        of_worst["adapted"],
-    )
+    return {
+        "structure": structure,
+        "n_patients": n,
+        "without": float(means.without),
+        "adapted": float(means.adapted),
+        "low": None if pd.isna(low) else low,
+        "high": None if pd.isna(high) else high,
+        "n_worse": n_worse,
+        "worse_low": float(share.low),
+        "worse_high": float(share.high),
+        "worst_patient": "/".join(worst) if n_worse else None,
+        "worst_without": of_worst["without"],
+        "worst_adapted": of_worst["adapted"],
+    }
 
 
 def adaptation_of(technique: str, scoring: Scoring, adapted: pd.DataFrame, unadapted: pd.DataFrame) -> dict[str, Any]:
-    """The entry "adaptation" of `summary.json`: the technique, the metric's name, and the fields of each `Effect`."""
-    effects = [asdict(effect) for effect in effects_of(scoring, [adapted], [unadapted])]
+    """The entry "adaptation" of `summary.json`: the technique, the metric's name, and the effects."""
+    effects = effects_of(scoring, [adapted], [unadapted])
     return {"by": technique, "metric": scoring.metrics[0].name, "effects": effects}
 
 
@@ -131,9 +112,9 @@ def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> l
     """Sentences about gain and harm in one run; `with_patient` names the patient with the largest loss."""
     if not (adaptation := summary.get("adaptation")):
         return []
-    effects = [Effect(**effect) for effect in adaptation["effects"]]
-    name, site = NAMES[adaptation["by"]], summary.get("unseen_site")
-    sentences = [f"{name} at {site}: {_text(effect, scoring_of(summary), with_patient)}" for effect in effects]
+    begin = f"{NAMES[adaptation['by']]} at {summary.get('unseen_site')}: "
+    metric = scoring_of(summary).metrics[0]
+    sentences = [begin + _text(effect, metric, with_patient) for effect in adaptation["effects"]]
     return [*sentences, INTERVALS] if sentences else []
 
 
@@ -144,33 +125,25 @@ def comparison_adaptation_notes(runs: Sequence[Any]) -> list[str]:
         of_row = [run for run in runs if run.unadapted is not None and run.row.label == label]
         scoring, name = scoring_of(of_row[0].summary), NAMES[of_row[0].summary["adaptation"]["by"]]
         adapted = [run.scores[run.scores.role == "unseen"] for run in of_row]
-        unadapted = [run.unadapted for run in of_row]
-        notes += [
-            f"{label}: {name}: {_text(effect, scoring, True)}" for effect in effects_of(scoring, adapted, unadapted)
-        ]
+        effects = effects_of(scoring, adapted, [run.unadapted for run in of_row])
+        notes += [f"{label}: {name}: {_text(effect, scoring.metrics[0], True)}" for effect in effects]
     return [*notes, INTERVALS] if notes else []
 
 
-def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
+def _text(effect: Mapping[str, Any], metric: Metric, with_patient: bool) -> str:
     """The effect as a sentence; `with_patient` names the patient with the largest loss."""
-    metric = scoring.metrics[0]
-    unit = " points" if metric.unit == "%" else ""
-
-    def number(value: float, sign: str = "") -> str:
-        return f"{value:{sign}.{metric.decimals}f}"
-
-    of = metric.label if effect.structure == ALL else f"{effect.structure}, {metric.label}"
-    n, n_worse = effect.n_patients, effect.n_worse
-    ends = "" if effect.low is None or effect.high is None else f" [{number(effect.low)}, {number(effect.high)}]"
+    digits, unit = metric.decimals, " points" if metric.unit == "%" else ""
+    n, n_worse, without, adapted = (effect[name] for name in ("n_patients", "n_worse", "without", "adapted"))
+    of = metric.label if effect["structure"] == ALL else f"{effect['structure']}, {metric.label}"
+    ends = "" if effect["low"] is None else interval(effect["low"], effect["high"], digits)
     text = (
-        f"{of}: mean change {number(effect.adapted - effect.without, '+')}{unit}{ends} over {n} patients "
-        f"({number(effect.without)} without, {number(effect.adapted)} with); {n_worse} of {n} became worse "
-        f"({n_worse / n:.0%} [{effect.worse_low:.0%}, {effect.worse_high:.0%}])"
+        f"{of}: mean change {number(adapted - without, digits, '+')}{unit}{ends} over {n} patients "
+        f"({number(without, digits)} without, {number(adapted, digits)} with); {n_worse} of {n} became worse "
+        f"({n_worse / n:.0%} [{effect['worse_low']:.0%}, {effect['worse_high']:.0%}])"
     )
-    if effect.worst_without is None or effect.worst_adapted is None:
+    if not n_worse:
         return text
-    patient = f"{effect.worst_patient}, " if with_patient else ""
-    return (
-        f"{text}; the largest loss is {number(effect.worst_without - effect.worst_adapted)}{unit} "
-        f"({patient}from {number(effect.worst_without)} to {number(effect.worst_adapted)})"
-    )
+    patient, begin, end = effect["worst_patient"], effect["worst_without"], effect["worst_adapted"]
+    who = f"{patient}, " if with_patient else ""
+    loss = f"{number(begin - end, digits)}{unit} ({who}from {number(begin, digits)} to {number(end, digits)})"
+    return f"{text}; the largest loss is {loss}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,56 +70,47 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The tables of a comparison.
+    """The tables of a comparison."""
 
-    Args:
-        data: "phantom" (synthetic images) or "real".
-        selection: the rule that selected the round of every run.
-        rows: labels in the order of the tables: the baseline first, then the compared methods, then references.
-        shown: names of the metrics that tables show; the first is the main metric.
-        on_screen: of these, the metrics that a terminal shows: the first two, and those of `evaluation.metrics`.
-        scores: as `site_scores` returns them, with the column `rank`, a row "trivial: ..." for a prediction that
-            ignores the image, and the shares of failures as the metrics "low_dice", "missed" and "false_alarm".
-        differences: as `statistics.differences` returns them. `kind` is "method" (against the baseline or FedAvg of
-            equal effort), "effort" (against the baseline of less effort), "gain from joining" (against `local`), or
-            "cost of not pooling" (of `pooled` against the method).
-        compared: labels of the rows that are ranked.
-        missing: the planned runs that are not finished, in words.
-        notes: sentences about the runs, such as models that did not learn.
-        dice_below: the Dice below which a structure of a patient counts as a failure; None without masks.
-    """
-
-    data: str
-    selection: str
+    data: str  # "phantom" (synthetic images) or "real"
+    selection: str  # the rule that selected the round of every run
     baseline: str
     seeds: tuple[int, ...]
-    rows: tuple[str, ...]
+    rows: tuple[str, ...]  # labels in order: the baseline, the compared methods, references
     metrics: Mapping[str, Metric]
-    shown: tuple[str, ...]
-    on_screen: tuple[str, ...]
+    shown: tuple[str, ...]  # the metrics of tables; the first is the main metric
+    on_screen: tuple[str, ...]  # of these, the first two and those of `evaluation.metrics`
+    # As `site_scores` returns them, with the column `rank`, a row "trivial: ..." for a prediction that ignores the
+    # image, and the shares of failures as metrics.
     scores: pd.DataFrame
+    # As `statistics.differences` returns them. `kind` is "method" (against the baseline or FedAvg of equal effort),
+    # "effort" (against the baseline of less effort), GAIN (against `local`) or COST (of `pooled` against the method).
     differences: pd.DataFrame
-    compared: tuple[str, ...]
-    missing: tuple[str, ...]
-    not_learned: tuple[str, ...]
-    notes: tuple[str, ...]
-    dice_below: float | None = None
+    compared: tuple[str, ...]  # labels of the rows that are ranked
+    missing: tuple[str, ...]  # the planned runs that are not finished, in words
+    not_learned: tuple[str, ...]  # labels of rows with a model that did not learn
+    notes: tuple[str, ...]  # sentences about the runs
+    dice_below: float | None = None  # a lower Dice of a patient counts as a failure; None without masks
 
     def sites(self, role: str = "unseen") -> list[str]:
         """The names of the sites of a role, sorted."""
         return sorted(set(self.scores.site[self.scores.role == role]) - {AVERAGE})
 
     @cached_property
-    def difference_at(self) -> dict[tuple, Any]:
-        """The rows of `differences` by structure, metric, unit, role, row, site and kind."""
-        keys = ("structure", "metric", "unit", "role", "row", "site", "kind")
-        return {tuple(getattr(line, key) for key in keys): line for line in self.differences.itertuples()}
-
-    @cached_property
-    def blocks(self) -> dict[tuple, pd.DataFrame]:
-        """The scores by row and site, for each structure, metric, unit and role."""
+    def blocks(self) -> dict[tuple[str, str, str, str], list[Any]]:
+        """The lines of `scores` of each structure, metric, unit and role."""
         groups = self.scores.groupby(["structure", "metric", "unit", "role"], sort=False)
-        return {key: block.set_index(["row", "site"]) for key, block in groups}
+        return {key: list(block.itertuples()) for key, block in groups}
+
+    def differences_of(self, block: tuple, kinds: Sequence[str], sites: Sequence[str]) -> list[Any]:
+        """The lines of `differences` of a block, in the order of kinds and then of rows."""
+        table = self.differences
+        if table.empty:
+            return []
+        structure, metric, unit, role = block
+        own = table[(table.structure == structure) & (table.metric == metric) & (table.unit == unit)]
+        own = own[(own.role == role) & own.kind.isin(kinds) & own.site.isin(sites)]
+        return sorted(own.itertuples(), key=lambda line: (kinds.index(line.kind), self.rows.index(line.row)))
 
     @property
     def structures(self) -> list[str]:
@@ -132,56 +124,47 @@ def compare_runs(
     planned: Collection[Key] = frozenset(),
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Compare the finished runs of a comparison.
+    """Compare finished runs with those of the method `baseline` in rows with the same varied settings.
 
-    Args:
-        baseline: the method with which all others are compared, in rows with the same varied settings.
-        planned: label, unseen site and seed of each planned run; empty: every row at every site with every seed.
-        notes: further sentences for the reader.
-
-    Raises:
-        UserError: if there are no runs, if one occurs twice, or if they differ in the task, in the data (phantom or
-            real), in the rule of the selected round, or in the limit of a failure.
+    `planned` has the label, unseen site and seed of each planned run; empty: every row at every site with every seed.
+    UserError if there are no runs, if one occurs twice, or if they cannot share a table.
     """
     _check(runs)
     scorings = [scoring_of(run.summary) for run in runs]
     metrics = {metric.name: metric for scoring in scorings for metric in scoring.metrics}
-    shown = dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics_in(COMPARISON))
-    of_patients = pd.concat([_of_run(run, run.values) for run in runs], ignore_index=True)
-    failed = [_of_run(run, run.failed) for run in runs if run.failed is not None]
-    rows = {run.row.label: run.row for run in runs}
+    shown = tuple(dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics_in(COMPARISON)))
+    rows = {run.row.label: run.row for run in sorted(runs, key=lambda run: _place(run.row, baseline))}
     copies = _copies(runs, baseline)
     not_learned = sorted({run.row.label for run in runs if did_not_learn(run.summary)})
-    if not of_patients.value.notna().any():
+    values = pd.concat([_of_run(run, run.values) for run in runs], ignore_index=True)
+    if not values.value.notna().any():
         raise UserError("no test image has a score, so there is no table; look at the cases.csv of the runs")
-    scores = site_scores(of_patients, metrics)
+    scores = site_scores(values, metrics)
     compared = [label for label in rows if (is_compared(label) or label == baseline) and label not in copies]
     scores["rank"] = ranks(scores, compared, metrics)
+    failed = [_of_run(run, run.failed) for run in runs if run.failed is not None]
     shares = [failure_shares(pd.concat(failed, ignore_index=True))] if failed else []
     scores = pd.concat([scores, *_trivial(runs, scores, metrics), *shares])
     of_images = (name for run in runs if run.scores is not None for name in run.scores.structure.unique())
     places = scores.structure.map(list(dict.fromkeys([*of_images, *scores.structure])).index)
     scores = scores.iloc[places.argsort(kind="stable")].reset_index(drop=True)
-    scores = scores.astype({"n_seeds": "Int64", "n_patients": "Int64"})
-    pairs = _pairs(rows, baseline, copies)
-    order = sorted(rows, key=lambda label: _place(rows[label], baseline))
-    seeds = tuple(sorted({run.key[2] for run in runs}))
+    about_runs = [*_notes(runs, values, copies, not_learned), *_below_trivial(scores, metrics[shown[0]])]
     return Comparison(
-        runs[0].summary["data"],
-        runs[0].summary["selection"],
-        baseline,
-        seeds,
-        tuple(order),
-        metrics,
-        tuple(shown),
-        tuple(dict.fromkeys([*list(shown)[:2], *(name for scoring in scorings for name in scoring.chosen)])),
-        scores,
-        differences(of_patients, pairs, metrics, not_learned),
-        tuple(compared),
-        tuple(_missing(runs, planned)),
-        tuple(not_learned),
-        (*_notes(runs, of_patients, copies, not_learned), *_below_trivial(scores, metrics[next(iter(shown))]), *notes),
-        runs[0].summary.get("failure_dice"),
+        data=runs[0].summary["data"],
+        selection=runs[0].summary["selection"],
+        baseline=baseline,
+        seeds=tuple(sorted({run.key[2] for run in runs})),
+        rows=tuple(rows),
+        metrics=metrics,
+        shown=shown,
+        on_screen=tuple(dict.fromkeys([*shown[:2], *(name for scoring in scorings for name in scoring.chosen)])),
+        scores=scores.astype({"n_seeds": "Int64", "n_patients": "Int64"}),
+        differences=differences(values, _pairs(rows, baseline, copies), metrics, not_learned),
+        compared=tuple(compared),
+        missing=tuple(_missing(runs, planned)),
+        not_learned=tuple(not_learned),
+        notes=(*about_runs, *notes),
+        dice_below=runs[0].summary.get("failure_dice"),
     )
 
 
@@ -195,21 +178,16 @@ def _stored(summary: Mapping[str, Any], names: Collection[str]) -> list[pd.DataF
 def _check(runs: Sequence[ScoredRun]) -> None:
     if not runs:
         raise UserError("there is no finished run for a table; finish at least one run first")
-    values = {
-        "task": [run.summary["task"] for run in runs],
-        "data": [run.summary["data"] for run in runs],
-        "selection": [run.summary["selection"] for run in runs],
-        "the limit of a failure": [str(run.summary.get("failure_dice")) for run in runs],
-    }
-    for key, found in values.items():
-        if len(set(found)) > 1:
+    keys = {"task": "task", "data": "data", "selection": "selection", "failure_dice": "the limit of a failure"}
+    for key, words in keys.items():
+        if len(found := sorted({str(run.summary.get(key)) for run in runs})) > 1:
             raise UserError(
-                f"the runs differ in {key} ({' and '.join(map(repr, sorted(set(found))))}), so they cannot be in one "
-                "table; make one table for each value"
+                f"the runs differ in {words} ({' and '.join(map(repr, found))}), so they cannot be in one table; make "
+                "one table for each value"
             )
-    keys = [(*run.key, run.row.trained_at) for run in runs]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        label, site, seed, _ = twice[0]
+    of_runs = Counter((*run.key, run.row.trained_at) for run in runs)
+    (label, site, seed, _), n = of_runs.most_common(1)[0]
+    if n > 1:
         raise UserError(f"method {label}, unseen site {site}, seed {seed} comes twice; remove one of the runs")
 
 
@@ -245,38 +223,32 @@ def _pairs(rows: Mapping[str, ComparisonRow], baseline: str, copies: Collection[
 def _copies(runs: Sequence[ScoredRun], baseline: str) -> dict[str, str]:
     """Rows whose runs all have the configs of another row, by that row: `fedavg@steps=ccst` is a copy of `fedavg` if
     CCST takes no more steps."""
-    configs: dict[str, dict[tuple, str | None]] = {}
-    for run in runs:
-        fold = (*run.key[1:], run.row.trained_at)
-        configs.setdefault(run.row.label, {})[fold] = run.summary.get("config_sha256")
+    configs: dict[str, list[tuple]] = {}
+    for run in sorted(runs, key=lambda run: _place(run.row, baseline)):
+        if is_federated(run.row.label):
+            configs.setdefault(run.row.label, []).append((*run.key[1:], run.summary.get("config_sha256")))
     first: dict[tuple, str] = {}
-    copies: dict[str, str] = {}
-    rows = {run.row.label: run.row for run in runs}
-    for label in sorted(configs, key=lambda label: _place(rows[label], baseline)):
-        content = tuple(sorted(configs[label].items()))
-        if is_federated(label) and None not in configs[label].values():
-            if content in first:
-                copies[label] = first[content]
-            first.setdefault(content, label)
+    copies = {}
+    for label, of_row in configs.items():
+        content = tuple(sorted(of_row, key=str))
+        if all(sha256 is not None for *_, sha256 in of_row) and first.setdefault(content, label) != label:
+            copies[label] = first[content]
     return copies
 
 
 def _trivial(runs: Sequence[ScoredRun], scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> list[pd.DataFrame]:
     """The scores of a prediction that ignores the image, as means over the federated runs, without intervals."""
-    of_federated = [
-        run.summary["trivial"] for run in runs if run.summary.get("trivial") and is_federated(run.row.label)
-    ]
-    tables = [run_scores_of(trivial) for trivial in of_federated]
-    if not any(map(len, tables)):
+    federated = [run.summary["trivial"] for run in runs if run.summary.get("trivial") and is_federated(run.row.label)]
+    every = pd.concat([run_scores_of(trivial) for trivial in federated]) if federated else pd.DataFrame()
+    if every.empty:
         return []
-    names = {trivial["prediction"] for trivial in of_federated}
-    every = pd.concat(tables)
     every = every[(every.site != AVERAGE) & every.metric.isin(metrics)]
     table = every.groupby([*BLOCK, "site"])["mean"].mean().reset_index()
     n_sites = scores[scores.site != AVERAGE].groupby(METRIC).site.nunique()
     averages = table.groupby(BLOCK)["mean"].agg(["mean", "size"]).reset_index()
     known = averages[METRIC].apply(tuple, axis=1).map(n_sites) == averages["size"]
     averages = averages[known].assign(site=AVERAGE).drop(columns="size")
+    names = {trivial["prediction"] for trivial in federated}
     prediction = names.pop() if len(names) == 1 else "the best at the source sites"
     return [pd.concat([table, averages]).assign(row=f"{TRIVIAL}: {prediction}")]
 
@@ -297,16 +269,14 @@ def _missing(runs: Sequence[ScoredRun], planned: Collection[Key]) -> list[str]:
     """Sentences about planned runs without scores."""
     found = {run.key for run in runs}
     every = product(*(sorted(set(names)) for names in zip(*found)))
-    missing = sorted(set(planned or every) - found)
-    texts = []
-    for label in dict.fromkeys(label for label, _, _ in missing):
-        if label not in {key[0] for key in found}:
-            texts.append(f"{label} (at no site)")
-            continue
-        sites: dict[str, list[str]] = {}
-        for _, site, seed in (key for key in missing if key[0] == label):
-            sites.setdefault(site, []).append(str(seed))
-        texts += [f"{label}, unseen {site}, seed{'s' * (len(s) > 1)} {', '.join(s)}" for site, s in sites.items()]
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for label, site, seed in sorted({*(planned or every)} - found):
+        is_known = any(label == key[0] for key in found)
+        seeds.setdefault((label, f", unseen {site}, seed" if is_known else " (at no site)"), []).append(str(seed))
+    texts = [
+        f"{label}{where}" + f"{'s' * (len(of) > 1)} {', '.join(of)}" * where.endswith("seed")
+        for (label, where), of in seeds.items()
+    ]
     for label, site, seed in sorted({run.key for run in runs if run.row.trained_at}):
         of_fold = [run for run in runs if run.key[1:] == (site, seed)]
         models = [run.row for run in of_fold if run.row.label == label]
@@ -329,23 +299,21 @@ def _notes(
             counts.append(f"{label} ({sum(of_row)} of {len(of_row)} runs)")
         why = "a trivial prediction or the initial weights are as good on the source sites"
         notes.append(f"DID NOT LEARN: {', '.join(counts)}: {why}")
-    for row, other in copies.items():
-        notes.append(f"{row}: the same training as {other}, so it is neither ranked nor tested")
-    absent = {run.row.equal_effort for run in runs if run.row.equal_effort} - {run.row.label for run in runs}
+    notes += [
+        f"{row}: the same training as {other}, so it is neither ranked nor tested" for row, other in copies.items()
+    ]
+    absent = {run.row.equal_effort for run in runs} - {run.row.label for run in runs} - {""}
     notes += [f"{label} was not run, so methods of that effort have no verdict" for label in sorted(absent)]
-    for label, by in sorted({(run.row.label, name) for run in runs for name in run.summary.get("transductive_by", ())}):
-        notes.append(f"{label}: TRANSDUCTIVE ({by}): {TRANSDUCTIVE.get(by, by)}")
+    adapted = sorted({(run.row.label, name) for run in runs for name in run.summary.get("transductive_by", ())})
+    notes += [f"{label}: TRANSDUCTIVE ({by}): {TRANSDUCTIVE.get(by, by)}" for label, by in adapted]
     notes += comparison_adaptation_notes(runs)
     notes += dict.fromkeys(note for run in runs for note in computation_notes(run.summary))
-    unseen = values[(values.role != "seen") & (values.patient != "")]
-    n_patients = unseen.groupby("site").patient.nunique()
+    n_patients = values[(values.role != "seen") & (values.patient != "")].groupby("site").patient.nunique()
     if few := [f"{site} ({n})" for site, n in n_patients.items() if n < MIN_PATIENTS]:
         notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and no verdict: {', '.join(few)}")
     images: dict[str, set[frozenset[str]]] = {}
-    for run in runs:
-        for site, names in (
-            run.scores[run.scores.role != "seen"].groupby("site").image if run.scores is not None else ()
-        ):
+    for table in (run.scores for run in runs if run.scores is not None):
+        for site, names in table[table.role != "seen"].groupby("site").image:
             images.setdefault(site, set()).add(frozenset(names))
     if differ := sorted(site for site, of_runs in images.items() if len(of_runs) > 1):
         notes.append(f"the runs do not score the same images, so their means cannot be compared: {', '.join(differ)}")

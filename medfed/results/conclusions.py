@@ -8,7 +8,7 @@ from medfed.metrics.metric import Metric
 from medfed.results.comparison import Comparison
 from medfed.results.scores import ALL
 from medfed.results.statistics import AVERAGE, BETTER, MIN_SEEDS, UNDECIDED, UNTESTED, WITHDRAWN, WORSE, verdict_text
-from medfed.results.text_tables import interval, number
+from medfed.results.text_tables import difference_text, number
 
 CONCLUSIONS = "What can and what cannot be concluded"
 MAX_NAMED = 3  # methods of one verdict, in all structures together
@@ -46,7 +46,7 @@ def _decided(differences: list[Any], metric: Metric, n_named: int) -> str:
     order = (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN)
     for text in dict.fromkeys(map(verdict_text, sorted(differences, key=lambda d: order.index(d.verdict)))):
         own = sorted((d for d in differences if verdict_text(d) == text), key=lambda d: -abs(d.difference))
-        named = ", ".join(_named(d, metric) for d in own[:n_named])
+        named = ", ".join(f"{d.row} ({difference_text(d, metric)} from {d.minus})" for d in own[:n_named])
         parts.append(f"{text}: {named}{f' and {len(own) - n_named} more' * (len(own) > n_named)}")
     verdicts = {d.verdict for d in differences}
     if verdicts & {UNDECIDED, WORSE} and BETTER not in verdicts:
@@ -55,10 +55,3 @@ def _decided(differences: list[Any], metric: Metric, n_named: int) -> str:
     if visible:
         parts.append(f"a difference below about {number(max(visible), metric.decimals)} would not be found")
     return "; ".join(parts)
-
-
-def _named(difference: Any, metric: Metric) -> str:
-    text = number(difference.difference, metric.decimals, "+") + interval(
-        difference.low, difference.high, metric.decimals
-    )
-    return f"{difference.row} ({text} from {difference.minus})"

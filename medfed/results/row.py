@@ -49,7 +49,6 @@ class ComparisonRow:
 
     @property
     def run_label(self) -> str:
-        """The label with the site of a run of the row `local`, for example `local at BMC`."""
         return f"{self.label} at {self.trained_at}" if self.trained_at else self.label
 
     @property
@@ -70,8 +69,7 @@ class ComparisonRow:
 
     @property
     def folder(self) -> str:
-        """Name of the folder of the row's runs, valid on every file system: the run label with "-" for ":" and "@". A
-        label with other invalid characters, or with more than 100, is cut and ends with 8 digits of its SHA-256."""
+        """A name that is valid on every file system; a cut label ends with 8 digits of its SHA-256."""
         own = f"{self.method}@{self.trained_at}" if self.trained_at else self.method
         label = ", ".join([own, *self.varied])
         name = label.replace(":", "-").replace("@", "-").replace(", ", "--")
@@ -96,7 +94,7 @@ def is_compared(label: str) -> bool:
 
 
 def row_of(content: object) -> ComparisonRow:
-    """Return the row whose fields a JSON file or message holds; ValueError if they do not fit."""
+    """The row with the fields of a JSON file or message; ValueError if they do not fit."""
     from pydantic import TypeAdapter  # programs import this module before they parse their flags
 
     return TypeAdapter(ComparisonRow).validate_python(content)
@@ -105,10 +103,8 @@ def row_of(content: object) -> ComparisonRow:
 def read_row(run: Path, method: str) -> ComparisonRow:
     """Read the `row.json` of a run; without this file, it is the row of `method` without varied settings."""
     path = run / ROW_FILE
-    if not path.is_file():
-        return ComparisonRow(method)
     try:
-        return row_of(json.loads(path.read_text(encoding="utf-8")))
+        return row_of(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ComparisonRow(method)
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: is not a row of a comparison; continue with medfed.evaluate --resume, which writes the file again"

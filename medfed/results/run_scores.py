@@ -19,11 +19,8 @@ COLUMNS = (*NAMES, *NUMBERS)
 
 
 def run_scores(scores: pd.DataFrame, scoring: Scoring) -> list[dict[str, Any]]:
-    """The scores of the sites, and of the site "average", from those of the images; unknown numbers are None.
-
-    `low` and `high` are the ends of the 95 % interval over patients. `n_images` counts the images with the structure in
-    one of the masks. The shares of failures in percent are the metrics "low_dice", "missed" and "false_alarm".
-    """
+    """The scores of the sites, and of the site "average", from those of the images; unknown numbers are None. Shares of
+    failures are metrics, and `n_images` counts the images with the structure in one of the masks."""
     if scores.empty:
         return []
     run = {"row": "", "unseen": "", "seed": 0, "trained_at": ""}
@@ -70,9 +67,7 @@ def _short(value: object) -> str:
 
 
 def _is_number_or_none(value: Any) -> bool:
-    """Whether a value of a JSON file is null or a number that a float can hold."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (is_number and abs(value) <= sys.float_info.max)
+    return value is None or type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def n_absent(scores: pd.DataFrame) -> int:

@@ -17,7 +17,15 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK, STATUSES
-from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, PROBABILITY, Metric, metric_columns
+from medfed.metrics.metric import (
+    DISTANCE,
+    DISTANCE_UNITS,
+    PERCENT_OF_DIAGONAL,
+    PROBABILITY,
+    Metric,
+    metric_columns,
+)
+from medfed.results.statistics import limits_of
 from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE
 
 IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
@@ -31,13 +39,8 @@ VALUES = [*GROUP, "metric", "unit", "patient", "value", "score"]
 
 
 def table_of(rows: Sequence[Mapping], metrics: Sequence[Metric]) -> pd.DataFrame:
-    """The scores of test images as a table with the columns `COLUMNS`; fractions are in percent.
-
-    Args:
-        rows: one dict for each image, or for each structure of each image, as `Task.evaluate` returns them.
-        metrics: of the task, in the order of the table. A distance has the unit "mm", or, of an image without a voxel
-            size, "% of diagonal"; an unknown distance has "mm". The `status` of a probability is the true class.
-    """
+    """The scores of test images, one dict for each image or structure of an image, as a table with the columns
+    `COLUMNS`; fractions are in percent, and the `status` of a probability is the true class."""
     wide = pd.DataFrame(rows)
     if "label" in wide:
         wide = wide.assign(structure=ALL, status=wide.label)
@@ -74,11 +77,18 @@ def read_scores(path: Path, metrics: Sequence[Metric]) -> pd.DataFrame:
         if tuple(table.columns[-len(COLUMNS) :]) != COLUMNS:
             raise ValueError(f"the columns are {','.join(table.columns)}, expected ...,{','.join(COLUMNS)}")
         table["value"] = [_number(text, line) for line, text in enumerate(table.value, start=2)]
+        if "seed" in table and table.seed.str.fullmatch("[0-9]{1,18}").all():
+            table["seed"] = table.seed.astype("int64")
         check_scores(table)
-        names = [metric.name for metric in metrics]
+        by_name = {metric.name: metric for metric in metrics}
         of_classes = any(isinstance(metric, ClassMetric) for metric in metrics)
-        if unknown := set(table.metric[~(is_probability(table) & of_classes) & ~table.metric.isin(names)]):
-            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(names)}")
+        of_metrics = table[~(is_probability(table) & of_classes)]
+        if unknown := set(of_metrics.metric) - {*by_name}:
+            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(by_name)}")
+        for (name, unit), values in of_metrics.groupby(["metric", "unit"]).value:
+            units, (low, high) = units_of(by_name[name]), limits_of(by_name[name], unit)
+            if unit not in units or not values.dropna().between(low - 1e-6, high + 1e-6).all():
+                raise ValueError(f"{name}: expected values from {low:g} to {high:g} in {' or '.join(units)}")
     except (ValueError, pd.errors.ParserError) as error:
         raise UserError(f"{path}: {str(error).strip()}; {COPY_AGAIN}") from error
     return table
@@ -112,6 +122,10 @@ def check_scores(scores: pd.DataFrame) -> None:
         raise ValueError("a probability is missing; expected one for each class and image")
 
 
+def units_of(metric: Metric) -> list[str]:
+    return list(DISTANCE_UNITS.values()) if metric.unit == DISTANCE else [metric.unit]
+
+
 def _number(text: str, line: int) -> float:
     """The number in a cell; NaN for an empty cell, ValueError for other texts."""
     try:
@@ -134,11 +148,10 @@ def _values_and_unit(wide: pd.DataFrame, metric: Metric, has_mm: pd.Series) -> t
 
 
 def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
-    """The values of the patients of one run, from its scores; columns `VALUES`.
+    """The values of the patients of one run, NaN if unknown for an image or if the images of a site have several units.
 
     `score` is the score of the patient alone, for paired tests; NaN for a metric that has none, such as AUROC. A metric
-    without values of patients has one row for the site, whose `patient` is "". A value is NaN if the metric is unknown
-    for one of the patient's images, or if the images of a site have different units.
+    without values of patients has one row for the site, whose `patient` is "".
     """
     of_class = is_probability(scores)
     parts = [_mask_values(scores[~of_class])] if not of_class.all() else []
@@ -149,19 +162,16 @@ def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.Da
 
 
 def failures(scores: pd.DataFrame, dice_below: float) -> pd.DataFrame:
-    """The failed fraction, in percent, of each patient's images, as values of the metrics "low_dice", "missed" and
-    "false_alarm"; empty without masks.
+    """The failed fraction, in percent, of each patient's images for which a failure is possible, as values of metrics.
 
-    "low_dice": the Dice is below `dice_below`, in (0, 1], of the images with the structure in the true or predicted
-    mask; "missed": the predicted mask is empty, of the images with the structure; "false_alarm": it is not, of the
-    images without.
+    `dice_below` is in (0, 1].
     """
     dice = scores[scores.metric == "dice"]
     has = dice.status.isin([OK, MISSED])
     kinds = {
-        LOW_DICE: (dice.status != ABSENT, dice.value < 100 * dice_below),
-        MISSED_SHARE: (has, dice.status == MISSED),
-        FALSE_ALARM_SHARE: (~has, dice.status == FALSE_ALARM),
+        LOW_DICE: (dice.status != ABSENT, dice.value < 100 * dice_below),  # of images with a true or predicted mask
+        MISSED_SHARE: (has, dice.status == MISSED),  # the prediction is empty, of images with the structure
+        FALSE_ALARM_SHARE: (~has, dice.status == FALSE_ALARM),  # it is not, of images without
     }
     parts = [dice[possible].assign(metric=kind, value=100.0 * failed) for kind, (possible, failed) in kinds.items()]
     table = pd.concat(parts).groupby([*GROUP, "metric", "unit", "patient"]).value.mean().reset_index()
@@ -200,17 +210,13 @@ def probabilities_and_labels(scores: pd.DataFrame) -> tuple[np.ndarray, np.ndarr
 def predictions(scores: pd.DataFrame) -> pd.DataFrame:
     """One row for each classified image: `role`, `site`, `patient`, `image`, `label` (its class), `predicted`,
     `confidence` (the probability of the predicted class, in [0, 1]) and `correct`."""
-    columns = ["role", "site", "patient", "image"]
-    parts = []
-    for _, of_site in scores.groupby(GROUP):
-        probabilities, labels, _ = probabilities_and_labels(of_site)
-        classes = np.array([name.removeprefix(PROBABILITY) for name in dict.fromkeys(of_site.metric)])
-        images = of_site[columns].drop_duplicates().sort_values(["patient", "image"], kind="stable")
-        predicted = probabilities.argmax(axis=1)
-        of_image = {"label": classes[labels], "predicted": classes[predicted], "correct": predicted == labels}
-        parts.append(images.assign(confidence=probabilities.max(axis=1), **of_image))
-    names = [*columns, "label", "predicted", "confidence", "correct"]
-    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+    keys = ["role", "site", "patient", "image"]
+    if scores.empty:
+        return pd.DataFrame(columns=[*keys, "label", "predicted", "confidence", "correct"])
+    wide = scores.pivot(index=[*keys, "status"], columns="metric", values="value")[scores.metric.unique()]
+    table = wide.index.to_frame(index=False).rename(columns={"status": "label"})
+    table["predicted"] = wide.idxmax(axis=1).str.removeprefix(PROBABILITY).to_numpy()
+    return table.assign(confidence=wide.max(axis=1).to_numpy(), correct=table.predicted == table.label)
 
 
 def _site_values(scores: pd.DataFrame, metrics: list[ClassMetric]) -> pd.DataFrame:

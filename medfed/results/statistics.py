@@ -75,19 +75,15 @@ def differences(
 ) -> pd.DataFrame:
     """Paired differences of rows, `row` minus `minus`, at each site and on average, over the folds that both have.
 
-    Args:
-        values: one value of each patient for each run.
-        pairs: columns `kind`, `row`, `minus`, and `tested`. Tested differences have p values, corrected by Holm's
-            method for all tested pairs (averages apart from sites), and a verdict. A pair of the kind "effort" is the
-            difference from a row of less effort: a row that is worse than that is never "better".
-        metrics: by name; they tell which direction is better.
-        not_learned: rows with a model that did not learn; their differences have no verdict.
+    `pairs` has the columns `kind`, `row`, `minus`, and `tested`: with p values, corrected by Holm's method for all
+    tested pairs (averages apart from sites), and a verdict. A pair of the kind "effort" is the difference from a row of
+    less effort: a row that is worse than that is never "better". Rows in `not_learned` have no verdict.
 
     Returns:
-        Columns `kind`, `row`, `minus`, those of `BLOCK`, `site`; `difference`, `low` and `high` of its 95 % interval
-        over patients; `n` patients in the test, `p`, `p_holm`, and the `reason` why there is no p, or why none can be
-        significant; `detectable`, the smallest true difference that is found with a probability of 80 %; `of_seeds`,
-        the difference of each seed, and `seeds_low` and `seeds_high` of the interval of their mean; `verdict`.
+        Columns of `pairs`, those of `BLOCK`, `site`; `difference`, `low` and `high` of its 95 % interval over patients;
+        `n` patients in the test, `p`, `p_holm`, and the `reason` why there is no p, or why none can be significant;
+        `detectable`, the smallest true difference that is found with a probability of 80 %; `of_seeds`, the difference
+        of each seed, and `seeds_low` and `seeds_high` of the interval of their mean; `verdict`.
     """
     table = _paired(values, pairs)
     if table.empty:
@@ -124,21 +120,14 @@ def verdict_text(difference: Any) -> str:
 def failure_shares(failures: pd.DataFrame) -> pd.DataFrame:
     """The share of patients of each row, in percent, for whom something failed, with exact binomial 95 % intervals.
 
-    `failures` has the columns of patient values, each the failed fraction of a patient's images in percent. The site
-    "average" is over the patients of all sites together, for rows with patients at all of them. Clopper and Pearson,
-    "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 1934,
-    https://doi.org/10.1093/biomet/26.4.404.
+    The site "average" is over the patients of all sites together, for rows with patients at all of them. Clopper and
+    Pearson, Biometrika 1934, https://doi.org/10.1093/biomet/26.4.404.
     """
-    of_patient = failures.groupby(["row", *SITE, "patient"]).value.mean().reset_index()
-    of_patient = pd.concat(
-        [of_patient, of_patient.assign(site=AVERAGE, patient=of_patient.site + "/" + of_patient.patient)]
-    )
-    table = of_patient.groupby(["row", *SITE]).value.agg(["mean", "size"]).set_axis(["mean", "n_patients"], axis=1)
-    of_row = failures.groupby(["row", *METRIC]).site.nunique()
-    is_whole = of_row == failures.groupby(METRIC).site.nunique().reindex(of_row.index.droplevel("row")).to_numpy()
-    is_average = table.index.get_level_values("site") == AVERAGE
-    keys = table.index.to_frame(index=False)[["row", *METRIC]].apply(tuple, axis=1)
-    table = table[~is_average | keys.map(is_whole).to_numpy()]
+    n_sites = failures.groupby(METRIC).site.transform("nunique")
+    whole = failures[failures.groupby(["row", *METRIC]).site.transform("nunique") == n_sites]
+    failures = pd.concat([failures, whole.assign(site=AVERAGE, patient=whole.site + "/" + whole.patient)])
+    of_patient = failures.groupby(["row", *SITE, "patient"]).value.mean()
+    table = of_patient.groupby(["row", *SITE]).agg(["mean", "size"]).set_axis(["mean", "n_patients"], axis=1)
     n, count, tail = table.n_patients, (table["mean"] * table.n_patients / 100).round(9), (1 - LEVEL) / 2
     table["low"] = 100 * np.where(count > 0, stats.beta.ppf(tail, count, n - count + 1), 0.0)
     table["high"] = 100 * np.where(count < n, stats.beta.isf(tail, count + 1, n - count), 1.0)
@@ -151,9 +140,8 @@ def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) 
     Student's t; a score with two limits (`metrics`; None: no limits) is transformed by the logit, so that the interval
     lies between them. NaN for fewer than 5 patients at a site (`n_smallest`), or if all patients have the same value.
     """
-    limits = [
-        limits_of(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in zip(table.metric, table.unit)
-    ]
+    columns = zip(table.metric, table.unit)
+    limits = [limits_of(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in columns]
     lowest, highest = np.array(limits, dtype=np.float64).reshape(-1, 2).T
     mean, width = table["mean"].to_numpy(), highest - lowest
     half = stats.t.ppf((1 + LEVEL) / 2, table.df) * table.se.to_numpy()
@@ -161,12 +149,13 @@ def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) 
         share = (mean - lowest) / width
         half_logit = half / width / (share * (1 - share))  # d logit(x) = dx / (x (1 - x))
         inside = np.isfinite(width) & (lowest < mean) & (mean < highest)
-        low = np.where(
-            inside, lowest + width * special.expit(special.logit(share) - half_logit), np.maximum(lowest, mean - half)
+        logit = special.logit(share)
+        logit = special.logit(share)
+        low, high = (
+            np.where(inside, lowest + width * special.expit(logit + sign * half_logit), mean + sign * half)
+            for sign in (-1, 1)
         )
-        high = np.where(
-            inside, lowest + width * special.expit(special.logit(share) + half_logit), np.minimum(highest, mean + half)
-        )
+    low, high = np.maximum(lowest, low), np.minimum(highest, high)  # without the logit, the ends are cut
     known = ((table.n_smallest >= MIN_PATIENTS) & (table.se > 0)).to_numpy()
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 

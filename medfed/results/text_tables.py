@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from medfed.metrics.metric import Metric
 
 SPECIAL = str.maketrans(
     {
@@ -58,10 +60,25 @@ def interval(low: float, high: float, decimals: int = 1) -> str:
     return "" if math.isnan(low) else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
-def with_marks(cells: Sequence[str], values: Sequence[float], competing: Sequence[bool], higher: bool) -> list[Cell]:
+def score_text(line: Any, metric: Metric, unit: str = "") -> str:
+    """The mean of a line of a table of scores with the deviation over seeds and the interval, if they are known."""
+    if line is None:
+        return "-"
+    sd, digits = getattr(line, "sd", math.nan), metric.decimals
+    spread = "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
+    return number(line.mean, digits) + unit + spread + interval(line.low, line.high, max(0, digits - 1))
+
+
+def difference_text(line: Any, metric: Metric) -> str:
+    if line is None:
+        return "-"
+    return number(line.difference, metric.decimals, "+") + interval(line.low, line.high, metric.decimals)
+
+
+def with_marks(cells: Sequence[str], values: Sequence[float], competing: Sequence[bool], metric: Metric) -> list[Cell]:
     """Mark the best and the second best value of a column among the competing ones; equal texts have equal marks."""
-    known = {text: value for text, value, own in zip(cells, values, competing) if own and not math.isnan(value)}
-    ranked = sorted(set(known.values()), reverse=higher)[:2] if sum(competing) > 1 else []
+    known = {value for value, own in zip(values, competing) if own and not math.isnan(value)}
+    ranked = sorted(known, reverse=metric.higher_is_better)[:2] if sum(competing) > 1 else []
     names = dict(zip(ranked, ("best", "second")))
     return [Cell(text, names.get(value, "") if own else "") for text, value, own in zip(cells, values, competing)]
 
@@ -106,3 +123,8 @@ def escape_markdown(text: str) -> str:
 
 def escape_latex(text: str) -> str:
     return text.translate(SPECIAL)
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)

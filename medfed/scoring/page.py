@@ -12,15 +12,13 @@ import pandas as pd
 from medfed.core.files import write_atomically
 from medfed.metrics.mask_metric import ABSENT, OK
 from medfed.outputs.figures.figure import NO_ROLE, TRAINED_HERE
-from medfed.outputs.report.charts import site_boxes
-from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
-from medfed.outputs.report.embedded_figures import CAPTIONS, FigureBudget, embed
-from medfed.outputs.report.html import SCRIPT, STYLE, render_page
-from medfed.outputs.report.page import REAL, RunResults
-from medfed.outputs.report.score_tables import site_score_table
+from medfed.outputs.report.html import EmbeddedFigure, embed_file, render_page
+from medfed.outputs.report.page import CAPTIONS, REAL
+from medfed.outputs.report.tables import PageTable, site_table
 from medfed.outputs.run_folder import FIGURES
 from medfed.results.notes import PHANTOM
 from medfed.results.scores import is_probability, predictions
+from medfed.results.text_tables import text_table
 from medfed.tasks.scoring import Scoring
 
 PAGE = "scores.html"
@@ -28,36 +26,23 @@ TEMPLATES = Path(__file__).with_name("templates")
 OWN_CAPTIONS = CAPTIONS | {"examples": "Images with the most confident right and wrong predictions"}
 MAX_FAILURES = 200  # rows of the table of failures
 OF_SITE = "cases_"  # beginning of the name of a figure with cases of one site
-IN_CHARTS = "site_boxes"  # the page has it as SVG
 
 
 def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, table: pd.DataFrame) -> None:
     """Write the HTML page about the scores of a bundle into the folder with its figures, which it embeds."""
-    shown = with_known_roles(table, summary["bundle"]["trained_at"])
-    is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
-    label = "PHANTOM data" if is_phantom else "REAL data"
-    scores = RunResults(
-        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False),
-        None,
-        site_boxes(shown, scoring, "scores", name, label),
-        [],
-        _figures(folder, name, label),
-    )
-    sections = [
-        Section("model", "What was scored", "model.html.jinja", _facts(summary)),
-        Section("scores", "Scores", "run.html.jinja", scores),
-        Section("failures", "Failures", "failures.html.jinja", failures(table, label)),
-    ]
+    is_phantom = summary["data"] == "phantom"
     page = render_page(
-        "frame.html.jinja",
-        STYLE.read_text(encoding="utf-8"),
-        SCRIPT.read_text(encoding="utf-8"),
-        [TEMPLATES],
+        "scores.html.jinja",
+        folder=TEMPLATES,
         kind="medfed score",
-        title=f"{name} on {summary['dataset']}",
+        title=f"{summary['bundle']['name']} on {summary['dataset']}",
         banner=PHANTOM if is_phantom else REAL,
         is_phantom=is_phantom,
-        sections=sections,
+        label="PHANTOM data" if is_phantom else "REAL data",
+        facts_of_bundle=_facts(summary),
+        scores=site_table(scoring, summary, with_role=False),
+        figures=_figures(folder),
+        failures=failures(table),
     )
     write_atomically(folder / PAGE, page)
 
@@ -84,19 +69,16 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts + [("Note", notice) for notice in summary["notices"]]
 
 
-def _figures(folder: Path, name: str, label: str) -> list[EmbeddedImage]:
-    """Return the PNG figures of the folder, apart from those that the page draws itself."""
-    budget, figures = FigureBudget(), []
+def _figures(folder: Path) -> list[EmbeddedFigure]:
+    figures = []
     for path in sorted((folder / FIGURES).glob("*.png")):
-        if path.stem != IN_CHARTS and (data := budget.read(path)):
-            site = path.stem.removeprefix(OF_SITE)
-            of_site = f"Best, median and worst case of {site}: contours of reference and prediction"
-            caption = of_site if path.stem.startswith(OF_SITE) else OWN_CAPTIONS.get(path.stem, path.stem)
-            figures.append(embed(data, f"{caption}: {name}", label))
+        of_site = f"Best, median and worst case of {path.stem.removeprefix(OF_SITE)}: reference and prediction"
+        is_of_site = path.stem.startswith(OF_SITE)
+        figures.append(embed_file(of_site if is_of_site else OWN_CAPTIONS.get(path.stem, path.stem), path))
     return figures
 
 
-def failures(scores: pd.DataFrame, label: str) -> Table | str:
+def failures(scores: pd.DataFrame) -> PageTable | str:
     """Return the table of missed structures and false alarms, or of wrongly classified images; a sentence if none."""
     if is_probability(scores).any():
         head = ("site", "image", "class", "predicted")
@@ -114,5 +96,5 @@ def failures(scores: pd.DataFrame, label: str) -> Table | str:
         return none
     more = f"{len(entries) - MAX_FAILURES} more are in cases.csv."
     notes = [more] * (len(entries) > MAX_FAILURES)
-    body = rows_of_cells(sorted(entries.itertuples(index=False, name=None))[:MAX_FAILURES])
-    return Table(caption, label, head, body, text_columns=range(4), notes=notes)
+    rows = sorted(entries.itertuples(index=False, name=None))[:MAX_FAILURES]
+    return PageTable(text_table(caption, head, rows, n_words=len(head)), notes)

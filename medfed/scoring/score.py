@@ -17,13 +17,15 @@ from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case
-from medfed.experiments.figures import draw_best_median_worst
+from medfed.experiments.figures import overlay_figures
 from medfed.experiments.resume import check_outside_data
 from medfed.federation.settings import Training
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.outputs.environment import versions
-from medfed.outputs.figures import boxes, calibration, confusion, examples
+from medfed.outputs.figures import boxes, classes
+from medfed.outputs.figures.case_selection import select_confident
+from medfed.outputs.figures.figure import reduced, save_png
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables import run_table
 from medfed.results.notes import data_label
@@ -42,7 +44,7 @@ MAX_SITES = 8  # of which the best, the median and the worst case are drawn
 SUMMARY = "summary.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """The scores of a bundle on labelled images; `cases` and `results` are by site."""
 
@@ -58,8 +60,7 @@ class Scores:
         rows = [row for result in self.results.values() for row in result.rows]
         return table_of(rows, self.task.scoring.metrics)
 
-    def to_text(self) -> str:
-        """Return the table of scores by site with its notes, for the terminal."""
+    def __str__(self) -> str:
         scoring, summary = self.task.scoring, self.summary
         several = len(self.cases) > 1
         rows = run_table.score_rows(scoring, summary, SITES, MEANS if several else ())
@@ -68,6 +69,8 @@ class Scores:
         head = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(), *summary["notices"]]
         notes = ["[]: 95 % interval over patients.", *run_table.summary_notes(summary)]
         return "\n".join([*head, "", table, "", *notes])
+
+    __repr__ = __str__
 
 
 def score_bundle(
@@ -188,17 +191,18 @@ def _draw(scores: Scores, folder: Path) -> None:
     shown_rows = with_known_roles(scores.table, scores.summary["bundle"]["trained_at"])
     label = "synthetic phantom data" if scores.summary["data"] == "phantom" else "real data"
     if isinstance(task, BundleSegmentation):
-        boxes.save_site_boxes(shown_rows, task.scoring, folder / "site_boxes.png", label)
+        save_png(boxes.site_boxes(shown_rows, task.scoring, label), folder / "site_boxes.png")
         for site in list(scores.cases)[:MAX_SITES]:
             of_site = scores.table[scores.table.site == site], scores.results[site].masks, dataset, scores.cases[site]
-            draw_best_median_worst(*of_site, folder / f"cases_{site}.png", label)
+            for _, figure in overlay_figures(*of_site, label):
+                save_png(figure, folder / f"cases_{site}.png")
         return
-    calibration.save_reliability_diagrams(shown_rows, folder / "reliability.png", label)
-    calibration.save_roc_curves(shown_rows, folder / "roc.png", label)
-    confusion.save_confusion_matrices(shown_rows, folder / "confusion.png", label)
+    save_png(classes.reliability(shown_rows, label), folder / "reliability.png")
+    save_png(classes.roc(shown_rows, label), folder / "roc.png")
+    save_png(classes.confusion(shown_rows, label), folder / "confusion.png")
     images = {(site, case.name): case for site, of_site in scores.cases.items() for case in of_site}
     shown = [
-        {"row": row, "image": dataset.read_image(images[row.site, row.image], [])[..., 0] / 255}
-        for row in examples.select_confident(scores.table)
+        (row, reduced(dataset.read_image(images[row.site, row.image], [])[..., 0] / 255))
+        for row in select_confident(scores.table)
     ]
-    examples.save_confident_examples(shown, folder / "examples.png", label, "the scored sites")
+    save_png(classes.confident_examples(shown, label, "the scored sites"), folder / "examples.png")

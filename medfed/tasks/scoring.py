@@ -20,6 +20,7 @@ from medfed.metrics.metric import PERCENT_OF_DIAGONAL, Metric, check_declaration
 SEGMENTATION, CLASSIFICATION = "segmentation", "classification"
 RUN_TABLE, COMPARISON, CARD, CASES = "run_table", "comparison", "card", "cases"
 LOW_DICE, MISSED_SHARE, FALSE_ALARM_SHARE = SHARES = ("low_dice", "missed", "false_alarm")
+FAILURES = {LOW_DICE: "Dice < {:g}", MISSED_SHARE: "missed", FALSE_ALARM_SHARE: "false alarm"}  # titles of the shares
 MASK_METRICS: tuple[Metric, ...] = (
     Dice(),
     HausdorffDistance(),

@@ -16,9 +16,8 @@ import torch
 
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.seeds import stream
-from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess
-from medfed.federation.ledger import STATISTIC
+from medfed.federation.ledger import FACT, statistic_name
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import Kind, State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
@@ -27,7 +26,7 @@ from medfed.federation.rounds import Round
 from medfed.testing.toy import SITES
 from medfed.testing.trial import Trial, snapshot
 
-DTYPES = {"float32", "float16", "int64", "uint8", "fact"}  # that a message may hold; facts are numbers and texts
+DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8)  # that a message may hold
 MAX_ROUNDING = 0.5  # of a number of steps, in multiples of FedAvg's: the last batch of an epoch may be smaller
 ORDER = (
     "the result depends on the order of the sites: combine what they send in the order of the dictionary, which is "
@@ -138,15 +137,21 @@ def _check_wrap_network(trial: Trial) -> None:
 
 def _check_messages(trial: Trial) -> None:
     """Messages hold tensors of common types and plain facts; losses are finite."""
-    ledger = [row for done in trial.run.rounds for row in done.ledger]
-    strange = {row["dtype"]: row["name"] for row in ledger if row["dtype"] not in DTYPES}
+    groups = [trial.method.broadcast(done.state, SITES[0]) for done in trial.run.rounds]
+    groups += [group for reply, _ in trial.outgoing for group in (reply.weights, reply.tensors)]
+    tensors = [(name, tensor.dtype) for group in groups for name, tensor in group.items()]
+    strange = {str(dtype).removeprefix("torch."): name for name, dtype in tensors if dtype not in DTYPES}
     _require(
         not strange,
         "a message holds tensors of another type than float32, float16, int64 and uint8: "
         + ", ".join(f"{name} is {dtype}" for dtype, name in strange.items()),
     )
     facts = {
-        str(row["name"]) for row in ledger if (row["direction"], row["kind"], row["content"]) == ("up", "train", "fact")
+        name
+        for done in trial.run.rounds
+        for row in done.ledger
+        if (row["direction"], row["kind"], row["content"]) == ("up", "train", FACT)
+        for name in str(row["name"]).split("; ")
     }
     unknown = sorted(facts - REPLY_FACTS[Kind.TRAIN] - trial.method.fact_names)
     _require(
@@ -182,14 +187,12 @@ def _check_sharing(trial: Trial) -> None:
         f"`shares` is '{trial.method.shares}', but sites were asked to share in rounds {sorted(map(str, rounds))}",
     )
     sent = {row["name"] for row in rows if row["direction"] == "up"}
-    site = trial.toy.engine(trial.method, SITES[:1]).local_sites[0]
-    dry_rows = dry_run(site, trial.start, 0)
-    shown = {row["name"] for row in dry_rows if row["kind"] == Kind.SHARE}
+    shown = {statistic_name(name) for reply, _ in trial.outgoing if reply.kind == Kind.SHARE for name in reply.tensors}
     unsent = sorted(shown - sent)
     _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")
+    site = trial.toy.engine(trial.method, SITES[:1]).local_sites[0]
     n_patients = max(samples.n_patients for samples in (site.training, site.validation) if samples)
-    shared = [row for row in dry_rows if row["content"] == STATISTIC]
-    wrong = [row["name"] for row in shared if not 1 <= row["patients"] <= n_patients]
+    wrong = [name for _, own in trial.outgoing for name, n in own.items() if not 1 <= n <= n_patients]
     _require(not wrong, f"`n_patients` must be from 1 to the site's {n_patients} patients: {', '.join(wrong[:3])}")
 
 

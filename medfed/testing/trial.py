@@ -7,7 +7,7 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,8 @@ from unittest import mock
 import torch
 
 from medfed.core.batch import Batch
+from medfed.deployment.agreement import Outgoing
+from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess
 from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
@@ -26,7 +28,7 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import Round, federate
 from medfed.federation.settings import Federation
 from medfed.methods.stack import Stack
-from medfed.testing.toy import ToyFederation
+from medfed.testing.toy import SITES, ToyFederation
 
 SETTINGS = Federation(rounds=3)
 UNSCORED = Federation(rounds=3, validate_every=3)  # the same training; no sites validate before round 3
@@ -80,6 +82,11 @@ class Trial:
         """Train with all sites until round 2, from `state` (None: new weights), and return the result of each round."""
         state = state or self.start
         return list(islice(federate(self.method, engine, state, UNSCORED, 0), N_ROUNDS - state.round))
+
+    @cached_property
+    def outgoing(self) -> Sequence[Outgoing]:
+        """What a dry run at the first site shows."""
+        return dry_run(self.toy.engine(self.method, SITES[:1]).local_sites[0], self.start, 0)
 
     @cached_property
     def run(self) -> CompleteRun:

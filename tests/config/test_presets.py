@@ -89,5 +89,5 @@ def test_a_run_prints_the_notice_once_and_records_it(tiny_config, tmp_path, caps
     arguments = [str(tiny_config), "--out", str(tmp_path / "run"), "--device", "cpu", "--set", "method.preset=paper"]
     assert train.main([*arguments, *short]) == 0
     assert capsys.readouterr().err.count("the preset replaces method.gamma") == 1
-    recorded = [notice for notice in medfed.load_run(tmp_path / "run").notices if "method.gamma" in notice]
+    recorded = [notice for notice in medfed.load_run(tmp_path / "run").summary["notices"] if "method.gamma" in notice]
     assert len(recorded) == 1

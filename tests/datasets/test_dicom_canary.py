@@ -72,7 +72,7 @@ def test_a_checked_and_trained_federation_holds_no_word_of_the_patients(root, tm
 
     monkeypatch.setattr(Message, "to_bytes", spy)
     patterns = ["--set", "data.image={site}/{case}", "--set", "data.mask={site}/{case}/*.*"]
-    assert data.main(["check", str(root), *patterns, "--json", str(tmp_path / "check.json")]) == 0
+    assert data.main(["check", str(root), *patterns, "--json"]) == 0
     assert train.main([str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
     assert report.main([str(tmp_path / "run")]) == 0
     printed = capfd.readouterr()

@@ -152,7 +152,7 @@ def test_an_equal_reply_to_an_equal_request_counts_once_and_is_recorded_twice(tm
         guarded_site(tmp_path).reply(request("validate"))
         counts = json.loads((tmp_path / COUNTS).read_text())
         assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": times}, {"1": 600_000})
-        row = "1,north,up,train,statistic,windows,150000,float32,600000"
+        row = "1,north,up,train,statistic,windows,1,150000,600000"
         assert (tmp_path / LEDGER).read_text().count(row) == times
     with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):
         guarded_site(tmp_path).reply(request("validate"))

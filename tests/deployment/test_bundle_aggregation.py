@@ -63,7 +63,7 @@ def test_the_mean_counts_each_hospital_by_its_images(start, trained, tmp_path, c
     torch.testing.assert_close(weights_of(tmp_path / "organ_segmentation")[ENTRY], expected)
     check_bundle(tmp_path / "organ_segmentation")
     output = capsys.readouterr()
-    assert "A                 30" in output.out and "note" not in output.err
+    assert "\nA   " in output.out and " 30  " in output.out and "note" not in output.err
 
 
 def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp_path):
@@ -75,7 +75,7 @@ def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp
     assert sorted(about["sites"]) == ["A", "B"]
     assert about["weights_of_start"] == old["medfed_provenance"]["weights_sha256"]
     rows = list(csv.DictReader((out / "docs" / "ledger.csv").open()))
-    assert {row["site"] for row in rows} == {"A", "B"} and ENTRY in {row["name"] for row in rows}
+    assert {row["site"] for row in rows} == {"A", "B"} and {row["content"] for row in rows} == {"weight", "fact"}
     assert "Nobody has tested them" in (out / "docs" / "README.md").read_text()
     assert [path.name for path in (out / "models").iterdir()] == ["model.pt"]  # not the weights of the start
 
@@ -148,7 +148,7 @@ with_nan = weights_with(lambda entry: torch.where(torch.arange(entry.numel()).vi
         (weights_with(lambda entry: print), "A: models/model.pt cannot be read as weights"),
         (weights_with(torch.Tensor.to_sparse), f"A: models/model.pt: '{ENTRY}' is not a plain tensor of numbers"),
         (lambda site: (site / "configs" / "inference.json").write_text("[1]"), "A: configs/inference.json is not an"),
-        (pipe, "A: 'models/model.pt' is a pipe or a device"),
+        (pipe, "A: 'models/model.pt' is a link, a pipe or a device"),
     ],
 )
 def test_a_wrong_bundle_is_one_sentence_and_nothing_is_written(damage, says, start, trained, tmp_path, capsys):
@@ -172,7 +172,7 @@ def test_mistakes_in_the_arguments_are_named(start, trained, tmp_path, capsys):
         ((a, tmp_path / "again" / "A"), "'A' is listed twice"),
         ((a, start), "is the bundle that all sites started from"),
         ((a, b, "--images", 3), "expected 2 whole numbers above 0, one for each of A, B"),
-        ((a, tmp_path / "nowhere"), "nowhere: is not a bundle"),
+        ((a, tmp_path / "nowhere"), "nowhere: does not exist; expected a bundle"),
     ]:
         assert run(*arguments, "--start", start, "--out", tmp_path / "out") == 2
         assert says in capsys.readouterr().err

@@ -100,9 +100,8 @@ def test_the_facts_of_real_replies_are_those_that_are_allowed():
     for method in (FEDAVG, FISC(transfer="moments", min_patients=1)):
         site = site_of(method)
         by_kind: dict[str, set[str]] = {}
-        for row in dry_run(site, ToySegmentation().start(method), 0):
-            if row["content"] == "fact":
-                by_kind.setdefault(row["kind"], set()).add(row["name"])
+        for reply, _ in dry_run(site, ToySegmentation().start(method), 0):
+            by_kind.setdefault(reply.kind, set()).update(reply.facts)
         assert by_kind.pop("train") == REPLY_FACTS["train"] | method.fact_names
         assert by_kind.get("validate", set()) <= REPLY_FACTS["validate"]
 
@@ -156,8 +155,7 @@ def test_the_dry_run_shows_the_patients_and_refuses_what_would_be_refused(tmp_pa
     method = ELCFS(alpha=0.1)
     site = site_of(method)
     rows = dry_run(site, ToySegmentation().start(method), 0)
-    assert {row["name"]: row["patients"] for row in rows if row["content"] == "statistic"} == {"windows": 1}
-    assert {row["patients"] for row in rows if row["content"] != "statistic"} == {None}
+    assert [(reply.kind, n_patients) for reply, n_patients in rows if n_patients] == [("share", {"windows": 1})]
     text = format_report(rows, site, "elcfs", 3, Agreement())
     (line,) = (line.split() for line in text.splitlines() if " windows " in line)
     assert line[0] == "share" and line[-1] == "1"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.dry_run import format_report, outgoing_rows
+from medfed.deployment.dry_run import agreed_replies, format_report
 from medfed.deployment.guarded_site import LEDGER, GuardedSite
 from medfed.federation.message import Message
 from medfed.federation.survey import SiteSurvey, survey_request
@@ -39,7 +39,7 @@ def test_the_larger_minimum_counts_and_the_ledger_lists_what_left(site, tmp_path
     assert guarded.reply(survey_request()).facts == FACTS
     with (tmp_path / LEDGER).open() as file:
         rows = [row for row in csv.DictReader(file) if row["direction"] == "up"]
-    assert [row["name"] for row in rows] == sorted(FACTS) and {row["kind"] for row in rows} == {"survey"}
+    assert [row["name"] for row in rows] == ["; ".join(sorted(FACTS))] and {row["kind"] for row in rows} == {"survey"}
     other = GuardedSite(site, tmp_path / "other", replace(AGREED, min_patients=10))
     (tmp_path / "other").mkdir(exist_ok=True)
     assert other.reply(survey_request()).facts == {"too_few_patients": 1}
@@ -60,8 +60,8 @@ def test_a_survey_is_for_the_time_before_round_1_and_holds_no_other_fact(site, t
 
 def test_the_dry_run_lists_the_survey_only_if_the_hospital_agreed(site):
     for agreement, names in ((AGREED, set(FACTS)), (Agreement(), set())):
-        rows = outgoing_rows(site, agreement)
-        assert {row["name"] for row in rows if row["kind"] == "survey"} == names
-        text = format_report(rows, site, "fedavg", 3, agreement)
+        sent = agreed_replies(site, agreement)
+        assert {name for reply, _ in sent if reply.kind == "survey" for name in reply.facts} == names
+        text = format_report(sent, site, "fedavg", 3, agreement)
         assert ("to which you did not agree: it is refused" in text) == (not names)
         assert ("leave once, before round 1" in text) == bool(names)

@@ -7,7 +7,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.datasets.case import Case, Volume
-from medfed.experiments.learning import assess_learning, score_trivial
+from medfed.experiments.evaluation import assess_learning, score_trivial
 from medfed.federation.message import State
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation

@@ -9,7 +9,8 @@ from conftest import tiny_yaml
 
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
-from medfed.experiments.matching import check_match, match_of
+from medfed.experiments.evaluation import match_of
+from medfed.experiments.setup import check_match
 from medfed.federation.message import State
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.ccst import CCST

@@ -11,8 +11,8 @@ from torch import nn
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.core.registry import known_names, resolve, shipped_configs
-from medfed.experiments import memory
-from medfed.experiments.memory import check_network_memory, check_step_memory
+from medfed.experiments import setup
+from medfed.experiments.setup import check_memory, estimate_needs
 from medfed.networks.parts.memory import MemoryNeeds, SizeLimit, estimate_memory
 
 UNET = {"channels": (4, 8, 16), "strides": (2, 2)}
@@ -71,25 +71,25 @@ def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
 @pytest.mark.parametrize(
     "override, sentence",
     [
-        (f"network.features={[10**9, 1, 1, 1, 1, 1]}", r"network.features: is \[1000000000, 1, .*; training this"),
-        (f"network.features={[16000] * 6}", "network.features: .* but 8.0 GB of memory are free"),
-        ("data.image_size=4096", "data.image_size: is 4096; training with one such image needs .* GB, but 8.0"),
+        (f"network.features={[10**9, 1, 1, 1, 1, 1]}", r"network: is UNet\(.*1000000000, 1, .*; training it with"),
+        (f"network.features={[16000] * 6}", "network: .* but 8.0 GB of memory are free"),
+        ("data.image_size=4096", "data.image_size: is 4096; training with one image in a batch needs .* GB, but 8.0"),
     ],
 )
 def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override, sentence):
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 8 * GB)
+    monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong = config(override)
     with pytest.raises(UserError, match=f"^a.yaml: {sentence}"):
-        check_network_memory(wrong, TASK, wrong.data.image_size)
+        check_memory(wrong, estimate_needs(wrong, TASK), 1)
 
 
 def test_a_batch_that_does_not_fit_names_one_that_does(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 8 * GB)
+    monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong, needs = config("training.batch_size=100"), MemoryNeeds(1 * GB, 0.1 * GB)
     with pytest.raises(UserError, match=r"batch_size: is 100; .* with 90 images .* 10.0 GB, but 8.0 GB .* at most 70$"):
-        check_step_memory(wrong, needs, [3, 90])
-    check_step_memory(wrong, needs, [3, 70])
-    check_step_memory(wrong, None, [3, 90])
+        check_memory(wrong, needs, 90)
+    check_memory(wrong, needs, 70)
+    check_memory(wrong, None, 90)
 
 
 YEARS = (
@@ -109,7 +109,9 @@ def test_numbers_that_would_take_years_are_refused_by_their_key(override):
 
 @pytest.mark.parametrize("name", shipped_configs())
 def test_every_shipped_config_is_accepted_with_four_gigabytes(name, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 4 * GB)
+    monkeypatch.setattr(setup, "available_memory_bytes", lambda: 4 * GB)
     shipped = load_text(shipped_configs()[name].read_text(encoding="utf-8"), name)
     task = SimpleNamespace(channels=3, out_channels=7)
-    assert check_network_memory(shipped, task, shipped.data.image_size) is not None
+    needs = estimate_needs(shipped, task)
+    check_memory(shipped, needs, 1)
+    assert needs is not None

@@ -122,11 +122,7 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
     effort, styles = "fedavg@steps=elcfs", "fedavg@steps=ccst:k=2"
     added = {"elcfs": effort, "stable_fdg:attention=false": effort, "ccst:k=2": styles}
     assert rows == dict.fromkeys([*methods, effort, styles], "") | added
-    assert plan.effort_note == (
-        "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
-        "stable_fdg:attention=false are compared with it; fedavg@steps=ccst:k=2 trains with 2 times the images of "
-        "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; --no-equal-effort leaves them out."
-    )
+    assert f"({effort}; {styles}) adds 2 to 8 runs" in plan.effort_note
     reread = {row_of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
     assert reread == {fold.row for fold in plan.folds}
 
@@ -271,6 +267,16 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
     assert {path for path in again if again[path] != summaries[path]} == {missing}
     assert (out / "table.json").read_bytes() == before
     assert "fedavg - local" in capsys.readouterr().out
+
+
+def test_a_cut_file_of_scores_is_found_by_the_comparison(comparison, capsys):
+    path = folder(comparison, "pooled") / "cases.csv"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    rows = ("--methods", "fedavg", "local", "pooled", "--resume")
+    assert compare(comparison / "small.yaml", comparison / "out", *rows) == 2
+    assert f"{path}: its content does not match SHA256SUMS" in capsys.readouterr().err
+    path.write_bytes(whole)
 
 
 def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):

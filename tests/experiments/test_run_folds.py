@@ -62,7 +62,7 @@ def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
     monkeypatch.setattr(module, "run", fake_run)
     text = tiny_yaml(tiny_phantom)
     configs = {site: load_text(text, "tiny.yaml", [f"federation.unseen_site={site}"]) for site in SITES}
-    return [Fold(ComparisonRow("elcfs"), site, one, RunFolder(tmp_path / site)) for site, one in configs.items()]
+    return [Fold(ComparisonRow("elcfs"), one, RunFolder(tmp_path / site)) for site, one in configs.items()]
 
 
 def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_the_same(folds, monkeypatch, capsys):

@@ -94,7 +94,7 @@ def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
     assert up == [(site, name, 1) for names in ([MOMENTS, "pixels"], ["windows"]) for site in sites for name in names]
     site = toy.engine(method).local_sites[0]
     shown = dry_run(site, toy.start(method), 0)
-    assert [row["name"] for row in shown if row["kind"] == "share"] == [MOMENTS, "pixels", "windows"]
+    assert [name for reply, _ in shown if reply.kind == "share" for name in reply.tensors] == [MOMENTS, "windows"]
     with pytest.raises(UserError, match="agrees.sends: .* 'image_moments', which are not in the list"):
         check_agreement(shown, site, Agreement(sends=("windows",)), "HK.yaml")
 

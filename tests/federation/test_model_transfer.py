@@ -54,7 +54,7 @@ def models_down(rounds, site="north", kind=None):
     weights = rounds[0].state.weights
     size = sum(map(n_bytes, weights.values()))
     down = [[row for row in done.ledger if (row["direction"], row["site"]) == ("down", site)] for done in rounds]
-    sent = [[row for row in rows if row["name"] in weights and kind in (None, row["kind"])] for rows in down]
+    sent = [[row for row in rows if row["content"] == "weight" and kind in (None, row["kind"])] for rows in down]
     return [sum(row["bytes"] for row in rows) / size for rows in sent]
 
 
@@ -66,7 +66,7 @@ def test_each_weights_go_to_a_site_once(toy, method):
     assert models_down(rounds, kind="validate") == [1, 1, 1]
     if method.shares == "once":  # statistics of images alone
         assert models_down(rounds, kind="share") == [0, 0, 0]
-        shared = {row["name"] for row in rounds[0].ledger if row["kind"] == "share" and row["direction"] == "up"}
+        shared = {row["name"] for row in rounds[0].ledger if (row["kind"], row["content"]) == ("share", "statistic")}
         assert shared == {"windows"}
 
 
@@ -171,8 +171,8 @@ def test_a_hospital_asks_for_weights_without_counting_a_reply_and_lists_what_was
     scores = site.reply(full)
     assert site.reply(replace(short, facts={"round": 2})).facts == scores.facts, "the same weights on the same images"
     rows = (tmp_path / LEDGER).read_text().splitlines()
-    assert sum(",down,validate,fact,weights_digest,1,fact,66" in row for row in rows) == 3
-    assert sum(",down,validate,weight,final_conv.bias," in row for row in rows) == 1
+    assert sum(",down,validate,fact,round; weights_digest,2,,67" in row for row in rows) == 3
+    assert sum(",down,validate,weight,," in row for row in rows) == 1
     with pytest.raises(Refused, match="more than 1 times"):
         site.reply(short)
 

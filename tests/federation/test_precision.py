@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from medfed.federation.message import n_bytes
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
@@ -27,8 +28,10 @@ def test_a_run_in_bf16_learns_and_keeps_and_sends_float32(toy, method):
     rounds = list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=3), 0))
     losses = [done.history["train_loss"] for done in rounds]
     assert all(map(math.isfinite, losses)) and losses[-1] < losses[0]
-    assert {row["dtype"] for done in rounds for row in done.ledger} <= {"float32", "int64", "fact"}
-    assert all(entry.dtype in (torch.float32, torch.int64) for entry in rounds[-1].state.weights.values())
+    kept = [*rounds[-1].state.weights.values(), *rounds[-1].state.memory.values()]
+    assert all(entry.dtype in (torch.float32, torch.int64) for entry in kept)
+    sent = [row["bytes"] for done in rounds for row in done.ledger if row["content"] == "weight"]
+    assert set(sent) == {sum(map(n_bytes, rounds[-1].state.weights.values()))}
 
 
 @dataclass(frozen=True)

@@ -172,10 +172,10 @@ def test_with_alpha_zero_the_style_has_no_effect():
 
 def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
     done = rounds_of(toy, MOMENTS, 2)
-    up = [row for one in done for row in one.ledger if row["direction"] == "up" and row["kind"] == "share"]
+    up = [row for one in done for row in one.ledger if (row["direction"], row["content"]) == ("up", "statistic")]
     assert sorted(row["name"] for row in up) == ["mean"] * 3 + ["std"] * 3 and {row["bytes"] for row in up} == {4}
     assert {row["round"] for row in up} == {1}
-    trained = [row for row in done[0].ledger if row["kind"] == "train" and row["name"] == "examples"]
+    trained = [row for row in done[0].ledger if row["kind"] == "train" and "examples; " in row["name"]]
     assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
 
 

@@ -119,10 +119,11 @@ def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(
         start, engine = toy.start(checked), toy.engine(checked)
         ledger = [row for done in rounds_of(toy, checked, 2, engine, start) for row in done.ledger]
         rows = [row for row in ledger if row["kind"] == "share"]
-        assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == expected
+        assert {row["name"].partition("/")[0] for row in rows if row["content"] == "statistic"} == expected
         assert {row["round"] for row in rows} == ({1} if expected else set())
-        shown = [row["name"] for row in dry_run(engine.local_sites[0], start, 0) if row["kind"] == "share"]
-        assert {name.partition("/")[0] for name in shown} == expected, "the dry run shows what will be asked for"
+        shown = [reply.tensors for reply, _ in dry_run(engine.local_sites[0], start, 0) if reply.kind == "share"]
+        names = {name.partition("/")[0] for tensors in shown for name in tensors}
+        assert names == expected, "the dry run shows what will be asked for"
 
 
 FEW = {"min_patients": 1}
@@ -201,8 +202,7 @@ def test_a_site_with_few_patients_shares_nothing_but_weights(any_toy, name, sett
     warning = f"north: has 3 training patients, fewer than method.min_patients .* shares no {what}"
     with pytest.warns(UserWarning, match=warning):
         done = rounds_of(any_toy, method, 2)
-    tensors = {row["name"] for one in done for row in one.ledger if row["dtype"] != "fact"}
-    assert tensors <= done[-1].state.weights.keys() and not done[-1].state.memory
+    assert {row["content"] for one in done for row in one.ledger} == {"weight", "fact"} and not done[-1].state.memory
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_only_the_pass_on_the_images_changes_batch_norm_statistics_and_hooks_are
 def test_only_weights_are_shared(any_toy, name):
     method, fedavg = resolve("methods", name)(probability=1.0), resolve("methods", "fedavg")()
     rows, plain = (shared_run(any_toy, one).rounds[0].ledger for one in (method, fedavg))
-    assert [row["name"] for row in rows] == [row["name"] for row in plain]
+    assert [(row["name"], row["n"]) for row in rows] == [(row["name"], row["n"]) for row in plain]
 
 
 INVALID = {  # each setting alone is refused, and the sentence begins with its name

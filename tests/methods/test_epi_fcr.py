@@ -132,7 +132,7 @@ def bytes_of(rounds, direction: str, wanted) -> list[int]:
             if row["direction"] == direction
             and row["site"] == "north"
             and row["kind"] == "train"
-            and row["dtype"] != "fact"
+            and row["content"] != "fact"
             and wanted(row["name"])
         )
         for one in rounds
@@ -153,9 +153,11 @@ def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
 def test_only_the_used_half_of_the_own_model_is_sent(any_toy, used, sends_head):
     any_toy.settings = ONE_STEP
     rounds = shared_run(any_toy, EpiFCR(**{**ZERO, used: 1.0}), 2).rounds
-    names = {row["name"] for row in rounds[1].ledger if str(row["name"]).startswith(DOMAIN)}
-    head = DOMAIN + any_toy.architecture.head + "."
+    names = [name for name in rounds[1].state.memory if name.startswith(f"{DOMAIN}north/")]
+    head = f"{DOMAIN}north/{any_toy.architecture.head}."
     assert names and all(name.startswith(head) == sends_head for name in names)
+    sent = [row["n"] for row in rounds[1].ledger if (row["direction"], row["name"]) == ("up", f"{DOMAIN}*")]
+    assert sent == [len(names)] * 3
 
 
 def test_no_own_model_is_sent_during_the_warm_up(any_toy):

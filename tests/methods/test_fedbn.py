@@ -34,8 +34,8 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
     engine = toy.engine(FedBN())
     done = rounds_of(toy, FedBN(), 2, engine)[-1]
     local = batch_norm_entries(toy.network(FedAvg()))
-    sent = {row["name"] for row in done.ledger if row["direction"] == "up" and row["kind"] == "train"}
-    assert local and engine.local_sites[0].local_keys == local and not sent & local
+    sent = {row["n"] for row in done.ledger if (row["direction"], row["content"]) == ("up", "weight")}
+    assert local and engine.local_sites[0].local_keys == local and sent == {len(done.state.weights) - len(local)}
     loaded = []
     for site in engine.local_sites:
         local_entries = site.local_entries()

@@ -67,8 +67,8 @@ def test_a_site_sends_two_losses_on_its_validation_images_per_round(any_toy):
     method = FedDGGA()
     engine = any_toy.engine(method)
     done = rounds_of(any_toy, method, 1, engine)[0]
-    sent = [row for row in done.ledger if row["direction"] == "up" and row["dtype"] != "fact"]
-    extra = [row for row in sent if row["name"] == "loss"]
+    extra = [row for row in done.ledger if (row["direction"], row["content"]) == ("up", "statistic")]
+    assert {row["name"] for row in extra} == {"loss"}
     assert [(row["kind"], row["bytes"]) for row in extra] == [("share", 4)] * 3 + [("train", 4)] * 3
     network = any_toy.network(method)
     for site in engine.local_sites:

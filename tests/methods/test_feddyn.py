@@ -165,7 +165,7 @@ def test_it_sends_the_same_tensors_as_fedavg(any_toy):
     sent = []
     for method in (FedDyn(), FedAvg()):
         ledger = [row for done in shared_run(any_toy, method, 2).rounds for row in done.ledger]
-        sent.append([row for row in ledger if row["dtype"] != "fact"])
+        sent.append([row for row in ledger if row["content"] != "fact"])
     assert sent[0] == sent[1] and sent[0]
 
 

@@ -62,8 +62,9 @@ def test_r_and_c_stay_in_the_memory_of_their_site(toy):
     engine = toy.engine(method)
     done = rounds_of(toy, method, 2, engine)
     end = done[-1].state
-    names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
-    assert not any(PRIVATE in str(name) for name in names)
+    assert not any(PRIVATE in name for name in (*end.weights, *end.memory))
+    assert not [row for one in done for row in one.ledger if row["content"] == "statistic"]
+    assert {row["n"] for one in done for row in one.ledger if row["content"] == "weight"} == {len(end.weights)}
     private = [{n: e for n, e in site.memory.items() if n.startswith(PRIVATE)} for site in engine.local_sites]
     assert all(set(one) == {f"{PRIVATE}/{name}" for name in ("mean", "spread", "scale")} for one in private)
     means = [one[f"{PRIVATE}/mean"] for one in private]

@@ -105,7 +105,7 @@ def test_if_no_site_shares_its_amplitudes_images_stay_unchanged(raw_toy):
 
 
 def test_standardised_images_are_rejected_before_anything_is_read(tiny_config, monkeypatch):
-    monkeypatch.setattr("medfed.experiments.setup._read_sites", None)  # reading would be a TypeError
+    monkeypatch.setattr("medfed.experiments.setup.read_sites", None)  # reading would be a TypeError
     with pytest.raises(UserError, match="data.standardise: expected none, .*set data.standardise to none"):
         build_experiment(load(tiny_config, ["method.name=harmofl", "data.standardise=slice"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):

@@ -45,7 +45,7 @@ def test_fedavg_in_a_stack_changes_nothing(toy, method):
 def test_each_method_shares_tensors_under_its_own_number(toy):
     method = Stack((STYLES, ELCFS_TOY))
     done = shared_run(toy, method, 2).rounds[0]
-    names = {row["name"] for row in done.ledger if row["kind"] == "share" and row["direction"] == "up"}
+    names = {row["name"] for row in done.ledger if (row["kind"], row["content"]) == ("share", "statistic")}
     assert names == {"0/mean", "0/std", "1/windows"}
 
 

@@ -97,5 +97,6 @@ def test_local_entries_stay_at_a_site_with_scaffold_and_epi_fcr():
                 rounds_of(toy, method, 1, engine)
             continue
         (done,) = rounds_of(toy, method, 1, engine)
-        up = [row["name"] for row in done.ledger if row["direction"] == "up"]
-        assert any("class_layers.out" in row for row in up) and not any("norm" in row for row in up)
+        local = engine.local_sites[0].local_keys
+        up = {row["n"] for row in done.ledger if (row["direction"], row["content"]) == ("up", "weight")}
+        assert local and up == {len(done.state.weights) - len(local)}

@@ -13,7 +13,7 @@ from medfed.metrics.classes.accuracy import Accuracy
 from medfed.metrics.classes.auroc import AreaUnderROC
 from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.classes.ece import ExpectedCalibrationError
-from medfed.outputs.figures.calibration import macro_roc_curve
+from medfed.outputs.figures.classes import macro_roc_curve
 
 METRICS = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
 

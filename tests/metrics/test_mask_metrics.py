@@ -11,7 +11,7 @@ from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
-from medfed.metrics.mask_metric import MaskPair, image_diagonal
+from medfed.metrics.mask_metric import MaskPair
 from medfed.metrics.masks.dice import Dice
 from medfed.metrics.trivial import constant_dice, mean_mask
 
@@ -157,7 +157,9 @@ def test_computing_metrics_gives_no_warning():
 def test_dice_of_half_an_overlap_the_diagonal_and_the_mean_of_empty_masks():
     assert score(empty(2, 2, 1), empty(2, 2, 1), None).dice is None
     assert Dice().value(MaskPair.from_masks(filled((4, 1, 1), S[:2]), filled((4, 1, 1), S[1:3]), None)) == 0.5
-    assert image_diagonal((3, 4)) == 5.0 and image_diagonal((3, 4), (2.0, 2.0)) == 10.0
+    image = np.zeros((3, 4, 1), bool)
+    diagonals = [MaskPair.from_masks(image, image, spacing).diagonal() for spacing in (None, (2.0, 2.0, 1.0))]
+    assert diagonals == [5.0, 10.0]
     nothing = empty(4, 4, 2)
     assert mean_mask([nothing, nothing]).sum() == 0 and constant_dice(mean_mask([nothing]), nothing) == 1
 

@@ -88,7 +88,7 @@ def test_a_changed_cut_or_missing_file_of_a_finished_run_is_named(tmp_path, name
         folder.check()
 
 
-@pytest.mark.parametrize("name", ["history.csv", "ledger.csv", "timings.csv"])
+@pytest.mark.parametrize("name", ["history.csv", "ledger.csv"])
 def test_a_changed_row_of_an_unfinished_run_is_found_when_it_is_continued(tmp_path, name):
     work(tmp_path, 1)
     path, rng = tmp_path / name, random.Random(0)

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 from made_runs import CLASSES, scores_of
 
-from medfed.outputs.figures import calibration, confusion, examples, styles
+from medfed.outputs.figures import classes, styles
+from medfed.outputs.figures.case_selection import select_confident
+from medfed.outputs.figures.figure import png_bytes
 from medfed.outputs.tables.run_table import closing_table
 from medfed.results.scores import predictions, table_of
 from medfed.scoring.page import with_known_roles
@@ -58,99 +60,79 @@ def test_the_table_counts_the_patients_of_a_site_with_only_one():
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("  A ")] == [["A", "1", "1", "100.00"]]
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Keeps the figure and its title in place of saving it."""
-    kept = {}
-    for module in (calibration, confusion, examples, styles):
-        monkeypatch.setattr(module, "save_png", lambda figure, path, title: kept.update(figure=figure, title=title))
-    return kept
-
-
 SCORES = table([*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])])
 
 
-def draw_each(folder):
-    folder.mkdir()
-    label = "synthetic phantom data"
-    calibration.save_reliability_diagrams(SCORES, folder / "reliability.png", label)
-    calibration.save_roc_curves(SCORES, folder / "roc.png", label)
-    confusion.save_confusion_matrices(SCORES, folder / "confusion.png", label)
-    image = np.random.default_rng(0).uniform(size=(3, 8, 8))
-    cases = [{"row": row, "image": image} for row in examples.select_confident(SCORES)]
-    examples.save_confident_examples(cases, folder / "examples.png", label)
-    styles.save_histograms({"A": (image[None], image[None] / 2)}, folder / "histograms.png", label)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def titles_of(figure):
+    return [axes.get_title().split(",")[0] for axes in figure.axes if axes.get_title()]
 
 
-def test_every_picture_is_written_and_the_same_bytes_each_time(tmp_path):
-    first = draw_each(tmp_path / "first")
-    assert len(first) == 5
-    assert first == draw_each(tmp_path / "second")
+def legend_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_every_title_says_what_the_data_are_and_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
-    for draw in (calibration.save_reliability_diagrams, calibration.save_roc_curves, confusion.save_confusion_matrices):
-        draw(SCORES, "", "synthetic phantom data")
-        assert "(synthetic phantom data)" in drawn["title"]
-    calibration.save_reliability_diagrams(SCORES, "", "real data")
-    titles = [axes.get_title() for axes in drawn["figure"].axes if axes.get_visible()]
-    assert [title.split(",")[0] for title in titles] == ["Z (seen)", "A (unseen)"]
-    assert all("ECE" in title for title in titles)
+def test_every_title_says_what_the_data_are_and_reliability_has_a_panel_a_site_seen_first_with_its_error():
+    for draw in (classes.reliability, classes.roc, classes.confusion):
+        figure = draw(SCORES, "synthetic phantom data")
+        assert "(synthetic phantom data)" in figure.get_suptitle()
+        assert png_bytes(figure) == png_bytes(draw(SCORES, "synthetic phantom data"))
+    figure = classes.reliability(SCORES, "real data")
+    assert titles_of(figure) == ["Z (seen)", "A (unseen)"]
+    assert all("ECE" in axes.get_title() for axes in figure.axes[:2])
 
 
-def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
+def test_the_roc_legend_names_every_site_also_one_of_one_class():
     one = [row for row in rows_of("B", [1, 1, 1]) if row["label"] == "normal"]
-    calibration.save_roc_curves(pd.concat([SCORES, table(one)]), "", "real data")
-    output = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
+    output = legend_of(classes.roc(pd.concat([SCORES, table(one)]), "real data").axes[0])
     assert output[0].startswith("Z (seen): ")
     assert output[-1] == "B (unseen): one class only"
 
 
-def test_figures_of_a_scored_bundle_show_no_role_but_that_the_model_was_trained_at_a_site(drawn):
+def test_figures_of_a_scored_bundle_show_no_role_but_that_the_model_was_trained_at_a_site():
     rows = with_known_roles(SCORES.assign(role="unseen"), ["Z"])
-    for draw in (calibration.save_reliability_diagrams, confusion.save_confusion_matrices):
-        draw(rows, "", "real data")
-        titles = [axes.get_title().split(",")[0] for axes in drawn["figure"].axes if axes.get_title()]
-        assert sorted(titles) == ["A", "Z (trained here)"]
-    calibration.save_roc_curves(rows, "", "real data")
-    names = [text.get_text().split(":")[0] for text in drawn["figure"].axes[0].get_legend().get_texts()]
+    for draw in (classes.reliability, classes.confusion):
+        assert sorted(titles_of(draw(rows, "real data"))) == ["A", "Z (trained here)"]
+    names = [text.split(":")[0] for text in legend_of(classes.roc(rows, "real data").axes[0])]
     assert sorted(names) == ["A", "Z (trained here)"]
 
 
-def test_confusion_counts_true_by_predicted(drawn):
+def test_confusion_counts_true_by_predicted():
     """Classes 0, 1, 0, 1; the second told wrong: normal 2 right, tumour 1 taken for normal and 1 right."""
-    confusion.save_confusion_matrices(table(rows_of("A", [1, 0, 1, 1])), "", "real data")
-    axes = drawn["figure"].axes[0]
+    axes = classes.confusion(table(rows_of("A", [1, 0, 1, 1])), "real data").axes[0]
     assert np.asarray(axes.images[0].get_array()).tolist() == [[1, 0], [0.5, 0.5]]
-    assert sorted(text.get_text() for text in axes.texts) == ["1", "1", "2"]
+    assert [text.get_text() for text in axes.texts] == ["2", "", "1", "1"]
 
 
-def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones(drawn):
+def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones():
     """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
-    assert [row.image for row in examples.select_confident(SCORES, 2)] == ["i00", "i02", "i01", "i04"]
-    assert {row.site for row in examples.select_confident(SCORES)} == {"A"}
-    cases = [
-        {"row": row, "image": np.zeros((1, 4, 4))} for row in examples.select_confident(table(rows_of("A", [1, 1])))
-    ]
-    examples.save_confident_examples(cases, "", "real data")
-    assert "none wrong" in [text.get_text() for axes in drawn["figure"].axes for text in axes.texts]
-    examples.save_confident_examples([], "", "real data")
+    assert [row.image for row in select_confident(SCORES, 2)] == ["i00", "i02", "i01", "i04"]
+    assert {row.site for row in select_confident(SCORES)} == {"A"}
+    cases = [(row, np.zeros((1, 4, 4))) for row in select_confident(table(rows_of("A", [1, 1])))]
+    figure = classes.confident_examples(cases, "real data")
+    assert "none wrong" in [text.get_text() for axes in figure.axes for text in axes.texts]
+    classes.confident_examples([], "real data")
 
 
-def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong(drawn):
+def test_the_same_images_keep_their_places_and_frames_tell_right_from_wrong():
     rows = predictions(table(rows_of("A", [1, 0, 1]))).itertuples()
-    examples.save_common_examples([{"row": row, "image": np.zeros((3, 4, 4))} for row in rows], "", "real data")
-    panels = [axes for axes in drawn["figure"].axes if axes.get_visible()]
+    figure = classes.common_examples([(row, np.zeros((3, 4, 4))) for row in rows], "real data")
+    panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title().splitlines()[1] for axes in panels] == ["i00", "i01", "i02"]
     colours = [axes.spines["left"].get_edgecolor() for axes in panels]
     assert colours[0] == colours[2] != colours[1]
 
 
-def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
+def test_an_attention_map_covers_its_image_and_is_relative_to_equal_attention():
+    scores = np.array([[0.5, 0.0], [0.25, 0.25]])
+    figure = classes.attention_maps([("a", np.zeros((3, 8, 6)), scores)], "real data")
+    heat_map = figure.axes[1].images[1]
+    assert np.asarray(heat_map.get_array()).tolist() == [[2, 0], [1, 1]]
+    assert tuple(heat_map.get_extent()) == (-0.5, 5.5, 7.5, -0.5)
+
+
+def test_histograms_share_their_bins_and_add_up_to_all_pixels():
     images = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4)
-    styles.save_histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "", "real data")
-    panels = drawn["figure"].axes
+    panels = styles.histograms({"A": (images, images * 0.5), "B": (images**2, images)}, "real data").axes
     assert [axes.get_title() for axes in panels] == ["before the exchange of styles", "after the exchange of styles"]
     for axes in panels:
         for patch in axes.patches:

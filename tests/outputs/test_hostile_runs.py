@@ -11,7 +11,7 @@ from medfed.core.errors import UserError
 from medfed.experiments.resume import load_resume_state
 from medfed.federation.message import State
 from medfed.outputs.bundle import export, write
-from medfed.outputs.report.run_data import read_run, read_runs
+from medfed.outputs.report.read import read_run, read_runs
 from medfed.outputs.run_folder import RunFolder
 
 

@@ -60,7 +60,7 @@ def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, conf
     dice = run.scores[run.scores.metric == "dice"]
     assert len(dice) and dice.value.between(0, 100).all()
     assert [row["round"] for row in run.history] == [1, 2] and run.config == config
-    assert run.summary["unseen_site"] == "UCL" and run.notices == run.summary["notices"]
+    assert run.summary["unseen_site"] == "UCL"
     weights = safetensors.torch.load_file(run.folder / "model.safetensors")
     assert not run.network.training
     assert all(torch.equal(entry, weights[name]) for name, entry in run.network.state_dict().items())
@@ -69,6 +69,31 @@ def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, conf
     learning, row = run.summary["learning"], run.history[run.summary["selected_round"] - 1]
     assert learning["images"] == "validation" and learning["score"] == row["validation_score"]
     assert 0 < learning["trivial"] < 1 and learning["learned"] == (row["validation_score"] > learning["trivial"])
+
+
+def test_a_prediction_of_a_file_a_tensor_or_an_array_is_the_scored_one(run):
+    volume = run.config.data.load(case := run.config.data.cases("UCL")[0])
+    predicted = run.predict(case.image)
+    dice = 200 * (predicted & volume.mask).sum().item() / (predicted.sum() + volume.mask.sum()).item()
+    scores = run.scores[(run.scores.site == "UCL") & (run.scores.image == case.name) & (run.scores.metric == "dice")]
+    assert predicted.shape == volume.mask.shape and scores.value.item() == pytest.approx(dice)
+    assert torch.equal(run.predict(volume.image), predicted)
+    flat = np.random.default_rng(0).uniform(0, 255, (1, 40, 30))
+    assert run.predict(flat).shape == (len(predicted), 40, 30)
+    assert torch.equal(run.predict(flat), run.predict(torch.from_numpy(flat[..., None]))[..., 0])
+    assert torch.equal(run.predict(flat[:, ::-1]), run.predict(np.ascontiguousarray(flat[:, ::-1])))
+    for wrong in (flat[0], np.zeros((3, 8, 8))):
+        with pytest.raises(medfed.UserError, match=r"^image: expected the shape \(1, H, W\) or"):
+            run.predict(wrong)
+
+
+def test_a_notebook_shows_the_table_escaped_and_a_figure(run, tmp_path, monkeypatch):
+    copied = medfed.load_run(shutil.copytree(run.folder, tmp_path / "run"))
+    (tmp_path / "run" / "figures").mkdir(exist_ok=True)
+    (tmp_path / "run" / "figures" / "site_boxes.png").write_bytes(b"png")
+    monkeypatch.setattr(type(run), "__str__", lambda self: "<script>")
+    shown = copied._repr_html_()
+    assert "&lt;script&gt;" in shown and "<script>" not in shown and shown.count("data:image/png;base64,") == 1
 
 
 def test_reading_the_network_does_not_touch_the_global_generator(run):
@@ -82,8 +107,10 @@ def test_reading_the_network_does_not_touch_the_global_generator(run):
 def test_the_program_and_the_function_write_the_same_bytes(run, config, tmp_path, capsys):
     path = tmp_path / "tiny.yaml"
     path.write_text(Path(config.source).read_text())
-    assert train.main([str(path), "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    assert str(run) in capsys.readouterr().out
+    assert train.main([str(path), "--out", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"folder": str(tmp_path / "run"), **medfed.load_run(tmp_path / "run").summary}
+    assert str(run) in printed.err
     for name in ("model.safetensors", "cases.csv", "ledger.csv", "config.yaml"):
         assert (tmp_path / "run" / name).read_bytes() == (run.folder / name).read_bytes(), name
 
@@ -112,8 +139,7 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     assert average.isna()["low"], "four patients have no interval"
     assert set(comparison.differences.minus) == {labels[0]}
     assert [run.config.method_name for run in comparison.runs] == ["fedavg", "fedprox"]
-    assert str(comparison) == comparison.table
-    assert "minus" in comparison.table and "SYNTHETIC" in comparison.table
+    assert "minus" in str(comparison) and "SYNTHETIC" in str(comparison)
     folder, run = comparison.folder, comparison.runs[1]
     assert json.loads((folder / "table.json").read_text())["data"] == "phantom"
     del comparison
@@ -186,10 +212,11 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
             {"vary": {"training.batch_size": [np.int64(0)]}},
             "--vary training.batch_size=0: training.batch_size: expected a",
         ),
-        ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
+        ({"vary": ["seed"]}, "--vary seed: expected key=value,value, such as"),
+        ({"vary": "seed=1"}, "vary: expected a block of keys and values or a list, got the text 'seed=1'"),
         ({"vary": {"seed": [1, 2]}}, "--vary seed: seed cannot be varied: --seeds "),
         ({"resume": 1}, "resume: expected true or false, got 1"),
-        ({"out": ""}, "out: expected the path of a folder, or None, got the text ''"),
+        ({"out": ""}, "out: expected a path, or None, got the text ''"),
     ],
 )
 def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_path, arguments, sentence):
@@ -207,14 +234,25 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
         (lambda config: load_config(config, {"federation.rounds": "two"}), ".* federation.rounds: expected a whole"),
         (lambda config: load_config(config, {"data.root": object()}), ".*data.root: a config holds .*, got object"),
         (lambda config: load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
-        (lambda config: load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
+        (lambda config: load_config(config, "seed=2"), "changes: expected a block of keys and values or a list, got "),
+        (lambda config: load_config(config, ["sed=2"]), "--set sed=2: sed: unknown key. Did you mean 'seed'"),
         (lambda config: load_config(config, {"data.root": "a\0b"}), "data.root: expected a text without the char"),
         (lambda config: load_config(config, seed=10**30), "changed setting seed=10*: seed: expected a number below"),
         (lambda config: load_config(config, method=Training()), 'method: expected .* method={"name": "fedprox", '),
         (lambda config: load_config(config, federation=None), "federation: expected settings by name, .*, got nothing"),
         (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
-        (lambda config: medfed.run(config, out=""), "out: expected the path of a folder, or None, got the text ''"),
-        (lambda config: medfed.load_run(None), "folder: expected the path of a run's folder, got nothing"),
+        (lambda config: medfed.run(config, out=""), "out: expected a path, or None, got the text ''"),
+        (lambda config: medfed.load_run(None), "folder: expected the path of a folder, got nothing"),
+        (lambda config: medfed.write_report(None), r"runs\[0\]: expected a Run, a Comparison or a folder, got nothing"),
+        (lambda config: medfed.write_report(["a", 5]), r"runs\[1\]: expected a Run, a Comparison or a folder, got 5"),
+        (lambda config: medfed.write_report([]), "runs: expected a list of at least 1 entries"),
+        (lambda config: medfed.write_report("nowhere"), "nowhere: not a folder; name a folder that medfed.train"),
+        (lambda config: medfed.write_report(".", "a/b.html"), "a/b.html: there is no folder a; create it"),
+        (lambda config: medfed.write_report(".", 5), "out: expected a path, or None, got 5"),
+        (lambda config: medfed.plot.scores(config), "run: expected a Run or the path of its folder, got "),
+        (lambda config: medfed.plot.cases("nowhere"), "nowhere: holds no finished run; name the folder of one"),
+        (lambda config: medfed.check_data(None), "path: expected the path of a folder, of a table .*, got nothing"),
+        (lambda config: medfed.score_bundle("a", "b", names=["a"]), "names: expected a block of keys and values"),
         (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
         (lambda config: replace(config, seed=-1), "seed: expected a number of at least 0, got -1"),
         (lambda config: replace(config, seed=2**63), "seed: expected a number below .*, got 9223372036854775808"),

@@ -342,6 +342,31 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
     assert (user.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 
+def test_a_refused_change_leaves_a_finished_run_as_it_is(user):
+    user.goes_on()
+
+    def files() -> dict:
+        return {path: path.read_bytes() for path in user.out.rglob("*.*") if path.name != "run.lock"}
+
+    before = files()
+    accepted = ("--resume", "--accept-config-change")
+    user.refused(user.train(*accepted, "--set", "federation.quorum=9"), "federation.quorum: is 9, but only 2 sites")
+    assert files() == before and RunFolder(user.out).is_finished()
+    shutil.rmtree(user.out / "sites")
+    user.refused(user.train(*accepted, "--set", "federation.rounds=2"), "is missing; it holds the state of")
+    assert RunFolder(user.out).is_finished()
+    shutil.rmtree(user.out / "states")
+    user.goes_on(more=("--resume", "--set", "federation.rounds=1"))  # nothing is left to do
+
+
+def test_figures_and_files_of_an_earlier_config_are_deleted(user):
+    accepted = ("--resume", "--accept-config-change", "--set")
+    user.goes_on(more=("--set", "evaluation.unseen_every=1"))
+    assert (user.out / "unseen_rounds.json").is_file()
+    user.goes_on(more=(*accepted, "evaluation.unseen_every=0"))
+    assert not list(user.out.rglob("unseen_rounds.*"))
+
+
 def test_resume_without_a_checkpoint(user):
     user.refused(user.train("--resume"), "run: no run to resume here; remove --resume to start one")
     user.goes_on()

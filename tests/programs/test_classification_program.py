@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from quick_patches import make_quick_patches
 from run_figures import drawn_figures
 
+import medfed
 from medfed import data, evaluate, train
 from medfed.config.schema import load
 from medfed.datasets.base import Case
@@ -71,11 +72,17 @@ def test_a_run_writes_scores_figures_and_the_error_of_its_codec(finished):
     run, output = finished
     assert "SYNTHETIC PHANTOM DATA" in output and "hospital_5 (UNSEEN)" in output and "AUROC" in output
     assert {path.name for path in run.iterdir()} == set(FILES)
-    assert {path.name for path in (run / "figures").iterdir()} == {f"{name}.png" for name in FIGURES}
+    assert {path.name for path in (run / "figures").glob("*.png")} == {f"{name}.png" for name in FIGURES}
+    assert any((run / "figures" / "patients").glob("*.webp"))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["task"] == "classification" and summary["images"]["classes"] == ["normal", "tumour"]
     assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
     assert not summary["transductive"]
+    loaded = medfed.load_run(run)
+    first = loaded.scores[loaded.scores.site == "hospital_5"].iloc[0]
+    case = next(case for case in loaded.config.data.cases("hospital_5") if case.name == first.image)
+    predicted = dict(zip(loaded.task.labels, loaded.predict(case.image).tolist(), strict=True))
+    assert predicted[first.metric.removeprefix("p_")] == pytest.approx(first.value, abs=1e-6)
 
 
 def test_a_site_may_have_no_test_image_and_tent_is_reported_as_transductive(config, tmp_path, capsys):

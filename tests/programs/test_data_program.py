@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import medfed
 from medfed import init
 from medfed.cli import progress
 from medfed.config.schema import load, load_text
@@ -49,15 +50,19 @@ def test_checking_a_correct_folder_returns_0_and_prints_its_config(root, capsys)
     assert "\n0 problems, " in captured.out and captured.err == ""
 
 
-def test_problems_return_2_and_are_in_the_json_report(root, tmp_path, capsys):
+def test_problems_return_2_and_are_in_the_json_report_and_that_of_the_function(root, capsys):
     (root / "north" / "images" / "a.png").write_text("no picture")
     (root / "south" / "masks" / "b.png").unlink()
-    flags = ["--quiet", "--set", f"data.image={IMAGE}", "--json", str(tmp_path / "new" / "report.json")]
+    flags = ["--quiet", "--set", f"data.image={IMAGE}"]
     assert main(["check", str(root), *flags]) == 2
-    assert capsys.readouterr().out.endswith("2 problems, 2 warnings.\n")
-    report = json.loads((tmp_path / "new" / "report.json").read_text())
+    text = capsys.readouterr().out
+    assert text.endswith("2 problems, 2 warnings.\n")
+    assert main(["check", str(root), *flags, "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
     assert [Path(problem["place"]).name for problem in report["problems"]] == ["b.png", "a.png"]
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.json"]
+    checked = medfed.check_data(root, settings={"data.image": IMAGE})
+    assert list(map(str, checked.problems)) == [f"{p['place']}: {p['found']}; {p['cure']}" for p in report["problems"]]
+    assert f"{checked}\n" == text
 
 
 def test_progress_goes_to_stderr(root, capsys, monkeypatch):
@@ -142,7 +147,7 @@ def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys
     ("words", "sentence"),
     [
         (["card", "prostat"], "medfed.data: no dataset 'prostat'. Did you mean 'prostate'?"),
-        (["check", "ROOT/nowhere"], "nowhere: this is not a folder"),
+        (["check", "ROOT/nowhere"], "nowhere: does not exist"),
         (["check", "ROOT/../empty"], "the folder holds no image"),
         (["check", "ROOT", "--set", "data.mask_treshold=1"], "Did you mean 'mask_threshold'?"),
         (["check", "ROOT", "--set", "mask_threshold=1"], "expected a setting of the block data"),

@@ -87,6 +87,15 @@ def test_two_sites_are_left_out_and_both_reported(small_config, tmp_path, capsys
     output = capsys.readouterr().out
     assert output.index("column: unseen site") < output.index("column: validation site")
     assert "rule 'validation_site'" in output
+    assert evaluate.main([str(small_config), *arguments, *rule, "--resume", "--json"]) == 0
+    table = json.loads((out / "table.json").read_text())
+    assert json.loads(capsys.readouterr().out) == {
+        "folder": str(out),
+        **table,
+        "n_locked": 0,
+        "failed": {},
+        "incompatible": {},
+    }
     folders = {path.parent.parent.name for path in out.rglob("summary.json")}
     assert folders == {"unseen_BMC-validation_HK", "unseen_HK-validation_UCL", "unseen_UCL-validation_BMC"}
     for role in ("unseen", "validation"):
@@ -155,7 +164,7 @@ HARMOFL = ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"]
     [
         (["--methods", "elcf"], ["elcf", "elcfs"]),
         (["--sites", "Mars"], ["Mars", "UCL"]),
-        (["--seeds", "0"], ["--seeds 0"]),
+        (["--seeds", "0"], ["seeds: expected a number of at least 1, got 0"]),
         (["--baseline", "fedprox"], ["--baseline fedprox", "fedavg; elcfs"]),
         (["--methods", "pooled", "elcfs", "--baseline", "pooled"], ["--baseline pooled", "this row has no federation"]),
         (["--pairs", "UCL/HK"], ["use --pairs only if two sites"]),
@@ -174,5 +183,6 @@ def test_a_mistake_is_one_line_before_the_first_run(small_config, tmp_path, caps
 
 
 def test_without_a_kind_of_comparison_the_kinds_are_named(small_config, capsys):
-    assert evaluate.main([str(small_config)]) == 2
+    with pytest.raises(SystemExit):
+        evaluate.main([str(small_config)])
     assert "--leave-one-site-out" in capsys.readouterr().err

@@ -155,7 +155,7 @@ def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_say
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("config.yaml", "is not a run folder"),
+        ("config.yaml", "has no config.yaml"),
         ("summary.json", "not finished"),
         ("model.safetensors", "is missing"),
     ],

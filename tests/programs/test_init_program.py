@@ -178,7 +178,7 @@ def test_mistakes_are_one_sentence(folder, capsys):
         ((folder, "--set", "data.root=elsewhere"), "the images are those in my images; name another FOLDER"),
         ((folder, "--set", "federation.validation_site=suoth"), "no site 'suoth' (federation.validation_site)."),
         ((folder, "--method", "stable_fdg"), "set method.attention to false"),
-        (("nowhere",), "this is not a folder"),
+        (("nowhere",), "nowhere: does not exist"),
         (("empty",), "empty: the folder holds no image"),
         (("single",), "has only one site, north; expected at least two"),
         ((folder / "north",), "north"),

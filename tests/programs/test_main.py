@@ -88,12 +88,6 @@ def test_the_command_passes_the_other_arguments_to_the_program(monkeypatch):
     assert called == [["a.yaml", "--quiet"]]
 
 
-def test_only_programs_with_a_file_are_listed(tmp_path, monkeypatch):
-    (tmp_path / "export.py").write_text('"""Make a bundle.\n\nLong."""\nraise SystemExit("imported")\n')
-    monkeypatch.setattr(program, "PACKAGE", tmp_path)
-    assert program.programs() == {"export": "Make a bundle."}
-
-
 def test_a_user_error_is_one_line_and_exit_code_2_and_other_codes_are_those_of_the_work(capsys):
     assert [run_program("x", lambda: 0), run_program("x", lambda: 3)] == [0, 3]
     assert run_program("medfed.train", raising(UserError("a.yaml: seed: expected\n  a number"))) == 2

@@ -60,13 +60,13 @@ def run(path: Path, *flags: str) -> int:
 
 
 def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The table that was printed: (kind, what) to shape, type, bytes, and the number of patients of a statistic."""
+    """The table that was printed: (kind, what) to number, shape, bytes, and the number of patients of a statistic."""
     rows = [line.split() for line in text.splitlines() if line.startswith(("  share ", "  train ", "  validate "))]
     return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
 
 
 def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phantom, tmp_path, capsys, joined):
-    """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
+    """Names, numbers, shapes and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
     assert run(hospital("windows"), "--dry-run") == 0
     text = capsys.readouterr().out
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(small_phantom))
@@ -74,14 +74,14 @@ def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phant
     simulation = build_experiment(config, None, quiet=True)
     first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
     rows = [row for row in first.ledger if row["site"] == "HK" and row["direction"] == "up"]
-    network, result = simulation.start.weights, shown(text)
-    others = {(row["kind"], row["name"]): row for row in rows if row["name"] not in network}
-    facts = {key for key, row in others.items() if row["dtype"] == "fact"}
-    assert facts == {key for key, row in result.items() if row[1] == "fact"} and result.keys() == others.keys()
-    for key in others.keys() - facts:
-        assert result[key] == (others[key]["shape"], others[key]["dtype"], f"{others[key]['bytes']:,}", "1")
-    weights = [row["bytes"] for row in rows if row["name"] in network]
-    assert f"train     weights of the network ({len(weights)} tensors)" in text and f" {sum(weights):,}\n" in text
+    result = shown(text)
+    facts = {(row["kind"], name) for row in rows if row["content"] == "fact" for name in row["name"].split("; ")}
+    assert facts == {key for key, row in result.items() if row[1] == "fact"}
+    (windows,) = (row for row in rows if row["content"] == "statistic")
+    own = {key: row for key, row in result.items() if key not in facts}
+    assert own == {("share", "windows"): ("1", windows["shape"], f"{windows['bytes']:,}", "1")}
+    weights = next(row for row in rows if row["content"] == "weight")
+    assert re.search(rf"train +weights of the network +{weights['n']} +{weights['bytes']:,}\n", text)
     assert "In a round" not in text and not joined and not (tmp_path / "medfed_HK").exists()
 
 

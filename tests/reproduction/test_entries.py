@@ -17,8 +17,7 @@ from medfed.methods.fedsr import FedSR
 from medfed.outputs.published.beside import match
 from medfed.outputs.published.tables import load_table, table_names
 from medfed.reproduction import entries
-from medfed.reproduction.commands import commands_of
-from medfed.reproduction.entries import PAPERS, Part, load_paper, sources
+from medfed.reproduction.entries import PAPERS, Part, commands_of, load_paper, sources
 from medfed.reproduction.running import run_entry
 from medfed.results.row import ComparisonRow
 
@@ -177,6 +176,7 @@ def test_what_is_printed_is_what_runs(monkeypatch, tmp_path):
         raise Called
 
     monkeypatch.setattr(api, "compare", compare)
+    monkeypatch.setattr("medfed.config.early.check_config", lambda *arguments: None)  # the images are not here
     for paper, name, small in (("fisc", "table_7", False), ("elcfs", "figure_6b", True)):
         entry = load_paper(paper).entry(name)
         (part,) = commands_of(entry, small=small)

@@ -6,13 +6,12 @@ import pandas as pd
 import pytest
 
 from medfed import reproduce
-from medfed.outputs.figures import scores as figures
-from medfed.outputs.figures.scores import save_score_bars, save_score_lines
+from medfed.outputs.figures.figure import png_bytes
+from medfed.outputs.figures.scores import score_bars, score_lines
 from medfed.outputs.published.beside import match
 from medfed.outputs.published.tables import load_table
-from medfed.reproduction.commands import commands_of
-from medfed.reproduction.entries import load_paper
-from medfed.reproduction.results import overall_text, part_text, result_text
+from medfed.reproduction.entries import commands_of, load_paper
+from medfed.reproduction.results import part_text, result_text
 from medfed.reproduction.running import _draw
 from medfed.results.comparison import TRIVIAL, Comparison
 
@@ -114,33 +113,6 @@ def test_a_varied_value_can_be_a_column_of_the_paper():
     assert ["fisc", "ours", "25.00", "30.00", "70.00", "-", "-", "-"] in lines_of(text)
 
 
-def test_the_mean_of_two_datasets_stands_below_the_papers_mean():
-    """CCST's Table 1: the averages of PACS (55) and Office-Home (45) give 50; the paper has 72.18 for FedAvg."""
-    entry = load_paper("ccst").entry("table_1")
-    block = entry.overall[0].published()
-    pacs = comparison_of(scores_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "rsc": (51.0, None, 71.0, 41.0)}))
-    sites = ("Art", "Clipart", "Product", "Real World")
-    office = comparison_of(scores_of({"fedavg": (30.0, 40.0, 50.0, 60.0), "rsc": (1.0,) * 4}, sites), trivial=5.0)
-    lines = lines_of(overall_text(entry, {"pacs": pacs, "officehome": office}, block))
-    assert lines[lines.index(["FedAvg", "paper", "72.18"]) + 1] == ["fedavg", "ours", "50.00"]
-    assert ["rsc", "ours", "-"] in lines, "its average of PACS is unknown"
-    text = overall_text(entry, {"pacs": pacs}, block)
-    assert text.startswith("no mean of ours: officehome was not run") and "72.18" in text and "50.00" not in text
-
-
-def test_the_overall_block_of_fundus_is_the_mean_of_disc_and_cup():
-    entry = load_paper("elcfs").entry("table_1")
-    block = entry.overall[0].published()
-    sites = ("DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE")
-    disc, cup = (
-        scores_of({"fedavg": (value,) * 4}, sites, structure=name, metric="dice")
-        for name, value in (("disc", 90.0), ("cup", 70.0))
-    )
-    lines = lines_of(overall_text(entry, {"fundus": comparison_of(disc, cup)}, block))
-    assert lines[lines.index(["FedAvg", "paper", "85.01"]) + 1] == ["fedavg", "ours", "80.00"]
-    assert "fundus has no result" in overall_text(entry, {"fundus": comparison_of(disc, cup, trivial=75.0)}, block)
-
-
 def test_a_figure_that_no_run_has_written_is_reported(tmp_path):
     (part, _) = commands_of(load_paper("elcfs").entry("figure_4"))
     runs = [SimpleNamespace(folder=tmp_path / name) for name in "ab"]
@@ -165,23 +137,20 @@ def test_a_published_row_is_matched_by_method_and_settings(published, labels, ex
     assert match(published, labels.split()) == expected
 
 
-def test_figures_show_bars_by_site_or_lines_over_a_setting(monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(figures, "save_png", lambda figure, path, title: drawn.append(figure))
+def test_figures_show_bars_by_site_or_lines_over_a_setting():
     rows = {f"a method with a long name {number}": (60.0 + number,) for number in range(9)}
-    save_score_bars(scores_of(rows, ("a",)), "accuracy (%)", tmp_path, "bars")
-    (axes,) = drawn[0].axes
+    figure = score_bars(scores_of(rows, ("a",)), "accuracy (%)", "bars")
+    (axes,) = figure.axes
     assert axes.get_ylim()[0] == 0
     assert [text.get_text() for text in axes.get_xticklabels()] == ["a"]  # an average of one site says nothing new
     bars = [container.patches[0] for container in axes.containers]
     assert [bar.get_height() for bar in bars] == [60 + number for number in range(9)]
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 9
-    drawn[0].canvas.draw()
-    frame = drawn[0].legends[0].get_window_extent()
-    assert 0 <= frame.x0 and frame.x1 <= drawn[0].bbox.width
+    png_bytes(figure)
+    frame = figure.legends[0].get_window_extent()
+    assert 0 <= frame.x0 and frame.x1 <= figure.bbox.width
     rows = {"fedavg": (50.0,), "elcfs, method.ratio=0.0": (51.0,), "elcfs, method.ratio=[0.5, 1.0]": (52.0,)}
-    save_score_lines(scores_of(rows, ("a",)), "accuracy (%)", tmp_path, "lines")
-    (axes,) = drawn[1].axes
+    (axes,) = score_lines(scores_of(rows, ("a",)), "accuracy (%)", "lines").axes
     lines = {line.get_label(): list(line[0].get_ydata()) for line in axes.containers}
     assert lines == {"elcfs, a": [51, 52], "fedavg, a": [50, 50]} and axes.get_xlabel() == "method.ratio"
 

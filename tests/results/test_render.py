@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from made_comparisons import (
     BASE,
+    MASKS,
     MIXED,
     NOT_LEARNED,
     UP,
@@ -39,6 +40,7 @@ from medfed.results.text_tables import escape_latex, text_table, to_latex, to_ma
 
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 ZERO = [0.0] * 8
+DICE, HD95 = MASKS.by_name["dice"], MASKS.by_name["hd95"]
 FORMATS = {"screen": first_screen, "md": to_markdown_file, "tex": to_latex_file}
 
 
@@ -141,10 +143,10 @@ def test_markdown_has_the_best_in_bold_and_the_second_underlined():
 
 def test_equal_printed_values_share_a_mark_and_rows_that_do_not_compete_have_none():
     values = [50.0, 80.0, 80.0, 70.0, 90.0]
-    cells = with_marks([f"{value:.2f}" for value in values], values, [True] * 4 + [False], True)
+    cells = with_marks([f"{value:.2f}" for value in values], values, [True] * 4 + [False], DICE)
     assert [cell.mark for cell in cells] == ["", "best", "best", "second", ""]
-    assert [cell.mark for cell in with_marks(["1", "2"], [1, 2], [True, True], False)] == ["best", "second"]
-    assert with_marks(["80.00"], [80.0], [True], True)[0].mark == "", "a single row is not the best"
+    assert [cell.mark for cell in with_marks(["1", "2"], [1, 2], [True, True], HD95)] == ["best", "second"]
+    assert with_marks(["80.00"], [80.0], [True], DICE)[0].mark == "", "a single row is not the best"
 
 
 def test_a_missing_fold_and_its_average_are_a_dash():
@@ -184,7 +186,7 @@ def test_latex_escapes_special_characters_and_its_captions_say_phantom():
 
 
 def test_a_terminal_table_is_aligned_and_has_escape_codes_only_for_colours():
-    marked = with_marks(["85.00", "7.00"], [85.0, 7.0], [True, True], True)
+    marked = with_marks(["85.00", "7.00"], [85.0, 7.0], [True, True], DICE)
     table = text_table("title", ["", "A"], [["fedavg", marked[0]], ["m", marked[1]]])
     assert to_terminal(table).splitlines() == ["title", "              A", "  fedavg  85.00", "  m        7.00"]
     styled = to_terminal(table, colours=True)

@@ -82,53 +82,12 @@ def test_a_patient_without_the_structure_in_one_image_counts_with_the_others():
     assert n_absent(table_of([class_row("A", "s", "i", "a", 0.5)], CLASSES.metrics)) == 0
 
 
-def test_relative_distances_and_millimetres_are_never_averaged():
-    """Site A has one case of each, so that its mean is unknown, and that over the sites."""
-    rows = [
-        row("A", "seen", "1", 0.9, 2.0),
-        row("A", "seen", "2", 0.9, hd95_mm=8.0),
-        row("B", "seen", "1", 0.9, 4.0),
-        row("C", "unseen", "1", 0.5, 10.0),
-        row("D", "unseen", "1", 0.5, hd95_mm=30.0),
-    ]
-    means = [(r["site"], r["unit"], r["mean"]) for r in records_of(rows) if r["metric"] == "hd95" and r["mean"]]
-    assert means == [("B", "% of diagonal", 4.0), ("C", "% of diagonal", 10.0), ("D", "mm", 30.0)]
-    assert at(rows, "average")["mean"] == pytest.approx(90)
-
-
 def test_pixels_of_images_without_a_voxel_size_have_no_mean():
     """The voxels of the file of A have a size in mm, so their mean (2 + 4)/2 is known; the pixels of B have none."""
     rows = [row("A", "seen", str(k), 0.9, hd95_mm=1.0, hd95_pooled_vx=2.0 + 2 * k) for k in range(2)]
     rows += [row("B", "seen", str(k), 0.9, 5.0, hd95_pooled_vx=9.0) for k in range(2)]
     means = {r["site"]: r["mean"] for r in records_of(rows) if r["metric"] == "hd95_pooled_vx" and r["mean"]}
     assert means == {"A": 3.0}
-
-
-def test_one_patient_or_equal_scores_have_no_interval_because_their_spread_is_unknown():
-    for rows, n in (([row("A", "seen", "1", 0.75)], 1), ([row("A", "seen", str(k), 0.75) for k in range(5)], 5)):
-        assert [at(rows)[key] for key in ("mean", "low", "high", "n_patients")] == [75, None, None, n]
-
-
-@pytest.mark.parametrize("status", ["missed", "false_alarm"])
-def test_a_failure_is_counted_and_worsens_every_mean(status):
-    rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
-    failed, n = at(rows, metric=status), 1 if status == "false_alarm" else 2
-    assert (at(rows)["n_images"], failed["mean"], failed["n_patients"]) == (2, 100 / n, n)
-    assert (at(rows)["mean"], at(rows, metric="hd95")["mean"]) == (40, 251.5)
-
-
-def test_the_interval_agrees_with_a_bootstrap_of_scipy():
-    values = [100 * of_image["dice"] for of_image in cohort(n=40)]
-    score = at(cohort(n=40))
-    second = stats.bootstrap((values,), np.mean, method="BCa", rng=np.random.default_rng(0))
-    assert (score["low"], score["high"]) == pytest.approx(tuple(second.confidence_interval), abs=0.6)
-    assert score["low"] < score["mean"] < score["high"]
-
-
-def test_scores_depend_neither_on_the_order_of_rows_nor_on_other_sites():
-    rows = cohort("A") + cohort("B", "unseen", seed=1)
-    assert records_of(rows) == records_of(rows[::-1])
-    assert at(cohort("A") + cohort("B", seed=1)) == at(cohort("A"))
 
 
 def test_the_records_are_json_without_nan_even_of_nothing():

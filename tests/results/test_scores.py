@@ -40,6 +40,7 @@ def test_a_table_has_the_same_bits_after_writing_in_any_order_and_reading(tmp_pa
     path = written(tmp_path, rows, metrics)
     table = table_of(rows, metrics)
     pd.testing.assert_frame_equal(read_scores(path, metrics)[list(COLUMNS)], table, check_dtype=False, check_exact=True)
+    assert read_scores(path, metrics).seed.tolist() == [0] * len(table)
     assert [file.name for file in tmp_path.iterdir()] == ["cases.csv"]
     first = path.read_bytes()
     assert written(tmp_path, rows[::-1], metrics).read_bytes() == first
@@ -115,6 +116,8 @@ def of_metric(name):
         ("ece,,%,ok", "ece,,%,ok,more", "Expected 14 fields in line 7, saw 15"),
         (of_metric("hd"), of_metric("dice"), "A/1, disc, dice.*in two rows"),
         (",hd95_pooled_vx,", ",unheard_of,", "the metric 'unheard_of' is not one of dice, hd, "),
+        ("dice,90.0", "dice,190.0", "dice: expected values from 0 to 100 in %"),
+        ("dice,90.0,%", "dice,90.0,mm", "dice: expected"),
         (",unseen,", ",heard,", "the role is not one of"),
         (",ok\n", ",okay\n", "the status is not one of"),
         ("unseen,A,1,1,disc,hd,", "unseen,A,2,1,disc,hd,", "two patients or statuses"),

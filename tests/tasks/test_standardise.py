@@ -15,8 +15,7 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.epi_fcr import EpiFCR
 from medfed.methods.jigen import JiGen
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.configs import inference_config
-from medfed.outputs.bundle.write import template_folder
+from medfed.outputs.bundle.write import inference_config, template_folder
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task

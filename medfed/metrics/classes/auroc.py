@@ -36,12 +36,9 @@ class AreaUnderROC(ClassMetric):
     def values_without_each_patient(
         self, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
     ) -> np.ndarray:
-        """Compute AUROC from ranks, in O(N log N).
-
-        AUROC is the share of the pairs of a positive and a negative image in which the positive one is higher. Without
-        a patient, the pairs of the patient's images with all images of the other kind are lost. A pair of two images of
-        the patient is in the sum twice and is lost once.
-        """
+        # AUROC is the share of the pairs of a positive and a negative image in which the positive one is higher.
+        # Without a patient, the pairs of the patient's images with all images of the other kind are lost. A pair of two
+        # images of the patient is in the sum twice and is lost once.
         areas = []
         for score, positive in one_vs_rest(probabilities, labels):
             below = _n_below(score, positive)

@@ -20,5 +20,4 @@ class AverageSurfaceDistance(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Mean of all distances from the surface of each mask to the other, in the unit of the spacing."""
         return float(np.concatenate(masks.surface_distances).mean())

@@ -18,6 +18,5 @@ class HausdorffDistance(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Largest distance from the surface of one mask to the other, in the unit of the spacing."""
         there, back = masks.surface_distances
         return float(max(there.max(), back.max()))

@@ -23,6 +23,5 @@ class HausdorffDistance95(MaskMetric):
     note = "HD95 is the larger of the two directed 95th percentiles of the surface distances (MONAI's definition)"
 
     def value(self, masks: MaskPair) -> float:
-        """The larger one of the 95th percentiles of both directions, in the unit of the spacing."""
         there, back = masks.surface_distances
         return float(max(np.percentile(there, 95), np.percentile(back, 95)))

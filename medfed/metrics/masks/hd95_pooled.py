@@ -21,11 +21,10 @@ class PooledHausdorffDistance95(MaskMetric):
     note = "The pooled HD95 in voxels has no mean over images without a voxel size, whose sizes may differ"
 
     def value(self, masks: MaskPair) -> float:
-        """The 95th percentile of the distances of both directions together, in voxels."""
         if masks.spacing and len(set(masks.spacing)) == 1:  # cubic voxels: mm are voxels times a constant
             return float(np.percentile(np.concatenate(masks.surface_distances), 95)) / masks.spacing[0]
-        return float(np.percentile(np.concatenate(masks.surface_distances_in_voxels), 95))
+        in_voxels = masks.distances_with(None) if masks.spacing else masks.surface_distances
+        return float(np.percentile(np.concatenate(in_voxels), 95))
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """The diagonal of the image in voxels."""
         return masks.diagonal(in_voxels=True)

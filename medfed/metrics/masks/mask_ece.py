@@ -56,6 +56,5 @@ class MaskCalibrationError(MaskMetric):
 
 
 def _extended(side: slice, length: int) -> slice:
-    """Return one side of a box with the margin, cut at the ends of the image."""
     margin = math.ceil(MARGIN * (side.stop - side.start))
     return slice(max(0, side.start - margin), min(length, side.stop + margin))

@@ -1,13 +1,15 @@
 """Check that a folder or zip file is a MONAI bundle that cannot run arbitrary code. The check executes nothing.
 
 MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
-Only the classes listed below and the grammar of `expressions` are allowed. MONAI reads `model.pt` with
+Only the classes and the small grammar of expressions below are allowed. MONAI reads `model.pt` with
 `weights_only=True`; `program` checks `model.pt2`. TorchScript is refused, because it can write files.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,81 +17,57 @@ from typing import Any
 import jsonschema
 
 from medfed.core.errors import UserError
-from medfed.outputs.bundle.expressions import CALLS, IMPORTS, is_allowed_expression
 from medfed.outputs.bundle.files import open_bundle
 from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN, check_program
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
-from medfed.tasks.bundle_template import PREDICTIONS
-from medfed.tasks.bundle_training import LOGGING_CONF, TRAINED
+from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
+from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
 
+WEIGHTS = ("models/model.pt", PROGRAM)
+REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
 FILES = (
-    "LICENSE",
+    *REQUIRED,
     "configs/evaluate.json",
-    "configs/inference.json",
     "configs/logging.conf",
-    "configs/metadata.json",
     "configs/train.json",
     "docs/README.md",
     "docs/data_license.txt",
     "docs/ledger.csv",
-    "models/model.pt",
     PROGRAM,
 )
-REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
-WEIGHTS = ("models/model.pt", PROGRAM)
 SCHEMA = Path(__file__).with_name("schema.json")
-CONFIGS = ("metadata", "inference")
-TRAINING_CONFIGS = ("train", "evaluate")  # a bundle whose network MONAI cannot build has none
 MAX_DEPTH = 40
-
-_NETWORKS = (
-    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SEResNet50 SegResNet SwinUNETR "
-    "UNet UNETR VNet"
-).split()
-_TRANSFORMS = (
-    "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd FromMetaTensord Invertd "
-    "KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd Resized SaveClassificationd "
-    "SaveImaged ScaleIntensityRanged ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed"
-).split()
-TARGETS = frozenset(
-    [f"monai.networks.nets.{name}" for name in _NETWORKS]
-    + [f"monai.transforms.{name}" for name in _TRANSFORMS]
-    + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
-    + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + [LOAD, UNFLATTEN, INTERPOLATE, NARROW]
-)
-TRAINING_TARGETS = TARGETS | {
-    "monai.data.CacheDataset",
-    "monai.data.partition_dataset",
-    "monai.engines.SupervisedTrainer",
-    "monai.handlers.CheckpointSaver",
-    "monai.handlers.ConfusionMatrix",
-    "monai.handlers.MeanDice",
-    "monai.handlers.StatsHandler",
-    "monai.handlers.ValidationHandler",
-    "monai.losses.DiceLoss",
-    "monai.networks.utils.copy_model_state",
-    "monai.transforms.EnsureTyped",
-    "monai.transforms.RandAffined",
-    "monai.transforms.RandFlipd",
-    "monai.transforms.RandSpatialCropSamplesd",
-    "monai.utils.set_determinism",
-    "torch.load",
-    "torch.nn.CrossEntropyLoss",
-    "torch.optim.Adam",
-    "torch.optim.SGD",
+_CLASSES = {
+    "monai.data": "CacheDataset DataLoader Dataset partition_dataset",
+    "monai.engines": "SupervisedEvaluator SupervisedTrainer",
+    "monai.handlers": "CheckpointLoader CheckpointSaver ConfusionMatrix MeanDice StatsHandler ValidationHandler",
+    "monai.inferers": "SimpleInferer SliceInferer",
+    "monai.losses": "DiceLoss",
+    "monai.networks.nets": "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SEResNet50 "
+    "SegResNet SwinUNETR UNet UNETR VNet",
+    "monai.networks.utils": "copy_model_state",
+    "monai.transforms": "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd EnsureTyped "
+    "FromMetaTensord Invertd KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd "
+    "RandAffined RandFlipd RandSpatialCropSamplesd Resized SaveClassificationd SaveImaged ScaleIntensityRanged "
+    "ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed",
+    "monai.utils": "set_determinism",
+    "torch": "load",
+    "torch.nn": "CrossEntropyLoss",
+    "torch.optim": "Adam SGD",
 }
+FUNCTIONS = (INTERPOLATE, NARROW)  # that Lambdad may call
+TARGETS = {f"{module}.{name}" for module, names in _CLASSES.items() for name in names.split()}
+TARGETS |= {LOAD, UNFLATTEN, *FUNCTIONS}
 # Allowed keys of some classes. Some could do more than a bundle needs: call any function (Lambdad), write a file
 # with any name (SaveClassificationd, CheckpointSaver), or unpickle (torch.load).
-LAMBDA, SAVER = "monai.transforms.Lambdad", "monai.handlers.CheckpointSaver"
-FUNCTIONS = (INTERPOLATE, NARROW)  # that Lambdad may call
+LAMBDA = "monai.transforms.Lambdad"
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
     NARROW: {"_target_", "_mode_", "dim", "start", "length"},
     LAMBDA: {"_target_", "keys", "func"},
-    "torch.load": {"_target_", "f", "map_location", "weights_only"},  # a pickle could run code
+    "torch.load": {"_target_", "f", "map_location", "weights_only"},
     "monai.networks.utils.copy_model_state": {"_target_", "_disabled_", "dst", "src"},
-    SAVER: {"_target_", "save_dir", "save_dict", "save_final", "final_filename"},
+    "monai.handlers.CheckpointSaver": {"_target_", "save_dir", "save_dict", "save_final", "final_filename"},
     "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
@@ -103,7 +81,12 @@ VALUE_OF = {
 }
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
-FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
+FORBIDDEN_KEYS = {"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"}
+IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
+COMPLETE = (*IMPORTS, *CONVERTERS.values(), "$monai.handlers.from_engine(['pred', 'label'])", LOSS)
+CALLS = {"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.parameters", "REF.run", "REF.to"}
+VALUES = frozenset({"REF", "np.uint8"})
+_REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 
 def check_bundle(path: Path) -> None:
@@ -114,35 +97,30 @@ def check_bundle(path: Path) -> None:
                 raise UserError(
                     f"{path}: contains '{name}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
                 )
-        for name in REQUIRED:
-            if name not in files.names:
-                raise UserError(f"{path}: {name} is missing; copy the bundle again, or export it again")
-        content = {name: files.json(f"configs/{name}.json") for name in CONFIGS}
-        check_metadata(content["metadata"], f"{path}: configs/metadata.json")
-        check_inference(content["inference"], f"{path}: configs/inference.json")
-        for name in TRAINING_CONFIGS:
-            if f"configs/{name}.json" in files.names:
-                source = f"{path}: configs/{name}.json"
-                check_inference(files.json(f"configs/{name}.json"), source, TRAINING_TARGETS)
-        if "configs/logging.conf" in files.names and files.text("configs/logging.conf") != LOGGING_CONF:
-            raise UserError(
-                f"{path}: configs/logging.conf names code, and differs from the file that medfed writes; "
-                "export the bundle again"
-            )
-        for name in WEIGHTS:
-            if name in files.names:
+            if name in WEIGHTS:
                 files.check_weights(name)
+        needed = list(REQUIRED)
+        for name in [name for name in FILES if name.endswith(".json") and name in files.names]:
+            content, source = files.json(name), f"{path}: {name}"
+            if name == "configs/metadata.json":
+                check_metadata(content, source)
+            else:
+                check_inference(content, source)
+                needed += [PROGRAM] * (content.get("network_def") == PROGRAM_DEF)
+        if missing := [name for name in needed if name not in files.names]:
+            raise UserError(f"{path}: {missing[0]} is missing; copy the bundle again, or export it again")
+        if "configs/logging.conf" in files.names:
+            with files.names["configs/logging.conf"]() as file:
+                if file.read(len(LOGGING_CONF) + 1) != LOGGING_CONF.encode():
+                    raise UserError(f"{path}: configs/logging.conf names code, and is not medfed's; export it again")
         if PROGRAM in files.names:
             with files.names[PROGRAM]() as file:
                 check_program(file, f"{path}: {PROGRAM}")
-        elif content["inference"].get("network_def") == PROGRAM_DEF:
-            raise UserError(f"{path}: {PROGRAM} is missing; copy the bundle again, or export it again")
 
 
-def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
-    """Check `metadata.json` against the JSON Schema, and that MONAI could evaluate nothing in it; UserError names the
-    key."""
-    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+def check_metadata(content: Any, source: str) -> None:
+    """Check `metadata.json` against the JSON Schema, and that MONAI could evaluate nothing in it."""
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
         key = ".".join(map(str, fault.absolute_path)) or "at the top"
         raise UserError(f"{source}: {key}: {fault.message[:200]}; correct it there, or export the bundle again")
@@ -154,9 +132,8 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
             raise UserError(f"{source}: {key}: found '{value}', which MONAI could evaluate; metadata are plain values")
 
 
-def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
-    """Check that a config such as `inference.json` has only allowed classes (`targets`), keys (`KEYS_OF`) and
-    expressions; UserError names the key."""
+def check_inference(content: Any, source: str) -> None:
+    """Check that a config such as `inference.json` has only allowed classes (`TARGETS`), keys and expressions."""
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")
     _check_keys(content, source)
@@ -165,8 +142,8 @@ def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS
             raise UserError(f"{source}: the key '{key}' is not a plain word, and MONAI could interpret it; rename it")
         if name in FORBIDDEN_KEYS:
             raise UserError(f"{source}: {key}: '{name}' is not allowed in a bundle, because it can run code; remove it")
-        if name == "_target_" and not (isinstance(value, str) and value in targets):
-            allowed = ", ".join(sorted(targets))
+        if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
+            allowed = ", ".join(sorted(TARGETS))
             raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may use {allowed}")
         if name in VALUE_OF and value != VALUE_OF[name]:
             raise UserError(f"{source}: {key}: '{value}' is not allowed here; expected '{VALUE_OF[name]}'")
@@ -210,3 +187,51 @@ def _walk(content: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, st
             here = f"{key}.{name}" if key else str(name)
             yield here, str(name), value
             yield from _walk(value, here, depth + 1)
+
+
+def is_allowed_expression(text: str) -> bool:
+    """Whether MONAI may evaluate an expression (which begins with `$`) of a bundle's config.
+
+    Allowed are the `COMPLETE` ones, and strings, numbers, references (`@key`), lists, dicts, list comprehensions, `+`,
+    `or`, `not`, `if ... else` and calls of `CALLS`. MONAI replaces references, and `#` by `::`, before it parses the
+    text. So a string with a reference, or a comment, could become code; neither is allowed.
+    """
+    if text in COMPLETE:
+        return True
+    expression = _REFERENCE.sub("REF", text[1:])
+    try:
+        return "#" not in expression and _is_allowed(ast.parse(expression, mode="eval").body, VALUES)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
+    """Whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
+    match node:
+        case ast.Constant(value=value):
+            has_reference = isinstance(value, str) and ("REF" in value or "@" in value)
+            return value is None or (isinstance(value, (str, int, float)) and not has_reference)
+        case ast.Name() | ast.Attribute():
+            return ast.unparse(node) in values
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return all(_is_allowed(part, values) for part in parts)
+        case ast.Dict(keys=keys, values=parts):
+            return all(part is not None and _is_allowed(part, values) for part in [*keys, *parts])
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _is_allowed(left, values) and _is_allowed(right, values)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return all(_is_allowed(part, values) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_allowed(operand, values)
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return all(_is_allowed(part, values) for part in (test, body, otherwise))
+        case ast.Subscript(value=ast.Name(id="REF"), slice=ast.Constant(value=int())):
+            return True
+        case ast.Call(func=called, args=[pattern], keywords=[ast.keyword(arg="root_dir", value=root)]):
+            return ast.unparse(called) == "glob.glob" and _is_allowed(pattern, values) and _is_allowed(root, values)
+        case ast.Call(func=called, args=arguments, keywords=[]):
+            return ast.unparse(called) in CALLS and all(_is_allowed(argument, values) for argument in arguments)
+        case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):
+            shadows = name in {word.partition(".")[0] for word in CALLS | VALUES}
+            return not shadows and _is_allowed(source, values) and _is_allowed(element, values | {name})
+    return False

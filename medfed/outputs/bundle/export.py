@@ -18,46 +18,26 @@ from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
-from medfed.outputs.bundle.trained_network import NetworkWrapper
-from medfed.outputs.bundle.write import write_bundle
+from medfed.outputs.bundle.write import NetworkWrapper, load_trained_network, write_bundle
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.notes import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
-COPIED_KEYS = (  # keys of summary.json whose values are copied to the bundle's metadata
-    "unseen_site",
-    "validation_site",
-    "clients",
-    "rounds",
-    "selected_round",
-    "selection",
-    "seed",
-    "data",
-    "dataset",
-    "patients",
-    "versions",
-    "config_sha256",
-    "method_facts",
-    "transductive",
-    "transductive_by",
-    "start_weights",
-    "precision",
-    "deterministic",
-    "learning",
-)
+COPIED_KEYS = (
+    "unseen_site validation_site clients rounds selected_round selection seed data dataset patients versions "
+    "config_sha256 method_facts transductive transductive_by start_weights precision deterministic learning"
+).split()  # keys of summary.json whose values are copied to the bundle's metadata
 
 
 def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
-    """Write the trained model of a finished run as a MONAI bundle; see `medfed.export`. No image of the run is needed.
-    UserError also if `out` exists, the weights do not fit the network, or the method predicts with several sets of
-    weights that cannot be combined into one, such as COPA with a head that is not linear."""
+    """Write the trained model of a finished run as a MONAI bundle; see `medfed.export`. UserError also if the method
+    predicts with several sets of weights that cannot be combined into one, such as COPA with a head that is not linear.
+    """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
-        raise UserError(
-            f"{run}: is not a run folder, because it has no config.yaml; name the folder that medfed.train wrote"
-        )
+        raise UserError(f"{run}: has no config.yaml; name the folder of a run, which medfed.train wrote")
     if not folder.is_finished():
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; continue it with {resume}")
@@ -120,17 +100,10 @@ def select_inference_weights(
     if type(method).wrap_network is Method.wrap_network:
         return weights, None
     wrap = partial(method.wrap_network, architecture=network)
+    wrapped = load_trained_network(network, weights, task, wrap)
     plain = network.build(task.channels, task.out_channels).eval()
-    wrapped = wrap(network.build(task.channels, task.out_channels)).eval()
     plain_weights = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
-    try:
-        wrapped.load_state_dict(weights)
-        plain.load_state_dict(plain_weights)
-    except RuntimeError as error:
-        raise UserError(
-            "model.safetensors: the weights do not fit the network of config.yaml "
-            f"({str(error).splitlines()[-1].strip()}); check that both files belong to the same run"
-        ) from error
+    plain.load_state_dict(plain_weights)
     rng = torch.Generator().manual_seed(0)
     image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
     with torch.no_grad():

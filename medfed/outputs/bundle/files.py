@@ -31,27 +31,19 @@ class BundleFiles:
     def json(self, name: str) -> Any:
         """The values in a JSON file; UserError if it is too large (1 MiB) or damaged, KeyError if it does not exist."""
         with self.names[name]() as file:
-            return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
-
-    def text(self, name: str) -> str:
-        """At most 1 MiB of a text file; KeyError if it does not exist."""
-        with self.names[name]() as file:
-            return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
-
-    def check_weights(self, name: str) -> None:
-        """UserError if a file of weights is no zip, or compressed, or differs from the CRC-32 checksums that PyTorch
-        stores."""
-        with self.names[name]() as file:
-            check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
-
-    def _parse(self, name: str, data: bytes) -> Any:
-        """The values in JSON; UserError if it is larger than 1 MiB or not valid."""
+            data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
             raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle again") from error
+
+    def check_weights(self, name: str) -> None:
+        """UserError if a file of weights is no zip, or compressed, or differs from the CRC-32 checksums that PyTorch
+        stores."""
+        with self.names[name]() as file:
+            check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
 
 @contextmanager
@@ -72,18 +64,14 @@ def open_bundle(path: Path) -> Iterator[BundleFiles]:
 
 
 def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
-    """List the files of a bundle's folder; UserError if one of them is a link."""
     names: dict[str, Callable[[], IO[bytes]]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
-        if name.parts[0] in IMAGE_FOLDERS:
+        if name.parts[0] in IMAGE_FOLDERS or (file.is_dir() and not file.is_symlink()):
             continue
-        if file.is_symlink():
-            raise UserError(f"{path}: '{name.as_posix()}' is a link; replace it by the file itself")
-        if not file.is_dir() and not file.is_file():
-            raise UserError(f"{path}: '{name.as_posix()}' is a pipe or a device; replace it by a file")
-        if not file.is_dir():
-            names[name.as_posix()] = partial(_open_file, file)
+        if file.is_symlink() or not file.is_file():
+            raise UserError(f"{path}: '{name.as_posix()}' is a link, a pipe or a device; replace it by the file itself")
+        names[name.as_posix()] = partial(_open_file, file)
     return names
 
 
@@ -94,7 +82,13 @@ def _open_file(path: Path) -> IO[bytes]:
 def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[bytes]]]:
     """List the files of a zipped bundle, below its top folder if there is only one."""
     for member in archive.infolist():
-        _check_name(path, member)
+        name, parts = member.orig_filename, PurePosixPath(member.orig_filename).parts
+        is_link = stat.S_ISLNK(member.external_attr >> 16)
+        if is_link or not parts or name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
+            raise UserError(
+                f"{path}: contains {name!a}, which is a link or would be written outside the bundle's folder; do not "
+                "unpack it, and ask the sender for another file"
+            )
     members = [member for member in archive.infolist() if not member.is_dir()]
     n_bytes, packed = (sum(getattr(member, size) for member in members) for size in ("file_size", "compress_size"))
     if n_bytes > MAX_UNPACKED_BYTES or n_bytes > MAX_RATIO * max(packed, 1):
@@ -113,20 +107,7 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
     return names
 
 
-def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
-    """UserError if a member of a zip file is a link or would be unpacked outside the bundle's folder."""
-    name = member.orig_filename
-    parts = PurePosixPath(name).parts
-    is_link = stat.S_ISLNK(member.external_attr >> 16)
-    if is_link or not parts or name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
-        raise UserError(
-            f"{path}: contains {name!a}, which is a link or would be written outside the bundle's folder; do not "
-            "unpack it, and ask the sender for another file"
-        )
-
-
 def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
-    """Read a member of a zip file into memory."""
     try:
         return io.BytesIO(archive.read(member))
     except DAMAGED_ZIP as error:

@@ -63,23 +63,20 @@ def model_card(
     image_size: int,
     can_train: bool,
 ) -> str:
-    """The model card as Markdown: the template's `docs/README.md` with each {placeholder} replaced. `versions` are of
-    packages that a user must install; `can_train` tells whether MONAI can build the network."""
+    """The template's `docs/README.md` with each {placeholder} replaced. `versions` are of the packages that a user must
+    install; `can_train` tells whether MONAI can build the network."""
     text = (template / "docs" / "README.md").read_text()
-    sites, facts = provenance.get("sites") or [], summary.get("method_facts") or {}
+    facts = {name: f"{v:.4g}" if isinstance(v, float) else v for name, v in (summary.get("method_facts") or {}).items()}
+    keys = ("dataset", "rounds", "selected_round", "selection", "seed")
     values = {
+        **{key: UNKNOWN if provenance.get(key) is None else provenance[key] for key in keys},
         "title": bundle.title,
         "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN),
-        "dataset": provenance.get("dataset") or UNKNOWN,
-        "sites": ", ".join(sites) or UNKNOWN,
+        "sites": ", ".join(provenance.get("sites") or ()) or UNKNOWN,
         "unseen_site": provenance.get("unseen_site") or "none",
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
-        "rounds": provenance.get("rounds", UNKNOWN),
-        "selected_round": provenance.get("selected_round", UNKNOWN),
-        "selection": provenance.get("selection", UNKNOWN),
-        "seed": provenance.get("seed", UNKNOWN),
         "notes": card_notes(summary),
-        "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_fact(value)}" for name, value in facts.items()),
+        "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {value}" for name, value in facts.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
         "program": "" if can_train else PROGRAM_TEXT.format(size=image_size, torch=versions["torch"]),
@@ -154,8 +151,3 @@ def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
     head, *others = rows
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
-
-
-def _fact(value: object) -> str:
-    """A value of the model card as text; numbers with four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

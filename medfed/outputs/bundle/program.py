@@ -156,8 +156,8 @@ def check_program(file: IO[bytes], source: str) -> None:
 
 
 def _check_parts(names: Sequence[str], members: Sequence[str], source: str) -> None:
-    """Check that PyTorch's reader and Python's `zipfile` list the same known parts. If its own reader fails,
-    `torch.export.load` reads files of an old format with `zipfile`, and unpickles them."""
+    """Check the names of the parts. If PyTorch's reader fails, `torch.export.load` reads an old format with `zipfile`,
+    and unpickles it, so both must list the same parts."""
     for name, count in Counter(names).items():
         if not PARTS.fullmatch(f"program/{name}") or count > 1:
             raise UserError(f"{source}: has the part {name!a}, which no program of medfed has; export the bundle again")
@@ -200,7 +200,6 @@ def _check_json(content: Any, source: str) -> None:
 
 
 def _parse(text: str | bytes, source: str) -> Any:
-    """The values in JSON; UserError, which names `source`, if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

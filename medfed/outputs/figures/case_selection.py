@@ -1,4 +1,4 @@
-"""Which cases of the unseen site are shown: a run's best and worst cases, and cases chosen without regard to scores."""
+"""Which unseen cases are shown: best and worst ones, the same ones for all methods, and one of each patient."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 import pandas as pd
 
 from medfed.core.seeds import stream_seed
+from medfed.metrics.metric import PROBABILITY
+from medfed.results.scores import predictions
+
+MAX_PATIENTS = 200  # of which one image is stored
 
 
 def mean_dice_by_image(scores: pd.DataFrame) -> dict[str, float]:
@@ -37,3 +41,27 @@ def select_common_cases(images: pd.DataFrame, n: int) -> list[Any]:
     ordered["turn"] = ordered.groupby("class_").cumcount()
     chosen = ordered.sort_values(["turn", "order"]).head(n).sort_values(["class_", "turn", "order"])
     return list(chosen.drop(columns=["order", "turn", "class_"]).itertuples())
+
+
+def select_confident(scores: pd.DataFrame, n: int = 5) -> list[Any]:
+    """The unseen site's rows of `predictions` with the most confident ones: up to `n` right, then `n` wrong ones."""
+    images = predictions(scores[scores.role == "unseen"])
+    ranked = images.sort_values(["confidence", "site", "image"], ascending=[False, True, True])
+    return [row for correct in (True, False) for row in ranked[ranked.correct == correct].head(n).itertuples()]
+
+
+def select_of_each_patient(scores: pd.DataFrame, metric: str) -> dict[tuple[str, str], str]:
+    """The image with the lowest score of each unseen patient, as {(site, image): number of the patient}.
+
+    The score is `metric`, or the probability of the true class. The number, such as "007", is the place of (site,
+    patient) in the sorted list of all unseen patients. Of more than 200 patients, those with the lowest mean stay.
+    """
+    unseen = scores[scores.role == "unseen"]
+    is_score = (unseen.metric == metric) | (unseen.metric == PROBABILITY + unseen.status)
+    keys = ["site", "patient", "image"]
+    images = unseen.value.where(is_score).groupby([unseen[key] for key in keys]).mean().reset_index()
+    patients = images.groupby(["site", "patient"])
+    images = images.assign(number=patients.ngroup(), mean=patients.value.transform("mean"))
+    worst = images.sort_values(["value", "image"], kind="stable").drop_duplicates("number")
+    shown = worst.sort_values(["mean", "number"]).head(MAX_PATIENTS)
+    return {(row.site, row.image): f"{row.number:03}" for row in shown.itertuples()}

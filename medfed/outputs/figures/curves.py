@@ -1,191 +1,125 @@
-"""Training curves: of a run as a PNG file, and of runs and comparisons as SVG in the report."""
+"""Training curves of a run and of a comparison."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
-from medfed.outputs.figures.figure import BLACK, GREY, LINES, VERMILION, new_figure, save_png, style_axes
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from medfed.outputs.figures.figure import BLACK, GREY, LINES, VERMILION, new_figure, style_axes
 
 MAX_NAMED = 12  # curves that a legend can name; more clients are drawn as one band, lowest to highest
 MAX_MARKED = 30  # points of a curve that are marked
 MEASURES = {  # column of history.csv: the label of the axis
     "train_loss": "training loss",
     "validation_score": "validation score",
-    "boundary_distance": "feature distance, boundary to background",
+    "boundary_distance": "feature distance,\nboundary to background",
     "live_triplets": "share of live triplets",
 }
 TOTALS = {"live_triplets": "triplets"}  # a column that is drawn as a share: the column with the total
-PANEL_IN = (5.0, 3.2)  # 360 units wide in SVG, so that texts of 10 units can be read on a phone
-Points = Sequence[tuple[float, float]]
-History = Sequence[Mapping]
+ALWAYS = ("train_loss", "validation_score")  # have a panel even without values
+PANEL_IN = (5.0, 3.8)
+History = Sequence[Mapping[str, Any]]  # the rows of history.csv, one for each round
+Lines = list[tuple[str, pd.Series, dict[str, Any]]]  # (name, values by round, style)
+Panels = dict[str, tuple[Lines, list[pd.Series]]]  # by measure: curves, and the values of clients for the band
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One curve of a panel. `dash` is a line style of matplotlib; `width` is in points."""
+def training_curves(history: History, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None) -> Figure:
+    """A run's training loss, validation score, boundary distance and share of live triplets (FISC), by round.
 
-    name: str
-    points: Points
-    colour: str
-    dash: str = "-"
-    width: float = 1.3
-
-
-@dataclass(frozen=True)
-class CurvePanel:
-    """The curves of one measured value; many `clients` are drawn as one band from the lowest to the highest value."""
-
-    label: str
-    curves: tuple[Curve, ...]
-    clients: tuple[Points, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.curves and not self.clients
-
-    @property
-    def band_name(self) -> str:
-        """Name in the legend of the grey band that shows the lowest and the highest value of many clients."""
-        return f"lowest to highest of {len(self.clients)} clients"
-
-
-def save_training_curves(
-    history: History, path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
-) -> None:
-    """Write a run's training curves (`run_panels`); panels of values that were not measured are left out."""
-    loss, score, *optional = run_panels(history, ends or {})
-    panels = [loss, score, *(panel for panel in optional if not panel.is_empty)]
-    save_png(curve_figure(panels, with_legend=True), path, f"Training ({data_label})")
-
-
-def save_unseen_curves(history: History, scores: History, path: str | Path, data_label: str) -> None:
-    """Write the scores of the unseen site by round, which were measured after training; no file without any value.
-
-    This is Figure 7 (a) of ELCFS for one method, with a second panel for the scores. Because the figure looks at the
-    target, its title says that it must not choose a round, a setting or a method. `scores` has one dict per round and
-    unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
+    A panel has one curve per site and one for the mean; for more than 12 sites or clients, a band replaces the curves.
+    `ends` has (selected round, boundary distance) of each site that did not train.
     """
-    panels = []
-    for key, column in (("score", "validation_score"), ("boundary_distance", "boundary_distance")):
-        curves = [Curve("mean over sites that train", _points(history, column), BLACK, "-", 2.4)]
-        sites = list(dict.fromkeys(row["site"] for row in scores))
-        for site, dash in zip(sites, ("-", "--", ":")):
-            points = _points([row for row in scores if row["site"] == site], key)
-            curves.append(Curve(f"{site}, unseen, after training", points, VERMILION, dash))
-        panels.append(CurvePanel(MEASURES[column], tuple(curve for curve in curves if curve.points)))
-    shown = [panel for panel in panels if not panel.is_empty]
-    if not shown:
-        return
-    title = f"The unseen site by round, measured after training:\nmust not choose anything ({data_label})"
-    save_png(curve_figure(shown, with_legend=True), path, title)
-
-
-def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
-    """Four panels of a run: training loss, validation score, boundary distance, share of live triplets (FISC).
-
-    A panel has one curve per site and one for the mean; for more than 12 sites or clients, a band replaces the single
-    curves. `history` has the rows of `history.csv`; `ends` has, for a site that did not train, (round, boundary
-    distance).
-    """
-    panels = []
-    for key, label in MEASURES.items():
+    panels: Panels = {}
+    for key in MEASURES:
         columns = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
-        by_site = {column.partition("/")[2]: _points(history, column) for column in columns}
-        clients = tuple(by_site.values()) if len(by_site) > MAX_NAMED else ()
-        curves = [] if clients else _coloured(by_site)
+        sites = {column.partition("/")[2]: _values(history, column) for column in columns}
+        clients = list(sites.values()) if len(sites) > MAX_NAMED else []
+        lines = [] if clients else _coloured(sites)
         if key == "validation_score":
-            validation = _points(history, "validation_site_score")
-            curves.append(Curve("validation site", validation, VERMILION, "--", 2.0))
+            validation = _values(history, "validation_site_score")
+            lines.append(("validation site", validation, {"color": VERMILION, "ls": "--", "lw": 2.0}))
         if key == "boundary_distance":
-            for (site, end), dash in zip(ends.items(), ("-", "--")):
-                curves.append(Curve(f"{site}, did not train", [end], VERMILION, dash))
-        curves.append(Curve(f"mean over {'clients' if clients else 'sites'}", _points(history, key), BLACK, "-", 2.4))
-        panels.append(CurvePanel(label, tuple(curve for curve in curves if curve.points), clients))
-    return panels
+            for (site, end), dash in zip((ends or {}).items(), ("-", "--")):
+                lines.append((f"{site}, did not train", pd.Series(dict([end])), {"color": VERMILION, "ls": dash}))
+        name = f"mean over {'clients' if clients else 'sites'}"
+        panels[key] = [*lines, (name, _values(history, key), {"color": BLACK, "lw": 2.4})], clients
+    return _draw(panels, f"Training ({data_label})", ALWAYS)
 
 
-def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurvePanel]:
-    """The four panels of `run_panels` with one curve per method: the mean over its runs (one history each)."""
-    panels = []
-    for key, label in MEASURES.items():
-        means = {method: _mean_points([_points(run, key) for run in runs]) for method, runs in histories.items()}
-        panels.append(CurvePanel(label, tuple(curve for curve in _coloured(means) if curve.points)))
-    return panels
+def unseen_curves(history: History, scores: History, data_label: str) -> Figure:
+    """The scores of the unseen site by round, which were measured after training: Figure 7 (a) of ELCFS.
+
+    `scores` has one dict per round and unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
+    """
+    panels: Panels = {}
+    for key, column in (("validation_score", "score"), ("boundary_distance", "boundary_distance")):
+        lines = [("mean over sites that train", _values(history, key), {"color": BLACK, "lw": 2.4})]
+        for site, dash in zip(dict.fromkeys(row["site"] for row in scores), ("-", "--", ":")):
+            own = _values([row for row in scores if row["site"] == site], column)
+            lines.append((f"{site}, unseen, after training", own, {"color": VERMILION, "ls": dash}))
+        panels[key] = lines, []
+    title = f"The unseen site by round, measured after training:\nmust not choose anything ({data_label})"
+    return _draw(panels, title)
 
 
-def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
-    """Draw panels side by side; an empty one shows "none recorded". The HTML report has its own legends."""
-    figure = new_figure(PANEL_IN[0] * len(panels), PANEL_IN[1] + 0.6 * with_legend)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        _draw(axes, panel)
-        if panel.is_empty:
+def comparison_curves(histories: Mapping[str, Sequence[History]], data_label: str) -> Figure:
+    """One curve for each row of a comparison: the mean over its runs, of which each has a history."""
+    panels: Panels = {}
+    for key in MEASURES:
+        runs = {row: pd.concat([_values(run, key) for run in of_row]) for row, of_row in histories.items()}
+        panels[key] = _coloured({row: values.groupby(level=0).mean() for row, values in runs.items()}), []
+    return _draw(panels, f"Training, mean over the runs ({data_label})", ALWAYS)
+
+
+def _values(history: History, key: str) -> pd.Series:
+    """The known values of a column by round; of a column in `TOTALS`, their shares of the total."""
+    values = pd.Series({row["round"]: row.get(key) for row in history}, dtype=float)
+    measure, slash, site = key.partition("/")
+    if total := TOTALS.get(measure):
+        values = values / _values(history, total + slash + site).replace(0, float("nan"))
+    return values[values.abs() < float("inf")]
+
+
+def _coloured(values: Mapping[str, pd.Series]) -> Lines:
+    """Give each name a colour, and from the seventh name on also another dash."""
+    styles = LINES * (len(values) // len(LINES) + 1)
+    return [(name, own, {"color": colour, "ls": dash}) for (name, own), (colour, dash) in zip(values.items(), styles)]
+
+
+def _draw(panels: Panels, title: str, always: Sequence[str] = ()) -> Figure:
+    """Draw the panels with values, and those of `always`: lines, and the range of clients as a band."""
+    shown = {
+        key: ([line for line in lines if len(line[1])], [own for own in clients if len(own)])
+        for key, (lines, clients) in panels.items()
+    }
+    shown = {key: panel for key, panel in shown.items() if any(panel) or key in always}
+    figure = new_figure(PANEL_IN[0] * max(1, len(shown)), PANEL_IN[1], title)
+    for axes, (key, (lines, clients)) in zip(figure.subplots(1, max(1, len(shown)), squeeze=False)[0], shown.items()):
+        if clients:
+            band = pd.concat(clients).groupby(level=0).agg(["min", "max"])
+            name = f"lowest to highest of {len(clients)} clients"
+            axes.fill_between(band.index, band["min"], band["max"], color=GREY, alpha=0.25, linewidth=0, label=name)
+        for name, values, style in lines:
+            marks = {"marker": "o" if len(values) <= MAX_MARKED else "", "ms": 4 if len(values) > 1 else 7, "mew": 0}
+            axes.plot(values.index, values, label=name, **{"lw": 1.3, **style, **marks})
+        axes.set(xlabel="round", ylabel=MEASURES[key])
+        _style_rounds(axes, pd.concat([*clients, *(values for _, values, _ in lines)] or [pd.Series()]).index)
+        if lines or clients:
+            axes.legend(fontsize=8, edgecolor="none")
+        else:
             axes.text(0.5, 0.5, "none recorded", ha="center", va="center", transform=axes.transAxes)
-        elif with_legend:
-            axes.legend(fontsize=8, frameon=False)
     return figure
 
 
-def _draw(axes: Axes, panel: CurvePanel) -> None:
-    """Draw the curves of a panel, and the range of the clients as a band."""
-    from matplotlib.ticker import MaxNLocator
-
-    by_round: dict[float, list[float]] = {}
-    for points in panel.clients:
-        for number, value in points:
-            by_round.setdefault(number, []).append(value)
-    if by_round:
-        rounds = sorted(by_round)
-        low, high = ([end(by_round[number]) for number in rounds] for end in (min, max))
-        axes.fill_between(rounds, low, high, color=GREY, alpha=0.25, linewidth=0, label=panel.band_name)
-    for curve in panel.curves:
-        marker = "o" if len(curve.points) <= MAX_MARKED else ""
-        axes.plot(
-            *zip(*curve.points),
-            color=curve.colour,
-            linestyle=curve.dash,
-            linewidth=curve.width,
-            marker=marker,
-            markersize=4 if len(curve.points) > 1 else 7,
-            markeredgewidth=0,
-            label=curve.name,
-        )
-    axes.set(xlabel="round", ylabel=panel.label.replace(", ", ",\n"))
-    rounds = [number for points in (*panel.clients, *(curve.points for curve in panel.curves)) for number, _ in points]
-    if rounds:  # less than a round on both sides, so that no round 0 stands on the axis
-        margin = min(max(0.02 * (max(rounds) - min(rounds)), 0.2), 0.5)
-        axes.set_xlim(min(rounds) - margin, max(rounds) + margin)
+def _style_rounds(axes: Axes, rounds: pd.Index) -> None:
+    """Whole numbers on the axis of rounds, which ends less than a round before and after the curves."""
+    if len(rounds):
+        margin = min(max(0.02 * (rounds.max() - rounds.min()), 0.2), 0.5)
+        axes.set_xlim(rounds.min() - margin, rounds.max() + margin)
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
     style_axes(axes)
-
-
-def _coloured(points: Mapping[str, Points]) -> list[Curve]:
-    """Give each name a colour, and from the seventh name on also another dash."""
-    styles = LINES * (len(points) // len(LINES) + 1)
-    return [Curve(name, values, colour, dash) for (name, values), (colour, dash) in zip(points.items(), styles)]
-
-
-def _points(history: History, key: str) -> list[tuple[float, float]]:
-    """(round, value) of a column; for a column in `TOTALS`, the value is the share of the total."""
-    measure, slash, site = key.partition("/")
-    points = [(row["round"], row[key]) for row in history if isinstance(row.get(key), (int, float))]
-    if measure in TOTALS:
-        totals = dict(_points(history, TOTALS[measure] + slash + site))
-        points = [(number, value / totals[number]) for number, value in points if totals.get(number)]
-    return [(number, value) for number, value in points if math.isfinite(value)]
-
-
-def _mean_points(curves: Sequence[Points]) -> list[tuple[float, float]]:
-    """The (round, mean value) of several curves."""
-    by_round: dict[float, list[float]] = {}
-    for number, value in (point for points in curves for point in points):
-        by_round.setdefault(number, []).append(value)
-    return [(number, fmean(by_round[number])) for number in sorted(by_round)]

@@ -1,8 +1,7 @@
-"""What all figures share: creating a figure, its title and legend, colours, images, and saving it as PNG.
+"""The style of all figures: colours, axes, legends, images, and PNG files.
 
-Each `save_...` function of this package writes one PNG file to `path`, with the same bytes for the same input. Its
-`data_label`, for example "synthetic phantom data", is part of the title; `rows` are the rows of a run's `cases.csv`.
-matplotlib is imported inside the functions, because the programs that draw nothing must start fast.
+A figure is a function of the table of scores, or of arrays, that returns a matplotlib Figure. `data_label`, for example
+"synthetic phantom data", is part of its title. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,64 +11,69 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from PIL import Image
 
 from medfed.core.files import write_atomically
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 DPI = 130
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: distinct for any colour vision
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"  # Okabe and Ito: distinct for any colour vision
+YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
 TRAINED_HERE, NO_ROLE = "trained here", ""  # roles of sites at which a bundle is scored
 ROLE_COLOURS = {"seen": BLUE, TRAINED_HERE: BLUE, "validation": PURPLE, "unseen": VERMILION, NO_ROLE: VERMILION}
 MAX_COLUMNS = 5
 MAX_NAME = 26  # characters of a name above an image
-Site = tuple[str, str]  # (role, name)
+PANEL_PX = 480  # side of the largest image that is drawn
 
 
-def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure whose layout leaves room for titles and legends; it changes no global setting of matplotlib."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+class NotebookFigure(Figure):
+    """A figure that a notebook shows, without pyplot."""
 
-    return Figure(figsize=(width_in, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08))
+    def _repr_png_(self) -> bytes:
+        return png_bytes(self)
 
 
-def save_png(figure: Figure, path: str | Path, title: str) -> None:
-    """Add a title above all panels, in place, and write the figure; the same figure gives the same bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
+def new_figure(width_in: float, height_in: float, title: str) -> Figure:
+    """An empty figure that leaves room for titles and legends; it changes no global setting of matplotlib."""
+    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08)
+    figure = NotebookFigure(figsize=(width_in, height_in), dpi=DPI, layout=layout)
     figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure
+
+
+def save_png(figure: Figure, path: str | Path, title: str = "") -> None:
+    write_atomically(Path(path), png_bytes(figure, title))
+
+
+def png_bytes(figure: Figure, title: str = "") -> bytes:
+    """The figure as an opaque PNG file; a `title` replaces the title of the figure."""
+    if title:
+        figure.suptitle(title)
     drawing, file = FigureCanvasAgg(figure), io.BytesIO()
-    with texts_are_plain(figure):
-        drawing.draw()  # `savefig` would draw twice, and encode the figure with an alpha channel
-    Image.fromarray(np.asarray(drawing.buffer_rgba())).convert("RGB").save(file, "PNG", dpi=(DPI, DPI))
-    write_atomically(Path(path), file.getvalue())
+    with _plain_texts(figure):
+        drawing.draw()  # `savefig` would draw twice
+    Image.fromarray(np.asarray(drawing.buffer_rgba())).convert("RGB").save(
+        file, "PNG", dpi=(DPI, DPI), compress_level=1
+    )
+    return file.getvalue()
 
 
 @contextmanager
-def texts_are_plain(figure: Figure) -> Iterator[None]:
-    """Draw or save the figure without matplotlib's formulas, which it otherwise sees between two "$" of a text."""
-    from matplotlib import rcParams
-    from matplotlib.text import Text
-
+def _plain_texts(figure: Figure) -> Iterator[None]:
+    """Draw without matplotlib's formulas, which it otherwise sees between two "$" of a text."""
     for axes in figure.axes:
         if not axes.axison:
             axes.set(xticks=[], yticks=[])  # not drawn, and `findobj` would create them, which takes long
@@ -84,7 +88,7 @@ def texts_are_plain(figure: Figure) -> Iterator[None]:
 
 
 def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
-    """Give axes the common style of all figures: no upper and right frame, no ticks, small grey labels, pale grid."""
+    """The style of all axes: no upper and right frame, no ticks, small grey labels, pale grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -94,29 +98,63 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels. `entries` are (line style or marker, colour, text); `dark` gives it a
-    dark background, for colours that are pale on white."""
-    from matplotlib.lines import Line2D
-
+    """Add a legend in one line below the panels, of (line style or marker, colour, text); `dark` gives it a dark
+    background, for colours that are pale on white."""
     handles = []
     for kind, colour, text in entries:
-        style: dict[str, Any] = {"linestyle": kind, "marker": ""} if "-" in kind else {"linestyle": "", "marker": kind}
+        style: dict[str, Any] = {"linestyle": kind} if "-" in kind else {"linestyle": "", "marker": kind}
         handles.append(Line2D([], [], color=colour, label=text, linewidth=2, **style))
     ground = {"facecolor": "#444444", "labelcolor": "white"} if dark else {}
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, **ground)
 
 
-def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """Draw (C, rows, columns) in [0, 1], three channels in colour, else the first in grey; `aspect` is a pixel's
-    height."""
-    pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+def show_image(axes: Axes, image: np.ndarray) -> None:
+    axes.imshow(to_pixels(image), interpolation="nearest")
     axes.set(xticks=[], yticks=[])
+
+
+def to_pixels(image: np.ndarray) -> np.ndarray:
+    """(C, rows, columns) in [0, 1] as uint8 (rows, columns, 3): three channels in colour, else the first in grey."""
+    colours = image if len(image) == 3 else image[:1].repeat(3, axis=0)
+    return np.moveaxis((255 * colours.clip(0, 1)).round().astype(np.uint8), 0, -1)
+
+
+def tiled(lines: Sequence[Sequence[np.ndarray | None]], gap: tuple[int, int]) -> tuple[np.ndarray, list, list]:
+    """Join lines of images (rows, columns, ...) to one, because many panels draw slowly; None is a white place.
+
+    Also return the first row of each line, and the middle of each column. `gap` is the white space between two lines,
+    and between two columns, in pixels.
+    """
+    images = [image for line in lines for image in line if image is not None]
+    height, width = (max(image.shape[axis] for image in images) + gap[axis] for axis in (0, 1))
+    shape = (height * len(lines), width * max(map(len, lines)), *images[0].shape[2:])
+    joined = np.full(shape, 255 if images[0].dtype == np.uint8 else np.nan, images[0].dtype)
+    tops, lefts = range(0, shape[0], height), range(0, shape[1], width)
+    for top, line in zip(tops, lines):
+        for left, image in zip(lefts, line):
+            if image is not None:
+                left += (width - gap[1] - image.shape[1]) // 2
+                joined[top : top + image.shape[0], left : left + image.shape[1]] = image
+    shown = joined[: shape[0] - gap[0], : shape[1] - gap[1]]
+    return shown, list(tops), [left + (width - gap[1] - 1) / 2 for left in lefts]
 
 
 def as_array(values: Any) -> np.ndarray:
     """Convert a tensor on any device, an array or a nested list; the result may share memory."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def reduced(image: Any, side: int = PANEL_PX) -> np.ndarray:
+    """The image (C, rows, columns), with area means if it is larger than `side` pixels."""
+    array = as_array(image)
+    factor = side / max(array.shape[1:])
+    return array if factor >= 1 else resized(array, *(max(1, round(n * factor)) for n in array.shape[1:]))
+
+
+def resized(image: Any, rows: int, columns: int) -> np.ndarray:
+    """Resize (C, rows, columns) to another size: means over areas, and linear between pixels."""
+    values = torch.from_numpy(np.array(as_array(image), dtype=np.float32))[None]
+    return F.interpolate(values, (rows, columns), mode="bilinear", antialias=True)[0].numpy()
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
@@ -129,29 +167,19 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
     return np.flip(array, flipped).swapaxes(1, 2)
 
 
-def scores_by_site(scores: pd.DataFrame) -> dict[Site, pd.DataFrame]:
-    """Group scores by (role, site), sorted by role ("seen", "unseen", "validation") and then by name."""
-    return {(str(role), str(site)): own for (role, site), own in scores.groupby(["role", "site"])}
-
-
-def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
-    """A figure with `n` square panels, at most five in a line, and its panels."""
+def figure_with_panels(n: int, size_in: float, title: str) -> tuple[Figure, list[Axes]]:
+    """A figure with `n` square panels, at most five in a line."""
     n_columns = min(MAX_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)
-    figure = new_figure(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
+    figure = new_figure(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5, title)
     panels = list(figure.subplots(n_lines, n_columns, squeeze=False).flat)
     for axes in panels[n:]:
         axes.set_visible(False)
     return figure, panels[:n]
 
 
-def role_colour(role: str) -> str:
-    """The colour, "#RRGGBB", of the sites of a role; for a bundle, the role is `TRAINED_HERE` or `NO_ROLE`."""
-    return ROLE_COLOURS[role]
-
-
 def site_label(site: str, role: str) -> str:
-    """The name of a site with its role in brackets, such as "Mars (seen)"; for `NO_ROLE` only the name."""
+    """The name of a site with its role, such as "Mars (seen)"; for `NO_ROLE` only the name."""
     return f"{site} ({role})" if role else site
 
 

@@ -1,127 +1,142 @@
-"""Reference and predicted masks as contours on images."""
+"""Reference and predicted masks on images: contours of thick structures; thin ones, such as vessels, are filled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nibabel as nib
 import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from scipy.ndimage import binary_dilation
 
+from medfed.datasets.case import Volume
 from medfed.outputs.figures.figure import (
-    BLACK,
+    DPI,
+    PANEL_PX,
     SKY,
     YELLOW,
     add_legend,
     as_array,
     new_figure,
-    save_png,
-    show_image,
+    resized,
+    tiled,
     to_display_orientation,
+    to_pixels,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+REFERENCE, PREDICTION = SKY, YELLOW  # contours
+TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE = SKY, "#E0218A", YELLOW  # dark, medium and bright
+THIN = 0.04  # mean width of a structure that is filled, as a fraction of the longer side of the panel
+SLICE_PX, GAP_PX, TEXTS_PX = 360, 16, 110  # side of one of several slices; between panels; for texts above and below
+Panel = tuple[np.ndarray, str, bool]  # uint8 (rows, columns, 3), a note, and whether masks are filled
 
-REFERENCE, PREDICTION = SKY, YELLOW
-TEXTS_IN, MAX_ROW_IN = 0.7, 3.8  # height of the texts above and below an image; of an image and its texts
 
-
-def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
-    """Write images with contours of the reference masks (true masks) and of the predicted masks.
-
-    A scan is shown as three slices with the reference mask, with the patient's front up and right side on the left;
-    without `affine`, H must increase to the patient's left and W to the back. A 2-D image has the axis H downwards.
+def case_panels(
+    volume: Volume,
+    prediction: object,
+    n_slices: int = 3,
+    by_reference: bool = False,
+    box: tuple[int, int] | None = None,
+) -> list[Panel]:
+    """Draw the masks of a case on up to `n_slices` slices, with the patient's front up and right side on the left.
 
     Args:
-        cases: one dict per image or scan, with `title`, `image` (C, H, W, D) in [0, 1], `reference` and `prediction`
-            (S, H, W, D; a 0/1 mask for each of S structures), and `spacing` (mm along H, W and D; None for a 2-D
-            image, with D = 1). Optional for a scan: `affine`, (4, 4), from voxels to mm.
-        common_cases: show only the slice with the largest reference area, cropped by the reference only, so that the
-            figures of two methods differ only in the predicted contours. False crops around both masks.
+        prediction: (S, H, W, D), a 0/1 mask for each of S structures, as `volume.mask`.
+        n_slices: 3 for slices near both ends and in the middle of the reference; 1 for the slice with its largest area.
+        by_reference: crop around the reference only, so that the figures of two methods differ only in the prediction.
+        box: (rows, columns) in pixels into which each panel fits; None: 480 x 480, or 360 x 360 for several slices.
     """
-    upright = [_to_display(case) for case in cases]
-    slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in upright]
-    n_slices = max(map(len, slices))
-    shape = (len(upright), n_slices) if n_slices > 1 else (1, len(upright))  # 2-D images stand side by side
-    keys = ("reference", "prediction")[: 1 if common_cases else 2]
-    regions = [_region(*(case[key].astype(bool) for key in keys)) for case in upright]
-    width_in = max(6.0, 3.5 * shape[1])
-    highest = max(_height_per_width(region) * case["aspect"] for region, case in zip(regions, upright))
-    row_in = min(highest * width_in / shape[1] + TEXTS_IN, MAX_ROW_IN)
-    figure = new_figure(width_in, row_in * shape[0] + 0.9)
-    panels = figure.subplots(*shape, squeeze=False).reshape(len(upright), n_slices)
-    for line, case, places, region in zip(panels, upright, slices, regions):
-        for axes, index in zip(line, places):
-            _draw_slice(axes, case, index, region)
-        for axes in line[len(places) :]:
-            axes.set_visible(False)
-        line[len(places) // 2].set_title(case["title"], fontsize=10)
-    add_legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
-    title = "Cases chosen without regard to scores" if common_cases else "Prediction against reference"
-    save_png(figure, path, f"{title} ({data_label})")
+    spacing = volume.spacing_mm
+    axes = None if spacing is None else nib.aff2axcodes(np.asarray(volume.image.affine))[:2]
+    image, reference, predicted = (
+        to_display_orientation(as_array(array), axes) for array in (volume.image, volume.mask, prediction)
+    )
+    low, high = np.percentile(image.reshape(-1)[:: max(1, image.size // 2**20)], (1, 99))
+    rows, columns = _region(reference, reference if by_reference else predicted)
+    aspect = 1.0 if spacing is None else spacing[1] / spacing[0]
+    size = np.array([(rows.stop - rows.start) * aspect, columns.stop - columns.start])
+    slices, panels = _slices(reference, predicted, n_slices), []
+    box = box or (PANEL_PX if len(slices) == 1 else SLICE_PX,) * 2
+    size = np.maximum(1, np.round(size * min(np.array(box) / size))).astype(int)
+    for index in slices:
+        shown = resized(image[:, rows, columns, index], *size)
+        masks = reference[:, rows, columns, index] > 0, predicted[:, rows, columns, index] > 0
+        pixels, is_filled = _blended(((shown - low) / max(high - low, 1e-6)).clip(0, 1), *masks)
+        notes = [f"slice {index + 1} of {image.shape[3]}"] if image.shape[3] > 1 else []
+        whole = reference[..., index].any(), predicted[..., index].any()
+        notes += [f"no {name}" for name, there in zip(("reference", "prediction"), whole) if not there]
+        if predicted[..., index].sum() > masks[1].sum():
+            notes.append("prediction continues outside")
+        panels.append((pixels, ", ".join(notes) or " ", is_filled))  # never empty: panels of all methods are equal
+    return panels
 
 
-def _to_display(case: Mapping) -> dict:
-    """The case as arrays (C, rows, columns, D), with `aspect`, the height of a pixel divided by its width."""
-    spacing, affine = case["spacing"], case.get("affine")
-    axes = None if spacing is None else "LP" if affine is None else nib.aff2axcodes(np.asarray(affine))[:2]
-    arrays = {key: to_display_orientation(as_array(case[key]), axes) for key in ("image", "reference", "prediction")}
-    return {"title": case["title"], "aspect": 1.0 if spacing is None else spacing[1] / spacing[0], **arrays}
+def overlays(cases: Mapping[str, Sequence[Panel]], title: str) -> Figure:
+    """The panels of `case_panels` by title: one line for each volume; 2-D images stand side by side."""
+    names, several = list(cases), max(map(len, cases.values())) > 1
+    lines = list(cases.values()) if several else [[panel for panels in cases.values() for panel in panels]]
+    joined, tops, middles = tiled([[pixels for pixels, *_ in line] for line in lines], (TEXTS_PX, GAP_PX))
+    size_in = joined.shape[1] / DPI, (joined.shape[0] + TEXTS_PX) / DPI + 0.7
+    figure = new_figure(max(6.0, size_in[0]), size_in[1], title)
+    axes = figure.subplots()
+    axes.imshow(joined)
+    axes.set_axis_off()
+    for number, (line, top) in enumerate(zip(lines, tops)):
+        for column, (middle, (pixels, note, _)) in enumerate(zip(middles, line)):
+            axes.text(middle, top + len(pixels) + 6, note, fontsize=9, ha="center", va="top")
+            if not several or column == len(line) // 2:
+                name = names[number if several else column]
+                axes.text(middle, top - 8, name, fontsize=10, ha="center", va="bottom")
+    filled = {is_filled for line in lines for *_, is_filled in line}
+    entries = [("-", REFERENCE, "reference"), ("-", PREDICTION, "prediction")] * (False in filled)
+    parts = ((TRUE_POSITIVE, "true positive"), (FALSE_POSITIVE, "false positive"), (FALSE_NEGATIVE, "false negative"))
+    add_legend(figure, entries + [("s", colour, name) for colour, name in parts] * (True in filled), dark=True)
+    return figure
 
 
-def _slices(case: Mapping) -> list[int]:
-    """Slices near both ends and in the middle of the reference; without one, of the prediction or the image."""
-    for mask in (case["reference"], case["prediction"], np.ones_like(case["reference"])):
-        marked = np.flatnonzero(mask.any(axis=(0, 1, 2)))
-        if len(marked):
-            break
+def _slices(reference: np.ndarray, predicted: np.ndarray, n: int) -> list[int]:
+    """The slices to show, of the reference; without one, of the prediction or the image."""
+    areas = next((a for a in (mask.sum(axis=(0, 1, 2)) for mask in (reference, predicted)) if a.any()), None)
+    if n == 1:
+        return [reference.shape[3] // 2 if areas is None else int(areas.argmax())]
+    marked = np.arange(reference.shape[3]) if areas is None else np.flatnonzero(areas)
     return sorted({int(marked[round(share * (len(marked) - 1))]) for share in (0.1, 0.5, 0.9)})
 
 
-def _fullest_slice(case: Mapping) -> int:
-    """Index of the slice with the largest reference area; the middle slice if the reference is empty."""
-    sizes = case["reference"].astype(bool).any(axis=0).sum(axis=(0, 1))
-    return int(sizes.argmax()) if sizes.any() else len(sizes) // 2
-
-
-def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
-    """(first, last) row and column to show: the bounding box of the masks, enlarged by half its size."""
-    marked = np.logical_or.reduce(masks).any(axis=(0, 3))
+def _region(*masks: np.ndarray) -> tuple[slice, slice]:
+    """The rows and columns to show: the bounding box of the masks, enlarged by half its size."""
+    marked = np.logical_or.reduce([mask.any(axis=(0, 3)) for mask in masks])
     if not marked.any():
-        return [(-0.5, size - 0.5) for size in marked.shape]
+        return slice(0, marked.shape[0]), slice(0, marked.shape[1])
     places = [np.flatnonzero(marked.any(axis=axis)) for axis in (1, 0)]
     margin = 8 + max(place[-1] - place[0] for place in places) // 2
-    return [
-        (max(place[0] - margin, 0) - 0.5, min(place[-1] + margin, size - 1) + 0.5)
-        for place, size in zip(places, marked.shape)
-    ]
+    first, last = ([int(place[end]) for place in places] for end in (0, -1))
+    rows, columns = (slice(max(a - margin, 0), b + margin + 1) for a, b in zip(first, last))
+    return slice(rows.start, min(rows.stop, marked.shape[0])), slice(columns.start, min(columns.stop, marked.shape[1]))
 
 
-def _height_per_width(region: Sequence[tuple[float, float]]) -> float:
-    (top, bottom), (left, right) = region
-    return (bottom - top) / (right - left)
-
-
-def _draw_slice(axes: Axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:
-    """Draw slice `index` with the contours of both masks; `region` is (first, last) of rows and columns."""
-    from matplotlib.patheffects import withStroke
-
-    show_image(axes, case["image"][..., index], case["aspect"])
-    for key, colour, dash in (("reference", REFERENCE, "-"), ("prediction", PREDICTION, (0, (4, 2)))):
-        for mask in case[key][..., index]:
-            if mask.any():
-                closed = np.pad(mask.astype(float), 1)
-                rows, columns = (np.arange(-1, size + 1) for size in mask.shape)
-                contours = axes.contour(columns, rows, closed, [0.5], colors=colour, linestyles=[dash], linewidths=1.6)
-                contours.set_path_effects([withStroke(linewidth=2.8, foreground=BLACK, alpha=0.5)])
-    (top, bottom), (left, right) = region
-    axes.set(xlim=(left, right), ylim=(bottom, top), anchor="N")  # the titles of a row are at the same height
-    n_slices = case["image"].shape[3]
-    notes = [f"slice {index + 1} of {n_slices}"] if n_slices > 1 else []
-    notes += [f"no {key}" for key in ("reference", "prediction") if not case[key][..., index].any()]
-    rows, columns = np.nonzero(case["prediction"][..., index].any(axis=0))
-    if len(rows) and (rows.min() < top or rows.max() > bottom or columns.min() < left or columns.max() > right):
-        notes.append("prediction continues outside")
-    axes.set_xlabel(", ".join(notes) or " ", fontsize=9)  # never empty, so that the panels of all methods are equal
+def _blended(image: np.ndarray, reference: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Draw masks (S, H, W) on an image (C, rows, columns) in [0, 1]; also return whether they are filled."""
+    pixels = to_pixels(image)
+    size = pixels.shape[:2]
+    truth, guess = resized(reference, *size), resized(predicted, *size)
+    thick = truth if truth.any() else guess
+    length = np.abs(np.diff(thick, axis=1)).sum() + np.abs(np.diff(thick, axis=2)).sum()  # of the boundary
+    if 2 * thick.sum() < THIN * max(size) * length:
+        parts = {TRUE_POSITIVE: reference & predicted, FALSE_POSITIVE: predicted & ~reference}
+        parts[FALSE_NEGATIVE] = reference & ~predicted
+        shares = {colour: resized(part, *size).max(axis=0)[..., None] for colour, part in parts.items()}
+        total = sum(shares.values())
+        colour = sum(np.array(to_rgb(name)) * share for name, share in shares.items()) / np.maximum(total, 1e-6)
+        opacity = np.minimum(2 * total, 1) * 0.85  # twice the covered fraction, so that lines below a pixel survive
+        return (pixels * (1 - opacity) + 255 * colour * opacity).astype(np.uint8), True
+    width = max(1, max(size) // 160)
+    for masks, colour, is_outside in ((truth, REFERENCE, False), (guess, PREDICTION, True)):
+        for mask in masks > 0.5:
+            mask = np.pad(mask if is_outside else ~mask, width, constant_values=not is_outside)
+            line = (binary_dilation(mask, iterations=width) & ~mask)[width:-width, width:-width]
+            shade = binary_dilation(line, iterations=width) & ~line
+            pixels[shade] = pixels[shade] // 2
+            pixels[line] = 255 * np.array(to_rgb(colour))
+    return pixels, False

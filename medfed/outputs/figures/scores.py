@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from medfed.outputs.figures.figure import LINES, new_figure, save_png, style_axes
+from medfed.outputs.figures.figure import LINES, new_figure, style_axes
 from medfed.results.statistics import AVERAGE
 
 MAX_LEGEND_COLUMNS = 3
@@ -16,19 +15,19 @@ BAR_SPACE = 0.8  # of the distance between two groups
 HATCHES = {"-": "", "--": "///", ":": "..."}  # of bars, by the dashes of lines: both tell equal colours apart
 
 
-def save_score_bars(scores: pd.DataFrame, label: str, path: Path, title: str) -> None:
-    """Draw a group of bars for each site (and the average), one bar for each row; error bars are the SD over seeds.
+def score_bars(scores: pd.DataFrame, label: str, title: str) -> Figure:
+    """A group of bars for each site (and the average), one bar for each row; error bars are the SD over seeds.
 
     `scores` has the columns `row`, `site`, `mean` and `sd`; `label` names the metric.
     """
     if scores.site.nunique() == 2:  # an average of one site says nothing new
         scores = scores[scores.site != AVERAGE]
-    _save(scores.assign(series=scores.row, tick=scores.site), label, path, title)
+    return _draw(scores.assign(series=scores.row, tick=scores.site), label, title)
 
 
-def save_score_lines(scores: pd.DataFrame, label: str, path: Path, title: str) -> None:
-    """Draw a line for each method and site over the values of the varied setting, which rows name as `METHOD,
-    KEY=VALUE`. A method without the setting is a horizontal line."""
+def score_lines(scores: pd.DataFrame, label: str, title: str) -> Figure:
+    """A line for each method and site over the values of the varied setting, which rows name as `METHOD, KEY=VALUE`. A
+    method without the setting is a horizontal line."""
     scores = scores[scores.site != AVERAGE]
     parts = scores.row.str.partition(", ")
     table = scores.assign(series=parts[0] + ", " + scores.site, tick=parts[2])
@@ -36,20 +35,17 @@ def save_score_lines(scores: pd.DataFrame, label: str, path: Path, title: str) -
     fixed = table[table.tick == ""].drop(columns="tick").merge(varied[["tick"]].drop_duplicates(), how="cross")
     key = "" if varied.empty else varied.tick.iloc[0].rpartition("=")[0]
     table = pd.concat([varied, fixed])
-    _save(table.assign(tick=table.tick.str.rpartition("=")[2]), label, path, title, key)
+    return _draw(table.assign(tick=table.tick.str.rpartition("=")[2]), label, title, key)
 
 
-def _save(scores: pd.DataFrame, label: str, path: Path, title: str, key: str | None = None) -> None:
+def _draw(scores: pd.DataFrame, label: str, title: str, key: str | None = None) -> Figure:
     """Draw the columns `mean` and `sd` of each `series` at each `tick`: bars, or lines over the setting `key`."""
-    ticks = list(dict.fromkeys(scores.tick))
-    series = {
-        name: group.set_index("tick")[["mean", "sd"]].reindex(ticks)
-        for name, group in scores.groupby("series", sort=False)
-    }
-    figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2)
+    ticks, series = list(dict.fromkeys(scores.tick)), dict(list(scores.groupby("series", sort=False)))
+    figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2, title)
     axes = figure.subplots()
     width, places = BAR_SPACE / max(len(series), 1), np.arange(len(ticks))
-    for index, (name, values) in enumerate(series.items()):
+    for index, (name, group) in enumerate(series.items()):
+        values = group.set_index("tick")[["mean", "sd"]].reindex(ticks)
         colour, dash = LINES[index % len(LINES)]
         errors = values.sd.fillna(0) if values.sd.any() else None
         if key is None:
@@ -58,10 +54,8 @@ def _save(scores: pd.DataFrame, label: str, path: Path, title: str, key: str | N
         else:
             axes.errorbar(places, values["mean"], errors, color=colour, ls=dash, marker="o", markersize=4, label=name)
     axes.set_xticks(places, ticks)
-    axes.set_ylabel(label)
-    axes.set_xlabel(key or "")
+    axes.set(xlabel=key or "", ylabel=label)
     style_axes(axes)
-    longest = max(map(len, series), default=1)
-    n_columns = int(figure.get_figwidth() * CHARACTERS_PER_INCH / (longest + 6))
+    n_columns = int(figure.get_figwidth() * CHARACTERS_PER_INCH / (max(map(len, series), default=1) + 6))
     figure.legend(loc="outside lower center", ncols=max(1, min(MAX_LEGEND_COLUMNS, n_columns)), fontsize=9)
-    save_png(figure, path, title)
+    return figure

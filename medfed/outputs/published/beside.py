@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from medfed.config.overrides import split
@@ -12,7 +11,7 @@ from medfed.outputs.published.tables import PublishedBlock, tables_of_data
 from medfed.results.comparison import TRIVIAL, Comparison
 from medfed.results.notes import PHANTOM
 from medfed.results.statistics import AVERAGE
-from medfed.results.text_tables import TextTable, number, text_table, to_markdown
+from medfed.results.text_tables import TextTable, bullets, number, text_table, to_markdown
 
 WARNING = (
     "Do not rank numbers of different papers or protocols together, and do not rank them with the numbers of this "
@@ -21,56 +20,46 @@ WARNING = (
 PHANTOM_WARNING = (
     f"This comparison uses {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any published number."
 )
+Scores = tuple[pd.DataFrame, pd.DataFrame]  # mean and standard deviation by method and column
 
 
-def our_scores(comparison: Comparison, block: PublishedBlock) -> pd.DataFrame:
-    """Our scores in the metric of a block: `mean` and `sd` by method and site. The average of a row with a varied
-    setting is that of its method at the "site" KEY=VALUE."""
+def our_scores(comparison: Comparison, block: PublishedBlock) -> Scores | None:
+    """Our scores in the columns of a block; None if no column has one. The average of a row with a varied setting is in
+    the column KEY=VALUE of its method."""
     table = comparison.scores
     own = table[(table.structure == block.structure) & (table.metric == block.metric) & table.role.isin(block.roles)]
     own = own[~own.row.str.startswith(TRIVIAL)]
     parts = own.row.str.split(", ", n=1)
     setting = parts.str[1]  # NaN if none is varied
-    own = own.assign(row=parts.str[0], site=own.site.where(setting.isna(), setting), average=own.site == AVERAGE)
-    own = own[setting.isna() | own.average]
-    return own.drop_duplicates(["row", "site"]).set_index(["row", "site"])[["mean", "sd"]]
+    is_shown = setting.isna() | (own.site == AVERAGE)
+    own = own.assign(row=parts.str[0], site=own.site.where(setting.isna(), setting))[is_shown]
+    columns = list(block.columns.values())
+    if not set(columns) & set(own.site):
+        return None
+    scores = own.drop_duplicates(["row", "site"]).set_index(["row", "site"])[["mean", "sd"]].unstack()
+    means, sds = (scores.loc[own.row.unique(), name].reindex(columns=columns) for name in ("mean", "sd"))
+    return means, sds
 
 
-def in_columns_of(block: PublishedBlock, scores: pd.DataFrame, method: str) -> pd.DataFrame:
-    """The scores of one of our methods in the columns of a block; NaN where it has none."""
-    return scores.loc[method].reindex(list(block.columns.values()))
-
-
-def has_columns_of(block: PublishedBlock, scores: pd.DataFrame) -> bool:
-    return bool(set(block.columns.values()) & set(scores.index.get_level_values("site")))
-
-
-def beside(
-    block: PublishedBlock, scores: pd.DataFrame | None = None, decimals: int = 2, who: str = "ours"
-) -> TextTable:
+def beside(block: PublishedBlock, ours: Scores | None = None, decimals: int = 2, who: str = "ours") -> TextTable:
     """The paper's numbers, ours (`our_scores`) below those of the same method, and our further methods at the end.
 
-    Our average is shown only if each column has a number. Without our scores in any column, the paper's stand alone. A
-    dagger (†) marks a printed average that is not the mean of its row.
+    Our average is shown only if each column has a number. A dagger (†) marks a printed average that is not the mean of
+    its row.
     """
-    scores = scores if scores is not None and has_columns_of(block, scores) else None
-    labels = [] if scores is None else list(dict.fromkeys(scores.index.get_level_values("row")))
-    ours = {}
-    for label in labels:
-        own = in_columns_of(block, scores, label)
-        cells = [
-            number(mean, decimals) + ("" if np.isnan(sd) else f" ± {sd:.{decimals}f}") for mean, sd in own.to_numpy()
-        ]
-        average = number(own["mean"].mean(skipna=False), decimals)
-        ours[label] = [label, who, *cells, *[average] * block.is_averaged]
+    lines = {}
+    for label in ours[0].index if ours else ():
+        mean, sd = (table.loc[label] for table in ours or ())
+        cells = [number(value, decimals) + f" ± {sd:.{decimals}f}" * (sd == sd) for value, sd in zip(mean, sd)]
+        lines[label] = [label, who, *cells, *[number(mean.mean(skipna=False), decimals)] * block.is_averaged]
     rows, shown = [], set()
     for row in block.rows:
         average = row.text(row.average) + "†" * (row.misprint is not None)
         rows.append([row.printed, "paper", *map(row.text, row.values), *[average] * block.is_averaged])
-        if (label := match(row.method, labels)) is not None:
-            rows.append(ours[label])
+        if (label := match(row.method, list(lines))) is not None:
+            rows.append(lines[label])
             shown.add(label)
-    rows += [ours[label] for label in labels if label not in shown]
+    rows += [line for label, line in lines.items() if label not in shown]
     return text_table(block.heading, ["", "", *block.columns, *["average"] * block.is_averaged], rows, n_words=2)
 
 
@@ -109,12 +98,7 @@ def to_published_markdown(data: object, comparison: Comparison) -> str:
     tables = tables_of_data(data)
     parts = ["## As published", "  \n".join(comparison_warnings(comparison))]
     for table in tables:
-        parts += [f"### {table.title}", _listed(table.facts)]
+        parts += [f"### {table.title}", bullets(table.facts)]
         for block in table.blocks:
-            parts += [to_markdown(beside_comparison(block, comparison), 4)]
-            parts += [_listed(block.footnotes)] * bool(block.footnotes)
-    return "\n\n".join(parts) + "\n" if tables else ""
-
-
-def _listed(notes: Sequence[str]) -> str:
-    return "\n".join(f"- {note}" for note in notes)
+            parts += [to_markdown(beside_comparison(block, comparison), 4), bullets(block.footnotes)]
+    return "\n\n".join(filter(None, parts)) + "\n" if tables else ""

@@ -40,10 +40,9 @@ class PublishedRow:
     @property
     def misprint(self) -> float | None:
         """The mean of the row, if the printed average differs from it by more than the precision; None otherwise."""
-        known = [value for value in self.values if value is not None]
-        if self.average is None or len(known) < len(self.values):
+        if self.average is None or None in self.values:
             return None
-        mean = fmean(known)
+        mean = fmean(value for value in self.values if value is not None)
         return mean if round(abs(self.average - mean), 6) > self.rounded_to else None
 
 
@@ -73,20 +72,21 @@ class PublishedBlock:
     @property
     def heading(self) -> str:
         """For example "Disc Dice (%), higher is better; each column: unseen site"."""
-        metric = "" if self.metric.lower() in self.title.lower().split() else f"{self.metric} "
-        measured = f" ({f'{metric}{self.unit}'.strip()})" if metric or self.unit else ""
+        metric = "" if self.metric.lower() in self.title.lower().split() else self.metric
+        measured = " ".join(filter(None, (metric, self.unit)))
+        measured = f" ({measured})" * bool(measured)
         return f"{self.title}{measured}, {self.direction} is better; each column: {self.column}"
 
     @property
     def footnotes(self) -> tuple[str, ...]:
         """The averages that are not the mean of their row, and our names of the columns."""
-        wrong = [(row, mean) for row in self.rows if (mean := row.misprint) is not None]
         notes = [
             f"† {row.printed}: the printed average is {row.text(row.average)}, but the row's mean is {mean:.2f}"
-            for row, mean in wrong
+            for row in self.rows
+            if (mean := row.misprint) is not None
         ]
         names = ", ".join(f"{printed}: {ours}" for printed, ours in self.columns.items() if ours)
-        return (*notes, names) if names else tuple(notes)
+        return (*notes, *[names] * bool(names))
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def tables_of_data(data: object) -> list[PublishedTable]:
         return []
     name = str(data.get("name"))
     dataset = _plain(Path(str(data.get("root", ""))).name if name == "folder" else name.removesuffix("_phantom"))
-    tables = []
-    for table in map(load_table, table_names()):
-        blocks = tuple(block for block in table.blocks if _plain(block.dataset) == dataset)
-        tables += [replace(table, blocks=blocks)] * bool(blocks)
-    return tables
+    tables = [
+        replace(table, blocks=tuple(block for block in table.blocks if _plain(block.dataset) == dataset))
+        for table in map(load_table, table_names())
+    ]
+    return [table for table in tables if table.blocks]
 
 
 def _plain(name: str) -> str:

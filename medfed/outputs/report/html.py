@@ -4,44 +4,48 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
-TEMPLATES = Path(__file__).with_name("templates")
-STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
+from medfed.outputs.damaged_file import damaged_file
+
+FOLDER = Path(__file__).parent
+MAX_WIDTH, QUALITY = 1200, 75  # of a figure in pixels, enough for a screen with small pixels; of WebP, 0 to 100
 _NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters that HTML and UTF-8 cannot hold
 
 
-def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
+class EmbeddedFigure(NamedTuple):
+    """A figure inside the page; the caption also describes it to readers who cannot see it."""
+
+    caption: str
+    source: str  # a `data:` address
+
+
+def render_page(template: str, more_style: str = "", folder: Path = FOLDER / "templates", **content: object) -> str:
     """Render a template, which must extend `frame.html.jinja`, as an HTML page that needs no other file and no network.
 
     The page's content security policy forbids the browser to load other files. Text from `content` is escaped; a
-    missing variable is a `jinja2.UndefinedError`. ValueError if `style` or `script` contains its end tag or `<!--`.
+    missing variable is a `jinja2.UndefinedError`.
     """
-    policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
-    policy += f"; script-src {_hash_source(script)}" if script else ""
-    return (
-        _environment(*folders)
-        .get_template(template)
-        .render(
-            style=trusted_text(style, "style"),
-            script=trusted_text(script, "script"),
-            policy=f"{policy}; base-uri 'none'; form-action 'none'",
-            **content,
-        )
-    )
+    style = (FOLDER / "page.css").read_text(encoding="utf-8") + more_style
+    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    allowed = f"style-src {_hash_source(style)}; script-src {_hash_source(script)}"
+    policy = f"default-src 'none'; img-src data:; {allowed}; base-uri 'none'; form-action 'none'"
+    own = _environment(folder).get_template(template)
+    return own.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
 @cache
-def _environment(*folders: Path) -> Environment:
-    """The environment of the templates; it keeps each compiled template until the file changes."""
+def _environment(folder: Path) -> Environment:
     return Environment(
-        loader=FileSystemLoader([TEMPLATES, *folders]),
+        loader=FileSystemLoader([folder, FOLDER / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -51,21 +55,30 @@ def _environment(*folders: Path) -> Environment:
     )
 
 
-def trusted_text(text: str, element: str) -> Markup:
-    """Mark a style sheet or script as text that Jinja must not escape; ValueError if it has its end tag or `<!--`."""
-    if f"</{element}" in text.lower() or "<!--" in text:
-        raise ValueError(
-            f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
-            "rest of the page; remove these characters"
-        )
-    return Markup(text)
-
-
 def _replace_invalid_characters(value: object) -> object:
-    """Replace characters that HTML does not allow in a text; other values stay as they are."""
     return _NOT_HTML.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _hash_source(text: str) -> str:
     """How a content security policy names the one style sheet or script that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def embed(caption: str, data: bytes, media_type: str) -> EmbeddedFigure:
+    return EmbeddedFigure(caption, f"data:{media_type};base64,{base64.b64encode(data).decode()}")
+
+
+def embed_png(caption: str, data: bytes, max_width: int = MAX_WIDTH) -> EmbeddedFigure:
+    """A PNG figure as WebP, reduced to at most `max_width` pixels."""
+    with Image.open(io.BytesIO(data)) as image:
+        figure = image.convert("RGB")
+    figure.thumbnail((max_width, figure.height), Image.Resampling.LANCZOS)  # keeps the ratio of the sides
+    webp = io.BytesIO()
+    figure.save(webp, "WEBP", quality=QUALITY)
+    return embed(caption, webp.getvalue(), "image/webp")
+
+
+def embed_file(caption: str, path: Path, max_width: int = MAX_WIDTH) -> EmbeddedFigure:
+    """The PNG figure of a file; UserError if it is damaged."""
+    with damaged_file(path):
+        return embed_png(caption, path.read_bytes(), max_width)

@@ -1,8 +1,8 @@
 "use strict";
-// Sort a table by a click on a heading, compare the figures of two methods with a slider, unfold everything for print.
-// Without this script the page has the same content, in its first order and one figure after the other.
+// Sort a table by a click on a heading, filter patients, unfold everything for print. Without this script the page has
+// the same content, in its first order.
 
-const createElement = (name, properties, ...children) => {
+const make = (name, properties, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
   return element;
@@ -10,13 +10,16 @@ const createElement = (name, properties, ...children) => {
 
 const valueOf = (row, column) => {
   const cell = row.cells[column];
-  const shown = cell.dataset.value ?? cell.textContent.trim();
-  return { text: shown, number: shown === "" || Number.isNaN(Number(shown)) ? null : Number(shown) };
+  const text = cell.textContent.trim();
+  const isText = cell.classList.contains("text");
+  const match = isText ? null : text.replace(/,(?=\d{3})/g, "").match(/^[<+]?(-?\d+(\.\d+)?)/);
+  return { text, number: match ? Number(match[1]) : null };
 };
 
-// Numbers come before texts, and dashes come last in both directions.
+// Numbers come before texts, and dashes and empty cells come last in both directions.
+const isNothing = (value) => value.text === "-" || value.text === "";
 const compare = (a, b, sign) => {
-  if (a.text === "-" || b.text === "-") return (a.text === "-") - (b.text === "-");
+  if (isNothing(a) || isNothing(b)) return isNothing(a) - isNothing(b);
   if (a.number !== null && b.number !== null) return sign * (a.number - b.number);
   if (a.number !== null || b.number !== null) return (b.number !== null) - (a.number !== null);
   return sign * a.text.localeCompare(b.text, "en", { numeric: true });
@@ -35,38 +38,24 @@ const sort = (table, head) => {
 for (const table of document.querySelectorAll("table.sortable")) {
   if (table.tBodies[0].rows.length < 2) continue;
   for (const head of table.tHead.rows[0].cells) {
-    const button = createElement("button", { type: "button", title: "Sort by this column" }, ...head.childNodes);
+    const button = make("button", { type: "button", title: "Sort by this column" }, ...head.childNodes);
     button.addEventListener("click", () => sort(table, head));
     head.append(button);
   }
 }
 
-const choice = (name, layers, chosen) => {
-  const options = layers.map((layer, place) =>
-    createElement("option", { value: place, selected: place === chosen }, layer.dataset.method));
-  const select = createElement("select", {}, ...options);
-  return [select, createElement("label", {}, name + " ", select)];
-};
-
-for (const stack of document.querySelectorAll(".layers")) {
-  const layers = [...stack.children];
-  const [left, leftLabel] = choice("Left", layers, 0);
-  const [right, rightLabel] = choice("Right", layers, 1);
-  // At first the left figure is complete. The edge between two figures would cut the texts of both.
-  const slider = createElement("input", { type: "range", min: 0, max: 100, value: 100 });
-  const label = createElement("label", { className: "slide" }, "Share of the left figure ", slider);
-  const show = () => {
-    layers.forEach((layer, place) => {
-      layer.classList.toggle("left", place === Number(left.value));
-      layer.classList.toggle("right", place === Number(right.value) && left.value !== right.value);
-    });
-    stack.style.setProperty("--share", slider.value + "%");
-    slider.setAttribute("aria-valuetext", slider.value + " % " + layers[Number(left.value)].dataset.method);
+for (const table of document.querySelectorAll("table.filtered")) {
+  const input = make("input", { type: "search", placeholder: "site, patient, failure ..." });
+  const count = make("output", {});
+  const filter = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = [...table.tBodies[0].rows];
+    for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
   };
-  for (const control of [left, right, slider]) control.addEventListener("input", show);
-  stack.before(createElement("div", { className: "controls" }, leftLabel, rightLabel, label));
-  stack.classList.add("live");
-  show();
+  input.addEventListener("input", filter);
+  filter();
+  table.parentElement.before(make("p", { className: "controls" }, make("label", {}, "Filter ", input), count));
 }
 
 const unfolded = [];

@@ -6,44 +6,18 @@ methods of one comparison by ratios of times.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from statistics import fmean, median
 from typing import Any
+
+import pandas as pd
 
 from medfed.federation.ledger import CONTENTS
 from medfed.federation.message import Kind
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import POOLED, SENT, ComparisonRow, is_federated
+from medfed.results.row import SENT, ComparisonRow, is_compared, is_federated
 
-
-@dataclass(frozen=True)
-class Cost:
-    """Cost of one method; None was not measured. Names of seconds end with `_s`; bytes are without validation."""
-
-    train_s: float | None  # of a client in one round, the median over all rounds after the first
-    share_s: float | None  # per round, for statistics that a client shares in every round
-    once_s: float | None  # of a client, for statistics before the first round and additional time of the first round
-    aggregate_s: float | None  # of the coordinator in one round
-    up: float | None  # bytes that a client sends in one round; None if nothing is exchanged
-    down: float | None  # bytes that a client receives in one round
-    up_once: float | None  # bytes that a client sends before the first round
-    down_once: float | None
-    steps: float | None = None  # optimiser steps of a client in the whole run
-    images: float | None = None  # with which all clients trained in the whole run, each as often as it was used
-    total_s: float | None = None  # in which all clients shared statistics and trained in the whole run
-    sent: str = "updates"  # or "images moved" or "nothing sent"
-    up_weights: float | None = 0.0
-    up_statistics: float | None = 0.0
-    up_facts: float | None = 0.0
-    down_weights: float | None = 0.0
-    down_statistics: float | None = 0.0
-    down_facts: float | None = 0.0
-
-
+Cost = dict[str, Any]  # by the keys of HEAD and PARTS, in seconds and bytes; None was not measured
 HEAD = {
     "train_s": "train s",
     "share_s": "share s",
@@ -59,8 +33,8 @@ HEAD = {
     "sent": "sent",
 }
 PARTS = {f"{way}_{content}s": f"{way} {content}s kB" for way in ("up", "down") for content in CONTENTS}
-SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3, **dict.fromkeys(PARTS, 1e-3)}
-BYTES = tuple(SCALE)
+SCALE = {"MB": 1e-6, "kB": 1e-3}
+BYTES = [name for name, words in (HEAD | PARTS).items() if words.split()[-1] in SCALE]
 NOTE = (
     "seconds and bytes of one client in one round, without those of validation except for the weights that it receives "
     "for it, from which the next round starts; once: needed only once, before or in the first round; steps of one "
@@ -71,164 +45,129 @@ MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above whic
 
 
 def read_cost(folder: RunFolder) -> Cost:
-    """Compute the cost of a finished run from its `timings.csv` and `ledger.csv`."""
-    timings = folder.timings()
-    shares_every_round = sum(row["share"] is not None for row in timings) > 1
+    """The cost of a finished run from its `timings.csv` and `ledger.csv`, without `sent`.
+
+    Times of a round are medians; the time that the first round of training takes more counts as `once_s`. Images and
+    `total_s` are of all clients together.
+    """
+    names = ["round", "n_clients", "share", "train", "aggregate", "n_steps", "n_images"]
+    timings = pd.DataFrame(folder.timings(), columns=names, dtype=float).set_index("round")
+    shares_every_round = timings.share.count() > 1
     volume, n_once = _bytes(folder, shares_every_round)
-    n_sharing = {row["round"]: row["n_clients"] if shares_every_round else n_once for row in timings}
-    shared = [row["share"] / max(1, n_sharing[row["round"]]) for row in timings if row["share"] is not None]
-    trained = [row["train"] / row["n_clients"] for row in timings if row["n_clients"]]
-    train = median(trained[1:] or trained) if trained else None
-    steps = [row["n_steps"] / row["n_clients"] if row.get("n_steps") else None for row in timings]
-    share = median(shared) if shared else 0.0
-    first = trained[0] - train if train is not None else 0.0
-    return Cost(
-        train_s=train,
-        share_s=None if train is None else share * shares_every_round,
-        once_s=None if train is None else max(0.0, first) + share * (not shares_every_round),
-        aggregate_s=median(row["aggregate"] for row in timings) if timings else None,
+    n_clients = timings.n_clients.where(timings.n_clients > 0)
+    share = (timings["share"] / (timings.n_clients.clip(lower=1) if shares_every_round else max(1, n_once))).median()
+    trained = (timings.train / n_clients).dropna()
+    train = trained.iloc[int(len(trained) > 1) :].median()
+    extra = max(0.0, trained.iloc[0] - train) if len(trained) else train
+    share = 0.0 if pd.isna(share) else share
+    cost = {
+        "train_s": train,
+        "share_s": share * shares_every_round + 0 * train,  # unknown without times of training
+        "once_s": share * (not shares_every_round) + extra,
+        "aggregate_s": timings["aggregate"].median(),
         **volume,
-        steps=_total(steps),
-        images=_total([row.get("n_images") for row in timings]),
-        total_s=_total([row["train"] + (row["share"] or 0.0) for row in timings]),
-    )
+        "steps": _total(timings.n_steps.where(timings.n_steps > 0) / n_clients),
+        "images": _total(timings.n_images),
+        "total_s": _total(timings.train + timings.share.fillna(0)),
+    }
+    return {name: None if pd.isna(value) else float(value) for name, value in cost.items()}
 
 
-def _total(values: Sequence[float | None]) -> float | None:
-    """The sum; None without values, or if one of them is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+def _total(values: pd.Series) -> float:
+    """The sum; NaN without values, or if one of them is unknown."""
+    return values.sum(skipna=False, min_count=1)
+
+
+def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
+    """Mean bytes of a client by direction, and the number of clients that share before the first round. Of the bytes of
+    validation, only weights that come down count, because a client does not receive them again for the next round."""
+    names = ["round", "site", "direction", "kind", "content", "bytes"]
+    ledger = pd.DataFrame(folder.ledger(), columns=names).astype({"bytes": float})
+    is_validated = ledger.kind == Kind.VALIDATE
+    is_kept = ~is_validated | ((ledger.direction == "down") & (ledger.content == "weight"))
+    is_training = ledger.site.isin(ledger.site[ledger.kind == Kind.TRAIN]) & (ledger.kind != Kind.SURVEY)
+    is_once = is_training & (ledger.kind == Kind.SHARE) & (not shares_every_round)
+    every, once = ledger[is_training & is_kept & ~is_once], ledger[is_once]
+    n_rounds = len(every.loc[~is_validated, ["round", "site"]].drop_duplicates())
+    n_once = once.site.nunique()
+    totals = dict.fromkeys(BYTES, 0.0) | (every.groupby("direction").bytes.sum() / max(1, n_rounds)).to_dict()
+    for (way, content), n_bytes in every.groupby(["direction", "content"]).bytes.sum().items():
+        totals[f"{way}_{content}s"] = n_bytes / max(1, n_rounds)
+    for way, n_bytes in once.groupby("direction").bytes.sum().items():
+        totals[f"{way}_once"] = n_bytes / max(1, n_once)
+    return totals, n_once
 
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
-    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label; images and total seconds
-    of the row `local` are summed over the models of all sites."""
-    folds: dict[tuple[str, str, int], list[Cost]] = {}
-    for row, site, seed, folder in runs:
-        cost = read_cost(folder)
-        if row.arrangement in SENT:
-            cost = replace(cost, **dict.fromkeys(BYTES), aggregate_s=None, sent=SENT[row.arrangement])
-        folds.setdefault((row.label, site, seed), []).append(cost)
-    costs: dict[str, list[Cost]] = {}
-    for (label, _, _), of_fold in folds.items():
-        images, total_s = (_total([getattr(cost, name) for cost in of_fold]) for name in ("images", "total_s"))
-        costs.setdefault(label, []).append(replace(mean_cost(of_fold), images=images, total_s=total_s))
-    return {label: mean_cost(costs[label]) for label in sorted(costs, key=lambda label: not is_federated(label))}
+    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label, those without a
+    federation last. A number that is unknown in one run is None. Images and total seconds of the row `local` are summed
+    over the models of all sites."""
+    if not runs:
+        return {}
+    arrangements = {row.label: row.arrangement for row, *_ in runs}
+    index = pd.MultiIndex.from_tuples([(row.label, site, seed) for row, site, seed, _ in runs])
+    costs_of_runs = [read_cost(folder) for *_, folder in runs]
+    table = pd.DataFrame(costs_of_runs, index, [*HEAD, *PARTS], dtype=float).drop(columns="sent")
+    models = table.groupby(level=[0, 1, 2], sort=False)
+    folds = models.apply(_known_mean)
+    folds[["images", "total_s"]] = models[["images", "total_s"]].apply(lambda own: own.sum(skipna=False))
+    costs: dict[str, Cost] = {}
+    for label, own in folds.groupby(level=0, sort=False):
+        sent = SENT.get(arrangements[label], "updates")
+        cost = {name: None if pd.isna(value) else value for name, value in _known_mean(own).items()}
+        cost |= dict.fromkeys([*BYTES, "aggregate_s"] if sent != "updates" else [])
+        costs[label] = {name: cost.get(name, sent) for name in HEAD | PARTS}
+    return {label: costs[label] for label in sorted(costs, key=lambda label: not is_federated(label))}
+
+
+def _known_mean(costs: pd.DataFrame) -> pd.Series:
+    """The mean of each column; NaN if one of its values is unknown."""
+    return costs.mean(skipna=False)
 
 
 def effort_notes(
     costs: Mapping[str, Cost], baselines: Mapping[str, str], references: Mapping[str, str] = {}
 ) -> list[str]:
-    """Notes that compare the optimiser steps and images of each row with those of its baseline; `references` maps the
-    label of a row to that of FedAvg of equal effort, which has no note."""
-    pooled = []
-    groups: dict[tuple[str, str], list[str]] = {}  # the federated rows, by their baseline and effort
+    """The rows that took more steps or images than their baseline, and whether FedAvg of equal effort was run, whose
+    label `references` has by that of the row."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for label, cost in costs.items():
-        base = costs.get(baselines[label])
-        if base is None or "@" in label or label == baselines[label]:
+        base = costs.get(baselines[label], {})
+        if "@" in label or None in (cost["steps"], cost["images"], base.get("steps"), base.get("images")):
             continue
-        if None in (cost.steps, cost.images, base.steps, base.images):
-            continue
-        steps, images = cost.steps / base.steps, cost.images / base.images  # type: ignore[operator]
-        effort = f"{steps:.2f} times the steps and {images:.2f} times the images"
-        if not is_federated(label):
-            if cost.sent == SENT[POOLED] and max(steps, images) > MAX_EXTRA_EFFORT:
-                pooled.append(
-                    f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
-                    f"{images:.2f} times the images of all clients together"
-                )
-        elif max(steps, images) > MAX_EXTRA_EFFORT:
+        steps, images = (cost[name] / base[name] for name in ("steps", "images"))
+        if max(steps, images) > MAX_EXTRA_EFFORT:
+            effort = f"{steps:.2f} times the steps of a client and {images:.2f} times the images of all"
+            was_run = not is_compared(label) or {references.get(label), f"fedavg@steps={label}"} & {*costs}
+            end = "" if was_run else "; FedAvg of equal effort (fedavg@steps=METHOD) was NOT RUN"
             what = f"MORE EFFORT than {baselines[label]} ({effort}), from which a gain may come"
-            groups.setdefault((baselines[label], what), []).append(label)
-        elif min(steps, images) * MAX_EXTRA_EFFORT < 1:
-            groups.setdefault((baselines[label], f"LESS EFFORT than {baselines[label]} ({effort})"), []).append(label)
-        else:
-            groups.setdefault((baselines[label], f"as many steps and images as {baselines[label]}"), []).append(label)
-    return [
-        *(
-            f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs, references)}"
-            for (_, what), rows in groups.items()
-        ),
-        *pooled,
-    ]
-
-
-def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], references: Mapping[str, str]) -> str:
-    """Which rows are FedAvg with as much effort, or how to run them; "" for rows without more effort."""
-    if not what.startswith("MORE"):
-        return ""
-    against = dict.fromkeys(references[row] for row in rows if references.get(row) in costs)
-    others = [row for row in rows if references.get(row) not in costs]
-    run = [name for row in others if (name := f"fedavg@steps={row}") in costs]
-    parts = [f"; the verdict is against {', '.join(against)}"] * bool(against)
-    parts += [f"; compare with {', '.join(run)}"] * bool(run)
-    parts += ["; FedAvg of equal effort (fedavg@steps=METHOD) was NOT RUN for all of them"] * (len(run) < len(others))
-    return "".join(parts)
-
-
-def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:
-    """Mean bytes of a client by direction, and the number of clients that share before the first round. Of the bytes of
-    validation, only weights that come down count, because a client does not receive them again for the next round."""
-    total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
-    client_rounds: set[tuple[str, str]] = set()
-    once_sites: set[str] = set()
-    clients = {row["site"] for row in folder.ledger() if row["kind"] == Kind.TRAIN}
-    for row in folder.ledger():
-        if row["kind"] == Kind.SURVEY or row["site"] not in clients:  # no part of the training
-            continue
-        if row["kind"] == Kind.VALIDATE:
-            if (row["direction"], row["content"]) == ("down", "weight"):
-                total["down"] += int(row["bytes"])
-                total["down_weights"] += int(row["bytes"])
-            continue
-        once = row["kind"] == Kind.SHARE and not shares_every_round
-        total[row["direction"] + "_once" * once] += int(row["bytes"])
-        if once:
-            once_sites.add(row["site"])
-        else:
-            total[f"{row['direction']}_{row['content']}s"] += int(row["bytes"])
-            client_rounds.add((row["round"], row["site"]))
-    counts = {name: max(1, len(once_sites) if name.endswith("once") else len(client_rounds)) for name in total}
-    return {name: n_bytes / counts[name] for name, n_bytes in total.items()}, len(once_sites)
-
-
-def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """Mean cost over several runs of one method; a number that is None in any run is None in the result."""
-    columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost) if f.name != "sent"}
-    means: dict[str, Any] = {name: None if None in values else fmean(values) for name, values in columns.items()}
-    return Cost(**means, sent=costs[0].sent)
+            groups.setdefault((what, end), []).append(label)
+    return [f"{what}: {', '.join(rows)}{end}" for (what, end), rows in groups.items()]
 
 
 def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
-    """Rows of text with a header, of the fields in `head`: seconds, MB of one round, other bytes in kB."""
-    lines = [["method", *head.values()]]
-    for method, cost in costs.items():
-        lines.append([method, *(_format_value(name, getattr(cost, name)) for name in head)])
-    return lines
+    """Rows of text with a header, of the keys in `head`: seconds, MB of one round, other bytes in kB."""
+    rows = [
+        [label, *(_text(cost[name], words.split()[-1]) for name, words in head.items())]
+        for label, cost in costs.items()
+    ]
+    return [["method", *head.values()], *rows]
 
 
 def cost_csv(costs: Mapping[str, Cost]) -> str:
-    """One line for each method with the fields of `Cost`, in seconds and bytes; an unknown value is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", *HEAD, *PARTS])
-    writer.writerows([method, *asdict(cost).values()] for method, cost in costs.items())
-    return text.getvalue()
+    """One line for each method, in seconds and bytes; an unknown value is an empty field."""
+    table = pd.DataFrame.from_dict(costs, orient="index", columns=list(HEAD | PARTS))
+    return table.to_csv(index_label="method", lineterminator="\n")
 
 
 def cost_json(costs: Mapping[str, Cost]) -> str:
-    """A list with one dict for each method, with the columns of `cost_csv`."""
-    return json.dumps([{"method": method, **asdict(cost)} for method, cost in costs.items()], indent=2) + "\n"
+    """A list with one object for each method, with the columns of `cost_csv`."""
+    return json.dumps([{"method": method, **cost} for method, cost in costs.items()], indent=2) + "\n"
 
 
-def _format_value(name: str, value: Any) -> str:
-    """A field of `Cost` as text in its displayed unit; "-" for None."""
+def _text(value: Any, unit: str) -> str:
     if value is None:
         return "-"
-    if name == "sent":
-        return str(value)
-    if name in ("steps", "images"):
-        return f"{value:.0f}"
-    if name.endswith("_s"):
+    if unit == "s":
         return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
-    return f"{value * SCALE[name]:.3f}"
+    return str(value) if unit == "sent" else f"{value * SCALE[unit]:.3f}" if unit in SCALE else f"{value:.0f}"

@@ -12,15 +12,16 @@ from medfed.results.adaptation import TRANSDUCTIVE, adaptation_notes
 from medfed.results.notes import computation_notes, data_label, did_not_learn
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE, MIN_PATIENTS
-from medfed.results.text_tables import aligned, interval, number
+from medfed.results.text_tables import aligned, number, score_text
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE, RUN_TABLE, SHARES, Scoring
+from medfed.tasks.scoring import FAILURES, FALSE_ALARM_SHARE, MISSED_SHARE, RUN_TABLE, SHARES, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
 CALIBRATION = "ece"  # name of the calibration error of masks
 Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 Group = Mapping[str, Any]  # the scores of one site and structure, by metric
+Groups = list[tuple[str, str, str, Group]]  # role, text of the site, structure, scores
 INTERVAL_METHOD = "Student t over patients; on the logit scale for a score with two limits, such as Dice"
 INTERVAL_NOTE = (
     f"[] is the 95 % interval over patients ({INTERVAL_METHOD}); a site with fewer than {MIN_PATIENTS} patients has "
@@ -51,21 +52,18 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
     return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 
-def groups_of(
-    summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
-) -> list[tuple[str, str, str, Group]]:
-    """(role, text of the site, structure, scores by metric) of each site, and then of the means over sites. `sites` and
-    `means` have the text by role, in which "{}" stands for the name of the site."""
-    table = run_scores_of(summary)
-    groups = {
-        key: {line.metric: line for line in own.itertuples()}
-        for key, own in table.groupby(["role", "site", "structure"], sort=False)
-    }
+def groups_of(summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS) -> Groups:
+    """The scores of each site and structure, and then of the means over sites. `sites` and `means` have the text by
+    role, in which "{}" stands for the name of the site."""
+    groups = [
+        (key, {line.metric: line for line in own.itertuples()})
+        for key, own in run_scores_of(summary).groupby(["role", "site", "structure"], sort=False)
+    ]
     return [
         (role, words.format(site), structure, group)
         for is_mean, labels in ((False, sites), (True, means))
         for role, words in labels
-        for (own_role, site, structure), group in groups.items()
+        for (own_role, site, structure), group in groups
         if own_role == role and (site == AVERAGE) == is_mean
     ]
 
@@ -74,22 +72,21 @@ def score_rows(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
 ) -> list[tuple[str, ...]]:
     """The scores of a run as rows of text: a header, each site and structure, the means over sites, and the gap."""
-    groups = groups_of(summary, sites, means)
-    rows = [(*_leading(scoring, "site", "structure"), "patients", "images", *score_header(scoring, groups))]
-    for _, words, structure, group in groups:
-        rows.append((*_leading(scoring, words, structure), *counts(group), *score_cells(scoring, group, groups)))
-    if means:
-        of_role = {(role, name): group for role, words, name, group in groups if (role, words) in MEANS}
-        for structure in dict.fromkeys(name for _, name in of_role):
-            seen, unseen = (of_role.get((role, structure)) for role in ("seen", "unseen"))
-            gaps = [_gap(metric, seen or {}, unseen or {}) for metric in scoring.metrics_in(RUN_TABLE)]
-            if gaps[0] != "-":
-                ends = [""] * (len(rows[0]) - 3 - scoring.has_structures - len(gaps))
-                rows.append((*_leading(scoring, "gap: seen - unseen", structure), "", "", *gaps, *ends))
+    groups, n_names = groups_of(summary, sites, means), 1 + scoring.has_structures
+    head = (*("site", "structure")[:n_names], "patients", "images", *score_header(scoring, groups))
+    rows = [head]
+    for _, *names, group in groups:
+        rows.append((*names[:n_names], *counts(group), *score_cells(scoring, group, groups)))
+    of_role = {(role, name): group for role, _, name, group in groups_of(summary, (), MEANS if means else ())}
+    for structure in dict.fromkeys(name for _, name in of_role):
+        seen, unseen = (of_role.get((role, structure), {}) for role in ("seen", "unseen"))
+        gaps = [_gap(metric, seen, unseen) for metric in scoring.metrics_in(RUN_TABLE)]
+        row = (*("gap: seen - unseen", structure)[:n_names], "", "", *gaps)
+        rows += [(*row, *[""] * (len(head) - len(row)))] * (gaps[0] != "-")
     return rows
 
 
-def score_header(scoring: Scoring, groups: Sequence[tuple[str, str, str, Group]]) -> list[str]:
+def score_header(scoring: Scoring, groups: Groups) -> list[str]:
     """Headings of the metrics, and "missed" if a structure was missed."""
     heads = [
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
@@ -98,9 +95,9 @@ def score_header(scoring: Scoring, groups: Sequence[tuple[str, str, str, Group]]
     return heads + ["missed"] * _has_missed(groups)
 
 
-def score_cells(scoring: Scoring, group: Group, groups: Sequence[tuple[str, str, str, Group]]) -> list[str]:
+def score_cells(scoring: Scoring, group: Group, groups: Groups) -> list[str]:
     """The texts below `score_header`."""
-    cells = [format_score(group.get(metric.name), metric) for metric in scoring.metrics_in(RUN_TABLE)]
+    cells = [_score(group, metric) for metric in scoring.metrics_in(RUN_TABLE)]
     return cells + [_count(group.get(MISSED_SHARE))] * _has_missed(groups)
 
 
@@ -111,41 +108,18 @@ def counts(group: Group) -> tuple[str, str]:
     return number(n_patients, 0), number(scores[0].n_images if scores else None, 0)
 
 
-def format_score(scores: Any, metric: Metric) -> str:
-    """A mean with its 95 % interval; "-" if it is unknown."""
-    if scores is None:
-        return "-"
-    unit = f" {scores.unit}" if metric.unit == DISTANCE else ""
-    digits = metric.decimals
-    return number(scores.mean, digits) + unit + interval(scores.low, scores.high, max(0, digits - 1))
-
-
-def failure_titles(scoring: Scoring) -> dict[str, str]:
-    """The heading of each kind of failure; empty without masks."""
-    if not scoring.failure_dice:
-        return {}
-    return {
-        LOW_DICE: f"Dice < {scoring.failure_dice:g}",
-        MISSED_SHARE: "missed",
-        FALSE_ALARM_SHARE: "false alarm",
-    }
-
-
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Calibration error and shares of failures as rows of text like `score_rows`, without the gap; empty for a task
     without masks."""
     groups = groups_of(summary)
-    titles = failure_titles(scoring)
-    kinds = [kind for kind in titles if any(kind in group for *_, group in groups)]
-    if not kinds:
-        return []
-    calibration = [scoring.by_name[CALIBRATION]] if any(CALIBRATION in group for *_, group in groups) else []
-    headings = [f"{metric.label} {metric.unit}" for metric in calibration]
-    rows = [("site", "structure", *headings, *(titles[kind] for kind in kinds))]
+    known = {metric for *_, group in groups for metric in group}
+    titles = {kind: title.format(scoring.failure_dice) for kind, title in FAILURES.items() if kind in known}
+    calibration = [scoring.by_name[CALIBRATION]] * bool(titles and CALIBRATION in known)
+    rows = [("site", "structure", *(f"{metric.label} {metric.unit}" for metric in calibration), *titles.values())]
     for _, words, structure, group in groups:
-        scores = (format_score(group.get(CALIBRATION), metric) for metric in calibration)
-        rows.append((words, structure, *scores, *(_share(group.get(kind)) for kind in kinds)))
-    return rows
+        scores = (_score(group, metric) for metric in calibration)
+        rows.append((words, structure, *scores, *(_share(group.get(kind)) for kind in titles)))
+    return rows if titles else []
 
 
 def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
@@ -158,9 +132,8 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     """The numbers of false alarms and of absent structures, and the mean error of a ratio."""
     table = run_scores_of(summary)
     false = table[(table.metric == FALSE_ALARM_SHARE) & (table.site == AVERAGE)]
-    n_false = (false["mean"] * false.n_patients / 100).sum()
     notes = []
-    if n_false:
+    if n_false := (false["mean"] * false.n_patients / 100).sum():
         notes.append(f"False alarms (patients with a structure predicted where the reference has none): {n_false:.3g}.")
     if n := summary.get("n_absent"):
         notes.append(f"Images without the structure in reference and prediction, left out of all means: {n}.")
@@ -189,35 +162,25 @@ def _head(summary: Mapping[str, Any]) -> list[str]:
     """The lines above the table: data, method, selected round and remarks."""
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
-    chosen = f"{method}round{which} by the rule '{summary['selection']}'"
-    remarks = [*_clients(summary), *_privacy(summary), *computation_notes(summary), did_not_learn(summary)]
-    return [data_label(summary["data"]), chosen, *filter(None, remarks)]
+    lines = [data_label(summary["data"]), f"{method}round{which} by the rule '{summary['selection']}'"]
+    if clients := summary.get("clients"):
+        n = len(summary["source_sites"])
+        of = f"{clients['n']} clients of {n} site{'s' * (n > 1)}"
+        lines.append(f"{of}, {clients['per_round']} per round, partition: {clients['partition']}")
+    if privacy := summary.get("privacy"):
+        epsilon = privacy["epsilon"]
+        bound = "no bound" if epsilon == "none" else f"epsilon {epsilon:.3g} for delta {privacy['delta']:g}"
+        lines.append(f"noise on what left the sites: {bound}, of all that a site holds")
+    return [*lines, *filter(None, [*computation_notes(summary), did_not_learn(summary)])]
 
 
-def _privacy(summary: Mapping[str, Any]) -> list[str]:
-    """The privacy guarantee, for example "noise on what left the sites: epsilon 12.3 for delta 1e-05, ..."."""
-    if not (privacy := summary.get("privacy")):
-        return []
-    epsilon = privacy["epsilon"]
-    bound = "no bound" if epsilon == "none" else f"epsilon {epsilon:.3g} for delta {privacy['delta']:g}"
-    return [f"noise on what left the sites: {bound}, of all that a site holds"]
-
-
-def _clients(summary: Mapping[str, Any]) -> list[str]:
-    """The simulated clients, for example "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"."""
-    if not (clients := summary.get("clients")):
-        return []
-    n_sites = len(summary["source_sites"])
-    of = f"{clients['n']} clients of {n_sites} site{'s' if n_sites > 1 else ''}"
-    return [f"{of}, {clients['per_round']} per round, partition: {clients['partition']}"]
-
-
-def _leading(scoring: Scoring, site: str, structure: str) -> tuple[str, ...]:
-    return (site, structure) if scoring.has_structures else (site,)
-
-
-def _has_missed(groups: Sequence[tuple[str, str, str, Group]]) -> bool:
+def _has_missed(groups: Groups) -> bool:
     return any(MISSED_SHARE in group and group[MISSED_SHARE].mean > 0 for *_, group in groups)
+
+
+def _score(group: Group, metric: Metric) -> str:
+    line = group.get(metric.name)
+    return score_text(line, metric, f" {line.unit}" if line and metric.unit == DISTANCE else "")
 
 
 def _count(share: Any) -> str:

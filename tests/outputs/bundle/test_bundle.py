@@ -24,11 +24,9 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.program import PROGRAM
-from medfed.outputs.bundle.trained_network import load_trained_network
-from medfed.outputs.bundle.write import PACKAGE, template_folder
+from medfed.outputs.bundle.write import PACKAGE, inference_config, load_trained_network, metadata, template_folder
 from medfed.outputs.run_folder import RunFolder
 from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
@@ -292,12 +290,11 @@ def test_an_existing_folder_and_weights_of_another_network_are_rejected_and_a_fa
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     weights = UNET.build(1, 1).state_dict()
     weights["stranger"] = torch.zeros(1)
-    with pytest.raises(UserError, match="'conv_0.conv_0.conv.weight' is .* expected .*; .* and [0-9]+ more") as caught:
-        load_trained_network(UNet(features=(6, 4, 4, 8, 8, 4)), weights, task)
-    assert str(caught.value).count("expected (") <= 5, "the first five differences"
+    with pytest.raises(UserError, match='do not fit .*"stranger"'):
+        load_trained_network(UNET, weights, task)
     weights = UNET.build(1, 1).state_dict()
     del weights["final_conv.bias"]
-    with pytest.raises(UserError, match="'final_conv.bias' is missing"):
+    with pytest.raises(UserError, match="do not fit .*final_conv.bias"):
         load_trained_network(UNET, weights, task)
     weights["final_conv.bias"] = torch.tensor([float("nan")])
     with pytest.raises(UserError, match="not finite .*final_conv.bias"):

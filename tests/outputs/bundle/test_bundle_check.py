@@ -15,8 +15,7 @@ from monai.bundle.config_item import ConfigExpression
 
 from medfed.core.errors import UserError
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.check import check_bundle, check_inference, check_metadata
-from medfed.outputs.bundle.expressions import IMPORTS, is_allowed_expression
+from medfed.outputs.bundle.check import IMPORTS, check_bundle, check_inference, check_metadata, is_allowed_expression
 from medfed.outputs.bundle.write import template_folder
 from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE

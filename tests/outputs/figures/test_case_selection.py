@@ -1,13 +1,15 @@
 """Which cases are shown: by score, and by name only."""
 
 import pandas as pd
+from made_runs import CLASSES
 
 from medfed.outputs.figures import case_selection
+from medfed.results.scores import table_of
 
 
 def mask_rows(names="abcdefgh"):
     """The Dice in percent of two structures of each image, 0, 10, 20, ..."""
-    names_of = {"site": "A", "role": "unseen", "metric": "dice"}
+    names_of = {"site": "A", "role": "unseen", "metric": "dice", "status": "ok"}
     return pd.DataFrame(
         names_of | {"image": name, "structure": structure, "value": 10.0 * k}
         for k, name in enumerate(names)
@@ -47,3 +49,21 @@ def test_best_median_and_worst_are_by_mean_dice_and_of_equals_by_name():
     assert case_selection.select_best_median_worst(mask_rows()) == {"best": "h", "median": "d", "worst": "a"}
     assert case_selection.select_best_median_worst(mask_rows().assign(value=50.0))["best"] == "a"
     assert case_selection.select_best_median_worst(mask_rows().assign(value=float("nan"))) == {}
+
+
+def test_each_unseen_patient_has_its_place_and_its_worst_image_and_of_many_patients_the_worst_stay(monkeypatch):
+    scores = mask_rows("abcdef").assign(patient=["q", "q", "p", "p", "p", "p", "q", "q", "r", "r", "r", "r"])
+    scores.loc[scores.image == "e", "value"] = float("nan")
+    seen = scores.assign(role="seen", site="S")
+    both = pd.concat([seen, scores])
+    chosen = case_selection.select_of_each_patient(both, "dice")
+    assert chosen == {("A", "a"): "001", ("A", "b"): "000", ("A", "f"): "002"}
+    monkeypatch.setattr(case_selection, "MAX_PATIENTS", 2)
+    assert list(case_selection.select_of_each_patient(both, "dice").values()) == ["000", "001"]
+
+
+def test_of_a_classified_patient_the_image_is_the_one_whose_true_class_has_the_lowest_probability():
+    names = {"site": "A", "role": "unseen", "patient": "p", "label": "x"}
+    rows = [names | {"image": f"i{k}", "p_x": p, "p_y": 1 - p} for k, p in enumerate((0.9, 0.2, 0.6))]
+    chosen = case_selection.select_of_each_patient(table_of(rows, CLASSES.metrics), "accuracy")
+    assert chosen == {("A", "i1"): "000"}

@@ -8,7 +8,6 @@ import pytest
 from medfed.core.registry import known_names
 from medfed.outputs.published.beside import PHANTOM_WARNING, WARNING, beside, to_published_markdown
 from medfed.outputs.published.tables import _plain, load_table, table_names, tables_of_data
-from medfed.outputs.report.published_section import published_tables
 from medfed.results.comparison import Comparison
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
@@ -70,16 +69,6 @@ def test_the_section_names_its_source_warns_against_ranking_and_has_our_scores(c
     assert "| ELCFS | paper | 90.19 |" in text and "| elcfs | ours | 80.00 ± 1.00 | - |" in text
     assert text.count(" ours |") == 1, "the runs have no HD"
     assert to_published_markdown({"name": "camelyon17"}, comparison) == ""
-
-
-def test_the_report_has_the_same_tables(comparison):
-    published = published_tables(PROSTATE, comparison)
-    assert published.summary == "As published: 1 table on prostate" and published.warnings == [WARNING]
-    ((_, (dice, distances)),) = published.papers
-    assert [cell.value for cell in dice.body[-1][2:4]] == [80.0, None]
-    assert dice.caption.startswith("ELCFS, Table 2: Dice (%)") and "ours: real data" in dice.data_label
-    assert distances.body[-1][-1].value == 10.88
-    assert published_tables({"name": "folder", "root": "x"}, comparison) is None
 
 
 def test_a_phantom_has_a_warning_of_its_own(comparison):
