@@ -148,13 +148,12 @@ def test_runs_of_the_plan_that_never_started_are_named_and_incomplete_local_mode
     assert read.n_unfinished == len(plan) - len(read.runs) and read.n_unfinished >= 5
 
 
-def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_how_to_repeat_it(tmp_path):
+def test_a_comparison_with_another_baseline_shows_the_differences_from_it(tmp_path):
     comparison = made_comparison(tmp_path / "all", seeds=(0,))
     with_plan(comparison, "elcfs")
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "fedavg - elcfs" in page and "worse in 1 seed: fedavg (-1.71 [" in page
-    assert "--baseline elcfs" in page
     (comparison / "comparison.json").write_text("{}")
     assert main([str(comparison), "--quiet"]) == 2
 
@@ -165,7 +164,6 @@ def test_the_numbers_of_a_comparison_are_those_of_its_own_table(tmp_path):
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "66.47 ± 0.06" in page and "elcfs:alpha=0.1" in page
-    assert "python -m medfed.evaluate config.yaml --leave-one-site-out --methods fedavg elcfs:alpha=0.1" in page
 
 
 def test_a_comparison_shows_costs_and_which_methods_used_test_images(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
@@ -23,7 +22,6 @@ from medfed.outputs.run_folder import FIGURES
 from medfed.outputs.tables import run_table
 from medfed.results.notes import PHANTOM, computation_notes, did_not_learn
 from medfed.results.render import explanations, full_tables, main_table, notes_and_conclusions
-from medfed.results.row import BASELINE
 from medfed.results.scores import ALL
 from medfed.results.statistics import verdict_text
 from medfed.results.text_tables import interval, number
@@ -31,7 +29,7 @@ from medfed.results.text_tables import interval, number
 REAL = "REAL data: this page shows images of patients. Protect it as you protect these images."
 MIXED = " Some runs are of PHANTOM data: each table and figure says which."
 MAX_OVERLAYS, MAX_OVERLAYS_OF_PAGE = 40, 270  # patients with an image, of a run and of a page with several runs
-MAX_OVERLAYS_OF_LONG_PAGE = 60  # of a page with more than `FEW_RUNS` runs that the user named one by one
+MAX_OVERLAYS_OF_LONG_PAGE = 45  # of a page with more than `FEW_RUNS` runs that the user named one by one
 FEW_RUNS, MANY_RUNS = 3, 12  # more than few runs show their first figure only, more than many none: at most 3 MB
 FIRST_FIGURE_WIDTH = 800  # in pixels, of the only figure of a run
 COMMON_FIGURES = ("same_cases", "same_examples")  # with the same cases for every method
@@ -103,7 +101,11 @@ def _first_facts(run: Run, groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
         for head, cell in list(zip(heads, cells, strict=True))[:n_metrics]:
             name = f"{structure}, " * (structure != ALL) + f"{head} {where}"
             facts.append((name, f"{cell} ({run_table.counts(group)[0]} patients)"))
-    facts += [("Difference", text) for text in _differences(run, groups)]
+    differences = list(_differences(run, groups))
+    baselines = {group.baseline for group in groups if group.table and any(one is run for one in group.runs)}
+    if not differences and baselines and run.row_label not in baselines:
+        differences = [f"not measured from {', '.join(sorted(baselines))}"]
+    facts += [("Difference", text) for text in differences]
     learned = (summary.get("learning") or {}).get("learned")
     facts.append(("Did it learn?", {None: "not measured", True: "yes", False: "NO"}[learned]))
     return [*facts, ("Images", "synthetic PHANTOM" if summary["data"] == "phantom" else "REAL")]
@@ -150,7 +152,6 @@ def _group_content(group: RunGroup, n_overlays: int) -> dict[str, Any]:
             "runs": [
                 _run_content(run, [group], n_overlays) | {"figures": [], "n_hidden_figures": 0} for run in group.runs
             ],
-            "command": _command(group),
             "sent": sent_by_method(group),
             "cost": cost_table(group.runs),
         }
@@ -189,8 +190,9 @@ def _curves(group: RunGroup) -> EmbeddedFigure:
 
 def _same_figures(group: RunGroup) -> list[tuple[str, list[EmbeddedFigure]]]:
     """By unseen site, the figure of the same unseen cases of each method, of the first seed."""
+    width = MAX_WIDTH if len(group.runs) <= FEW_RUNS else FIRST_FIGURE_WIDTH
     return [
-        (site, [embed_file(f"{run.row_label}, unseen {site}", path) for run, path in paths])
+        (site, [embed_file(f"{run.row_label}, unseen {site}", path, width) for run, path in paths])
         for site, paths in _same_paths(group)
     ]
 
@@ -244,20 +246,3 @@ def _notices(runs: Sequence[Run]) -> list[str]:
     """Each notice of the runs once, with the number of runs that recorded it."""
     counts = Counter(str(notice) for run in runs for notice in run.summary.get("notices") or [])
     return [f"{notice} ({n} runs)" if n > 1 else notice for notice, n in counts.items()]
-
-
-def _command(group: RunGroup) -> str:
-    """The command that repeats a comparison."""
-    runs = group.runs
-    varied: dict[str, dict[str, None]] = {}
-    for key, _, value in (setting.partition("=") for run in runs for setting in run.row.varied):
-        varied.setdefault(key, {})[value] = None
-    seeds, sites = ({run.summary["seed"] for run in runs}, {run.unseen for run in runs})
-    known = sites.union(*(run.summary.get("source_sites") or [] for run in runs))
-    n_left_out = "two-sites" if all(run.summary.get("validation_site") for run in runs) else "one-site"
-    words = ["python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{n_left_out}-out"]
-    words += ["--methods", *dict.fromkeys(run.row.method for run in runs)]
-    words += [word for key, values in varied.items() for word in ("--vary", f"{key}={','.join(values)}")]
-    words += ["--sites", *sorted(sites)] * (sites != known)
-    words += ["--baseline", group.baseline] * (group.baseline != BASELINE)
-    return shlex.join([*words, "--seed", str(min(seeds)), "--seeds", str(len(seeds)), "--out", "runs/again"])

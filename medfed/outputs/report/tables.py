@@ -80,6 +80,13 @@ def cost_table(runs: Sequence[Run]) -> PageTable:
     )
 
 
+OVERLAY_NOTE = (
+    "The image is the patient's image with the lowest score; of a volume, the slice with the largest reference area. "
+    "Blue line: reference; yellow line: prediction. Thin structures are filled: blue is true positive, magenta false "
+    "positive, yellow false negative."
+)
+
+
 def patient_table(run: Run, max_overlays: int) -> PatientTable:
     """One row for each test patient, the unseen ones and the lowest scores first; overlays for the first rows."""
     table = _classified(run.scores) if run.scoring.task == "classification" else _segmented(run.scores, run.scoring)
@@ -94,6 +101,8 @@ def patient_table(run: Run, max_overlays: int) -> PatientTable:
         n_shown += overlay is not None
         rows.append((overlay, (patient, site, ROLES[role], *scores)))
     notes = [f"The first {MAX_PATIENTS} of {len(table)} patients; all are in cases.csv."] * (len(table) > MAX_PATIENTS)
+    if n_shown and run.scoring.has_structures:
+        notes.append(OVERLAY_NOTE)
     if n_shown and n_shown < len(places):
         notes.append(f"Images of the {n_shown} unseen patients with the lowest scores; others are in figures/patients.")
     head = ("image", "patient", "site", "role", *table.columns.drop([*PATIENT, "worst"]))

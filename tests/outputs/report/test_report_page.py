@@ -359,3 +359,34 @@ def test_no_template_switches_escaping_off_and_our_script_and_style_cannot_end_t
     for name, element in (("page.js", "script"), ("page.css", "style")):
         content = (FOLDER / name).read_text().lower()
         assert f"</{element}" not in content and "<!--" not in content
+
+
+def textured_png(width: int, height: int) -> bytes:
+    """Blurred and fine noise, which WebP stores in about as many bytes as overlays of MR images."""
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (height // 8, width // 8), np.uint8)).resize((width, height))
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(coarse) // 2 + rng.integers(0, 20, (height, width), np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_nine_runs_that_are_named_one_by_one_have_a_page_below_3_mb_without_a_figure_twice(tmp_path):
+    """Each shows its first figure, and the figure of the same cases is in the comparison only."""
+    overlay_bytes = np.random.default_rng(0).bytes(5000)
+    figures = {"unseen_cases": textured_png(1112, 1553), "same_cases": textured_png(1200, 560)}
+    figures["site_boxes"] = figures["tsne"] = textured_png(700, 400)
+    rows, runs = mask_rows(["A", "B"], "C", n=40), [tmp_path / f"method{k}" for k in range(9)]
+    for run in runs:
+        made_run(run, run.name, rows=rows)
+        (run / "figures" / "patients").mkdir()
+        for place in range(40):
+            (run / "figures" / "patients" / f"{place:03d}.webp").write_bytes(overlay_bytes)
+        for name, data in figures.items():
+            (run / "figures" / f"{name}.png").write_bytes(data)
+    text = page_of(*runs)
+    assert 2_000_000 < len(text) < 3_000_000
+    captions = [image["alt"] for image in Page(text).all("img")]
+    assert captions.count("Best, median and worst unseen case") == 9
+    assert sum(caption.endswith(", unseen C") for caption in captions) == 9
+    assert not {"Unseen cases, chosen without regard to scores", "Scores of each case by site"} & {*captions}
+    assert text.count("Figures of this run that this page leaves out: 3. ") == 9
