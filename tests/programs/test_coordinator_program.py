@@ -215,8 +215,8 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert "has no folder SITE with SITE.yaml; prepare the federation again" in capsys.readouterr().err
     shutil.copytree(prepared / "hospitals", tmp_path / "hospitals")
     folder.path.mkdir()
-    folder.save_state(State(1, start.weights))
     folder.truncate(1)
+    folder.save_state(State(1, start.weights))
     other = (prepared / "plan.yaml").read_text().replace("learning_rate: 0.01", "learning_rate: 0.02")
     folder.write_text("config.yaml", other)
     assert run("run", tmp_path) == 2
