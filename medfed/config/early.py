@@ -61,9 +61,9 @@ def check_config(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Non
     name, root = str(data.get("name")), Path(str(data.get("root")))
     creates = data.get("if_missing") == "phantom" or name.endswith("_phantom")
     if name in registry.known_names("datasets") and not creates and not root.is_dir():
-        found = f"the folder '{root}' does not exist{note_absolute(root)}"
+        why = f"the folder '{root}' does not exist{note_absolute(root)}"
         cure = f"`python -m medfed.data card {name}` explains how to get it"
-        raise Problem("missing folder", "data.root", found, cure)
+        raise Problem("missing folder", "data.root", why, cure)
 
 
 def _mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -180,14 +180,14 @@ def _check(runs: Sequence[ScoredRun]) -> None:
         raise UserError("there is no finished run for a table; finish at least one run first")
     keys = {"task": "task", "data": "data", "selection": "selection", "failure_dice": "the limit of a failure"}
     for key, words in keys.items():
-        if len(found := sorted({str(run.summary.get(key)) for run in runs})) > 1:
+        if len(values := sorted({str(run.summary.get(key)) for run in runs})) > 1:
             raise UserError(
-                f"the runs differ in {words} ({' and '.join(map(repr, found))}), so they cannot be in one table; make "
+                f"the runs differ in {words} ({' and '.join(map(repr, values))}), so they cannot be in one table; make "
                 "one table for each value"
             )
-    of_runs = Counter((*run.key, run.row.trained_at) for run in runs)
-    (label, site, seed, _), n = of_runs.most_common(1)[0]
-    if n > 1:
+    counts = Counter((*run.key, run.row.trained_at) for run in runs)
+    if repeated := [key for key, n in counts.items() if n > 1]:
+        label, site, seed, _ = repeated[0]
         raise UserError(f"method {label}, unseen site {site}, seed {seed} comes twice; remove one of the runs")
 
 

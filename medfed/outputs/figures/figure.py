@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY,
 TRAINED_HERE, NO_ROLE = "trained here", ""  # roles of sites at which a bundle is scored
 ROLE_COLOURS = {"seen": BLUE, TRAINED_HERE: BLUE, "validation": PURPLE, "unseen": VERMILION, NO_ROLE: VERMILION}
 MAX_COLUMNS = 5
+TITLE_CHARACTERS_PER_IN = 10  # a longer title has several lines
 MAX_NAME = 26  # characters of a name above an image
 PANEL_PX = 480  # side of the largest image that is drawn
 
@@ -50,7 +52,8 @@ def new_figure(width_in: float, height_in: float, title: str) -> Figure:
     """An empty figure that leaves room for titles and legends; it changes no global setting of matplotlib."""
     layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.08)
     figure = NotebookFigure(figsize=(width_in, height_in), dpi=DPI, layout=layout)
-    figure.suptitle(title, fontsize=11, fontweight="bold")
+    lines = textwrap.wrap(title, max(20, int(width_in * TITLE_CHARACTERS_PER_IN)))
+    figure.suptitle("\n".join(lines), fontsize=11, fontweight="bold")
     return figure
 
 

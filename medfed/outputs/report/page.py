@@ -45,6 +45,8 @@ CAPTIONS = {  # of the figures of a run, by file name; the first one that exists
     "unseen_rounds": "The unseen site by round, measured after training; it must not choose anything",
     "tsne": "Styles of the training images before and after the exchange of styles, by t-SNE",
     "interpolation_tsne": "Restyled copies of one site's images with a fixed and a random mixing ratio, by t-SNE",
+    "style_gallery": "One training image in the styles of the other sites",
+    "style_grid": "One training image of each site in every style",
     "histograms": "Intensities of the training images before and after the exchange of styles",
 }
 

@@ -152,3 +152,14 @@ def test_a_gallery_shows_an_image_in_other_styles_above_the_change():
     assert texts(first.texts) == ["original", "as at B"]
     change = second.images[0].get_array()
     assert np.ma.getdata(change)[:, -12:] == pytest.approx(-image.mean(axis=0) / 2)
+
+
+@pytest.mark.parametrize("n_styles", [1, 4])
+def test_a_title_that_is_wider_than_its_figure_has_several_lines_and_is_shown_in_full(n_styles):
+    image = np.random.default_rng(0).random((1, 8, 8))
+    styled = {f"as at site {k}": image for k in range(n_styles)}
+    figure = styles.style_gallery(image, styled, "synthetic phantom data, an image of a hospital", None)
+    png_bytes(figure)  # draws
+    extent = figure._suptitle.get_window_extent()
+    assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width
+    assert figure.get_suptitle().replace("\n", " ").endswith("(synthetic phantom data, an image of a hospital)")
