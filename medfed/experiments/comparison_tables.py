@@ -10,7 +10,7 @@ from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold
 from medfed.experiments.leave_one_out import ComparisonPlan
 from medfed.outputs.published.beside import to_published_markdown
-from medfed.outputs.run_folder import UNADAPTED, read_unadapted
+from medfed.outputs.run_folder import read_unadapted
 from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
 from medfed.results.render import to_csv_file, to_json_file, to_latex_file, to_markdown_file
@@ -23,7 +23,6 @@ def read_comparison(plan: ComparisonPlan) -> Comparison:
     """Compare the finished runs of a plan; at least one must be finished."""
     runs = []
     for fold in _complete_folds(plan):
-        fold.folder.check(("cases.csv", "ledger.csv", "summary.json", "timings.csv", UNADAPTED))
         path, summary = fold.folder.path, fold.folder.read_json("summary.json")
         scoring = scoring_of(summary, path / "summary.json")
         unadapted = read_unadapted(path, summary, scoring)

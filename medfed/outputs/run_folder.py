@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,17 +254,15 @@ class RunFolder:
         below = (path for name in (FIGURES, *CHECKPOINTS) for path in (self.path / name).rglob("*"))
         return sorted(path for path in [*map(self.path.joinpath, names), *below] if path.is_file())
 
-    def check(self, names: Collection[str] = ()) -> None:
-        """UserErrors for the files of a finished run that were changed, cut or deleted, of all or of these; a copy
-        without checkpoints is accepted. The files of an unfinished run are checked when it is continued."""
+    def check(self) -> None:
+        """UserErrors for the files of a finished run that were changed, cut or deleted; a copy without checkpoints is
+        accepted. The files of an unfinished run are checked when it is continued."""
         if not self.is_finished():
             return
         wrong = []
         for line in self._bytes(CHECKSUMS).decode(errors="replace").splitlines():
             sha256, _, name = line.partition("  ")
             path = self.path / name
-            if names and name not in names:
-                continue
             if path.is_file() and _sha256(path.read_bytes()) != sha256:
                 wrong.append(f"{path}: its content does not match {CHECKSUMS}, so one of the two is damaged; {REPAIR}")
             elif not path.is_file() and not name.startswith(CHECKPOINTS):

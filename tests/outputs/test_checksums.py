@@ -133,6 +133,14 @@ def test_a_finished_run_keeps_the_checkpoint_of_the_last_and_the_selected_round(
     assert folder.rounds() == [2, 6]
 
 
+def test_a_run_that_becomes_unfinished_has_no_figures_and_optional_files_of_the_earlier_config(tmp_path):
+    folder = work(tmp_path)
+    (tmp_path / "unseen_rounds.json").touch()
+    folder.forget_conclusions()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert not names & {"figures", "unseen_rounds.json", "summary.json", CHECKSUMS} and "model.safetensors" in names
+
+
 def test_a_finished_run_keeps_what_the_sites_need_for_further_rounds(tmp_path):
     store = SiteStore(tmp_path)
     files.write_atomically(tmp_path / ".without_memory.json", files.checked_json({"rounds": {"A": [2, 3]}}))
