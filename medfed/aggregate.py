@@ -13,31 +13,15 @@ from medfed.federation.settings import Federation
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.aggregate", description=__doc__)
-    parser.add_argument(
-        "sites",
-        type=Path,
-        nargs="+",
-        metavar="SITE",
-        help="bundles that the hospitals trained, folders or ZIP files named after the hospital",
-    )
-    parser.add_argument(
-        "--start", type=Path, required=True, metavar="BUNDLE", help="the bundle from which all of them started"
-    )
+    trained = "bundles that the hospitals trained, in folders named after the hospital"
+    parser.add_argument("sites", type=Path, nargs="+", metavar="SITE", help=trained)
+    parser.add_argument("--start", type=Path, required=True, metavar="BUNDLE", help="the bundle from which all started")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the bundle to create")
-    parser.add_argument(
-        "--images",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="training images of each hospital, in the same order; default: all hospitals count alike",
-    )
+    images = "training images of each hospital, in the same order; default: all hospitals count alike"
+    parser.add_argument("--images", type=int, nargs="+", metavar="N", help=images)
     parser.add_argument("--rule", choices=RULES, default="fedavg", help="default: fedavg, the weighted mean")
-    parser.add_argument(
-        "--on-bad-update",
-        choices=("stop", "drop"),
-        default="stop",
-        help="what happens if a hospital's weights fail a check; default: stop",
-    )
+    bad = "what happens if a hospital's weights fail a check; default: stop"
+    parser.add_argument("--on-bad-update", choices=("stop", "drop"), default="stop", help=bad)
     parser.add_argument(
         "--largest-change",
         type=float,
@@ -46,11 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         help="with three or more hospitals: a change of the weights may be at most X times the median; "
         f"default: {Federation.largest_change:g}",
     )
-    parser.add_argument(
-        "--allow-unchecked-configs",
-        action="store_true",
-        help="accept a start whose configs may run code, such as a bundle that is not medfed's",
-    )
+    unchecked = "accept a start whose configs may run code, such as a bundle that is not medfed's"
+    parser.add_argument("--allow-unchecked-configs", action="store_true", help=unchecked)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.aggregate", lambda: _aggregate(args))

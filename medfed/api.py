@@ -7,6 +7,8 @@ The names here are available as `medfed.load_config`, `medfed.run` and so on; th
 Arguments of several functions:
 
 * `settings`: new values by dotted key, such as `{"data.image_size": 128}`, or texts as after `--set` of a program.
+* `dataset`: name of the dataset in a config; None recognises it by the names of the files.
+* `out`: None writes to a temporary folder, which is deleted together with the object that the function returns.
 * `progress`: whether to draw progress bars and print notes to stderr. None does so in a terminal and in a notebook.
 """
 
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import html
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,15 +40,20 @@ from medfed.config.schema import Config, changed, load, load_dataset, load_text
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.files import write_atomically
 from medfed.datasets.case import Case, Volume
-from medfed.experiments.arguments import as_plain, as_text, check_arguments, flatten, varied_values
-from medfed.experiments.comparison_tables import read_comparison, read_costs, write_tables
-from medfed.experiments.leave_one_out import ComparisonPlan, plan_comparison
-from medfed.experiments.method_text import MethodLike, method_text
-from medfed.experiments.run import start_or_resume
+from medfed.experiments.arguments import (
+    MethodLike,
+    as_plain,
+    as_text,
+    check_arguments,
+    flatten,
+    method_text,
+    varied_texts,
+)
+from medfed.experiments.comparison import ComparisonPlan, plan_comparison, write_tables
+from medfed.experiments.run import run as run_in_folder
 from medfed.experiments.run_folds import LOCKED, run_folds
 from medfed.experiments.setup import build_network
 from medfed.images.reading import read_image
-from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.results.render import as_file, first_screen
@@ -71,17 +77,16 @@ PRE = '<pre style="white-space: pre-wrap">{}</pre>'
 def load_config(config: ConfigLike, changes: Settings | None = None, /, **blocks: object) -> Config:
     """Read and check a config, and change some of its settings.
 
-    A config consists of top-level settings, such as `seed`, and of blocks: groups of settings, such as `federation`.
-    `blocks` apply after `changes`. Changing `method.name`, `method.preset`, `data.name` or `network.name` resets the
-    other settings of that block to their defaults.
+    A config has top-level settings, such as `seed`, and blocks of settings, such as `federation`. Changing
+    `method.name`, `method.preset`, `data.name` or `network.name` resets the other settings of that block.
 
     Args:
         config: path of a YAML file, name of a config that comes with medfed (`"prostate"`), a dictionary with the same
             keys as a file, or a `Config`, which is not modified.
         changes: `settings` (see `medfed.api`), such as `{"federation.rounds": 2}`.
-        **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
-            the given keys change. A method, network or dataset can also be a name (`method="fedprox"`) or a class, and
-            each block can be an object (`method=FedProx(mu=0.3)`), which sets all settings of the block.
+        **blocks: applied after `changes`: top-level settings (`seed=3`), and blocks as dictionaries
+            (`federation={"rounds": 2}`), of which only the given keys change. A method, network or dataset can also be
+            a name (`method="fedprox"`) or a class, and each block can be an object (`method=FedProx(mu=0.3)`).
 
     Returns:
         An immutable `Config`. `dataclasses.replace` works on it and on its blocks.
@@ -117,10 +122,8 @@ class Run:
     def __init__(self, folder: str | Path, *, _keep: TemporaryDirectory | None = None) -> None:
         check_arguments(folder=folder)
         self.folder = Path(folder)
-        self._keep = _keep
-        if not (self.folder / "config.yaml").is_file() or not RunFolder(self.folder).is_finished():
-            raise UserError(f"{self.folder}: holds no finished run; name the folder of one")
-        RunFolder(self.folder).check()
+        self._files, self._keep = RunFolder(self.folder), _keep
+        self._files.check_finished()
 
     @cached_property
     def config(self) -> Config:
@@ -134,8 +137,7 @@ class Run:
         It contains, among others, the mean `scores` of each site with intervals, the numbers of patients, the selected
         round, and `notices`: sentences about unusual images and settings.
         """
-        with damaged_file(self.folder / "summary.json") as path:
-            return dict(RunFolder(self.folder).read_json(path.name))
+        return self._files.read_summary()
 
     @cached_property
     def scores(self) -> DataFrame:
@@ -147,8 +149,7 @@ class Run:
         classification, the metrics are `p_CLASS`, predicted probabilities in [0, 1], and `status` is the true class.
         """
         scoring = scoring_of(self.summary, self.folder / "summary.json")
-        with damaged_file(self.folder / "cases.csv") as path:
-            return read_scores(path, scoring.metrics)
+        return read_scores(self.folder / "cases.csv", scoring.metrics)
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -157,7 +158,7 @@ class Run:
         A row has the keys `round`, `train_loss` and `validation_score` (means over the sites), and the values of each
         site, such as `train_loss/BMC`. A value is None if it is unknown.
         """
-        return RunFolder(self.folder).history()
+        return self._files.history()
 
     @cached_property
     def task(self) -> Task:
@@ -166,9 +167,7 @@ class Run:
         `run.task.standardise(image, run.task.moments_of(image))` prepares images (B, C, H, W) in [0, 1], which are the
         slices of one volume, for the network.
         """
-        config = self.config
-        with damaged_file(self.folder / "summary.json"):
-            return task_of_images(self.summary["images"], config.data.image_size, config.evaluation)
+        return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
 
     @cached_property
     def network(self) -> nn.Module:
@@ -179,7 +178,7 @@ class Run:
         """
         settings = self.config.network.without_weights()
         network = build_network(settings, self.config.method, self.task, self.config.seed)
-        RunFolder(self.folder).load_model(network)
+        self._files.load_model(network)
         return network.eval()
 
     def predict(self, image: str | Path | Tensor | Any) -> Tensor:
@@ -224,8 +223,7 @@ class Run:
         return PRE.format(html.escape(repr(self))) + shown
 
     def __str__(self) -> str:
-        with damaged_file(self.folder / "summary.json"):
-            return closing_table(self.summary)
+        return closing_table(self.summary)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})\n{self}"
@@ -247,19 +245,18 @@ def run(
 
     Args:
         config: a `Config`, or anything that `load_config` reads.
-        out: folder for all results. None uses a temporary folder, which is deleted with the returned object.
+        out: folder for all results; see `medfed.api`, also for `progress`.
         resume: whether to continue an unfinished run in the folder `out` after its last finished round.
         accept_config_change: whether `resume` may continue a run although a setting, such as `federation.rounds`,
             differs from the one that the run was started with.
         jobs: how many sites train at the same time, in processes of their own. With 1, all sites train in this
             process, one after another. None starts processes if they are expected to save time: as many as CPU cores,
             memory and sites allow, and none on a GPU.
-        progress: whether to draw progress bars and print notes to stderr; None does so in a terminal and a notebook.
     """
     check_arguments(out=out, resume=resume, accept_config_change=accept_config_change, jobs=jobs, progress=progress)
     config = load_config(config)
     with _folder(out, resume) as (folder, keep):
-        start_or_resume(config, RunFolder(folder), resume, accept_config_change, not _is_shown(progress), jobs)
+        run_in_folder(config, RunFolder(folder), resume, accept_config_change, not _is_shown(progress), jobs)
     return Run(folder, _keep=keep)
 
 
@@ -284,12 +281,11 @@ class Comparison:
     def __init__(
         self, plan: ComparisonPlan, unfinished: Mapping[str, str], *, _keep: TemporaryDirectory | None = None
     ) -> None:
-        self.folder, self.incompatible = plan.out, dict(plan.incompatible)
+        self.folder, self.incompatible = plan.folder.path, dict(plan.incompatible)
         self.n_locked = list(unfinished.values()).count(LOCKED)
         self.failed = {name: why for name, why in unfinished.items() if why != LOCKED}
         self.plan, self._keep = plan, _keep
-        self.tables, self.costs = read_comparison(plan), read_costs(plan)
-        write_tables(self.tables, self.costs, plan, self.folder)
+        self.tables, self.costs = write_tables(plan)
 
     @property
     def scores(self) -> DataFrame:
@@ -297,7 +293,7 @@ class Comparison:
 
         There is one row for each method (`row`), role of the site, structure, metric, unit and site; the site "average"
         is the mean over the sites. `mean` and `sd` are over the seeds, `low` and `high` are the ends of the 95 %
-        interval over patients, and `rank` is that of the average. Fractions such as Dice are in percent. Unknown
+        interval over patients. Fractions such as Dice are in percent. Unknown
         numbers are NaN.
         """
         return self.tables.scores
@@ -358,10 +354,9 @@ def leave_one_site_out(
         sites: names of the sites to leave out in turn; None takes every site.
         vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`, or texts as after
             `--vary`. Every method is run with each combination of the values. None varies nothing.
-        out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
+        out: folder for tables and runs; see `medfed.api`, also for `progress`.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
         jobs: how many runs work at the same time, as in `run`. The results do not depend on it.
-        progress: whether to draw progress bars and print notes to stderr; None does so in a terminal and a notebook.
         baseline: the method with which all other methods are compared, written as in `methods`.
         equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
             and to compare the method with it.
@@ -389,8 +384,7 @@ def leave_two_sites_out(
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
     Neither site of a pair takes part in the training. The run is tested on the unseen site; the validation site only
-    computes validation scores, which can select the best round. Otherwise this function does the same as
-    `leave_one_site_out`.
+    computes validation scores, which can select the best round. For the rest, see `leave_one_site_out`.
 
     Args:
         config, methods: as in `leave_one_site_out`.
@@ -399,7 +393,7 @@ def leave_two_sites_out(
         **options: the other arguments of `leave_one_site_out`.
 
     Raises:
-        UserError: as in `leave_one_site_out`, and if a pair is unknown or there are fewer than three sites.
+        UserError: also if a pair is unknown or there are fewer than three sites.
     """
     return _warned_of_failures(compare(config, methods, leave_two_out=True, pairs=pairs, **options))
 
@@ -432,10 +426,8 @@ def write_report(
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: not a folder; name a folder that medfed.train or medfed.evaluate wrote")
-    if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{page}: expected a file whose name ends in .html{' and not a folder' * page.is_dir()}")
-    if not page.parent.is_dir():
-        raise UserError(f"{page}: there is no folder {page.parent}; create it, or choose another path")
+    if page.suffix.lower() not in (".html", ".htm") or not page.parent.is_dir():
+        raise UserError(f"{page}: expected a file whose name ends in .html, in a folder that exists")
     options: dict[str, Any] = {"desc": "reading", "unit": "run", "leave": False, "disable": not _is_shown(progress)}
     write_atomically(page, build_page(*read_runs(folders, lambda jobs: ProgressBar(jobs, **options))))
     return page
@@ -458,9 +450,9 @@ def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool 
     """
     source = run.folder if isinstance(run, Run) else run
     check_arguments(run=source, out=out)
-    from medfed.outputs.bundle.export import export as export_bundle
+    from medfed.outputs.bundle.write import export_run
 
-    return export_bundle(Path(source), None if out is None else Path(out), force)
+    return export_run(Path(source), None if out is None else Path(out), force)
 
 
 def check_data(
@@ -475,8 +467,7 @@ def check_data(
 
     Args:
         path: a folder with images of two or more sites, a table of images (CSV), or the path of a config.
-        dataset: name of the dataset in a config; None recognises it by the names of the files.
-        settings: settings of the block `data`; see `medfed.api`, also for `progress`.
+        settings: settings of the block `data`; see `medfed.api`, also for `dataset` and `progress`.
         patients: file to which a table with the files of each patient and case is written; None writes none.
 
     Returns:
@@ -517,8 +508,8 @@ def make_plan(
         out: the config to write; an existing file is not overwritten.
         unseen: the site that does not train and is tested; None takes the last one in alphabetical order.
         method: name of the federated method.
-        dataset: name of the dataset in a config; None recognises it by the names of the files.
-        settings: values that you choose yourself; see `medfed.api`, also for `progress`. The plan follows from them.
+        settings: values that you choose yourself, from which the plan follows; see `medfed.api`, also for `dataset` and
+            `progress`.
 
     Returns:
         The plan: `config`, which `medfed.run` takes, a `summary` of the sites that train, and `notes`.
@@ -548,8 +539,7 @@ def score_bundle(
         folder: a folder with images of one or more sites, or a table of images (CSV).
         out: new folder for summary.json, cases.csv, figures and an HTML page; None writes nothing.
         names: the bundle's names of your structures or classes, such as `{"gland": "prostate"}`.
-        dataset: name of the dataset in a config; None recognises it by the names of the files.
-        settings: settings of the block `data`; see `medfed.api`, also for `progress`.
+        settings: settings of the block `data`; see `medfed.api`, also for `dataset` and `progress`.
         device: "auto" (CUDA if it is available), "cpu" or "cuda".
 
     Returns:
@@ -593,9 +583,6 @@ def compare(
     given = {"seeds": seeds, "sites": sites, "pairs": pairs, "vary": {} if vary is None else vary}
     values = {name: as_plain(value, name) for name, value in given.items()}
     check_arguments(**values, methods=chosen, out=out, resume=resume, jobs=jobs, progress=progress)
-    varied = values["vary"]
-    is_text = isinstance(varied, list)
-    varied = [Override.parse_each(text, "--vary") for text in varied] if is_text else varied_values(varied)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
             base,
@@ -603,7 +590,7 @@ def compare(
             [method_text(method, base) for method in chosen],
             values["seeds"],
             values["sites"],
-            varied,
+            varied_texts(values["vary"]),
             leave_two_out,
             values["pairs"],
             resume,
@@ -612,8 +599,6 @@ def compare(
             equal_effort,
         )
         plan.folder.write()
-        if plan.effort_note and _is_shown(progress):
-            print(plan.effort_note, file=sys.stderr)
         unfinished = run_folds(plan.folds, jobs, quiet=not _is_shown(progress))
         if unfinished and not any(fold.folder.is_finished() for fold in plan.folds):
             raise UserErrors(f"{name}: {why}" for name, why in unfinished.items())
@@ -641,17 +626,15 @@ def _texts(settings: Settings) -> list[str]:
 @contextmanager
 def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, TemporaryDirectory | None]]:
     """Yield the folder for results; without `out` a temporary one, of which an interrupt says that it is deleted."""
-    if out is not None:
-        yield Path(out), None
-        return
-    if resume:
+    if out is None and resume:
         raise UserError("--resume continues in a folder that exists; name the folder with --out")
-    temporary = TemporaryDirectory(prefix="medfed-", ignore_cleanup_errors=True)
+    temporary = TemporaryDirectory(prefix="medfed-", ignore_cleanup_errors=True) if out is None else None
+    folder = Path(temporary.name if temporary else out or "")
     try:
-        yield Path(temporary.name), temporary
+        yield folder, temporary
     except KeyboardInterrupt as stop:
-        temporary.cleanup()
-        raise type(stop)(
-            "stopped; the results were in a temporary folder, which is deleted; give a folder with --out to be able to "
-            "continue with --resume"
-        ) from None
+        if temporary:
+            raise type(stop)(
+                "stopped; the results were in a temporary folder, which is deleted; --out keeps them"
+            ) from None
+        raise

@@ -37,20 +37,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="N",
         help=f"steps of the attack on updates (default {N_WEIGHTS_STEPS}: minutes; 0 leaves it out)",
     )
-    parser.add_argument(
-        "--model",
-        type=Path,
-        metavar="RUN_OR_WEIGHTS",
-        help="folder of a run, or weights (.safetensors): also measure who took part in its training",
-    )
-    parser.add_argument(
-        "--own-images",
-        action="store_true",
-        help="read the images of this site only; the other sites need not be in the folder",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder for audit.json and audit.html (default: runs/audit_CONFIG)"
-    )
+    model = "folder of a run, or weights (.safetensors): also measure who took part in its training"
+    parser.add_argument("--model", type=Path, metavar="RUN_OR_WEIGHTS", help=model)
+    own = "read the images of this site only; the other sites need not be in the folder"
+    parser.add_argument("--own-images", action="store_true", help=own)
+    out = "folder for audit.json and audit.html (default: runs/audit_CONFIG)"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
     add_setting_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.audit", lambda: _audit(args), args.allow_code)

@@ -1,4 +1,4 @@
-"""Measure time and memory of medfed's computations, compared with other libraries or with a lower limit."""
+"""Compare the speed with other libraries, with one process, and with lower limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 
 from medfed.benchmarks import NAMES
@@ -38,17 +37,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    from medfed.benchmarks.harness import table
+    from medfed.benchmarks import measurements
 
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}
     for name in args.only:
-        benchmark = import_module(f"medfed.benchmarks.{name}")
-        rows = benchmark.measure(jobs=args.jobs) if name == "jobs" else benchmark.measure()
+        measure = getattr(measurements, name)
+        rows = measure(args.jobs) if name == "jobs" else measure()
         results[name] = [{**asdict(row), "ratio": row.ratio} for row in rows]
         if not args.quiet:
-            print(table(f"{name}: {benchmark.__doc__}", rows), end="\n\n", flush=True)
+            title = measure.__doc__.partition("\n")[0]
+            print(measurements.table(f"{name}: {title}", rows), end="\n\n", flush=True)
     if args.out is not None:
         write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
     return 0

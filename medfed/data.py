@@ -22,12 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     checks = commands.add_parser("check", help="read all images and report every problem")
     checks.add_argument("path", type=Path, help="a folder with images of two or more sites, a table, or a config")
     add_json_flag(checks, "the report, case by case,")
-    checks.add_argument(
-        "--patients",
-        type=Path,
-        metavar="FILE",
-        help="also write a table with the files of each patient and case, which must stay at the site",
-    )
+    patients = "also write a table with the files of each patient and case, which must stay at the site"
+    checks.add_argument("--patients", type=Path, metavar="FILE", help=patients)
     add_image_flags(checks)
     files.add_fetch_command(commands)
     files.add_prepare_command(commands)

@@ -7,22 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-from medfed.cli.program import (
-    add_common_flags,
-    add_config_argument,
-    add_jobs_flag,
-    add_json_flag,
-    only_json,
-    overrides,
-    run_program,
-)
+from medfed.cli import program
 from medfed.results.row import BASELINE
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run `medfed evaluate` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
-    add_config_argument(parser)
+    program.add_config_argument(parser)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen site in turn")
     which.add_argument(
@@ -67,24 +59,24 @@ def main(argv: list[str] | None = None) -> int:
         help="do not add FedAvg with as many steps and images as each method that takes more; such a "
         "method is then compared with FedAvg of less effort",
     )
-    add_jobs_flag(parser, "runs")
+    program.add_jobs_flag(parser, "runs")
     parser.add_argument("--explain", action="store_true", help="also print what the columns mean")
-    add_json_flag(parser, "the tables")
-    add_common_flags(parser)
+    program.add_json_flag(parser, "the tables")
+    program.add_common_flags(parser)
     args = parser.parse_args(argv)
-    return run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
+    return program.run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
 
 
 def _evaluate(args: argparse.Namespace) -> int:
     from medfed.config.early import check_config
 
-    check_config(args.config, overrides(args))
+    check_config(args.config, program.overrides(args))
     from medfed import api
     from medfed.results.render import explanations, first_screen
 
-    config = api.load_config(args.config, overrides(args))
+    config = api.load_config(args.config, program.overrides(args))
     number = "two_sites" if args.leave_two_sites_out else "one_site"
-    with only_json(args.json) as print_json:
+    with program.only_json(args.json) as print_json:
         comparison = api.compare(
             config,
             args.methods,

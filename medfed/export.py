@@ -21,14 +21,13 @@ __getattr__, __dir__ = lazy_names(__name__, {"medfed.api": "export"})
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a finished run; with --check, a bundle's folder or ZIP file"
-    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run; with --check, of a bundle")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task)",
+        help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task); MONAI Label "
+        "reads the task from the end of this name, _segmentation or _classification",
     )
     parser.add_argument(
         "--check", action="store_true", help="only check that a bundle is complete and that its configs run no code"
@@ -52,18 +51,11 @@ def _check(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     require_paths("the folder of a finished run", args.run)
     from medfed.api import export
-    from medfed.tasks.factory import TASKS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of methods that build their network once more
         out = export(args.run, args.out, force=args.force)
     if not args.quiet:
-        endings = tuple(f"_{name}" for name in TASKS)
-        if not out.name.endswith(endings):
-            print(
-                f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(endings)}",
-                file=sys.stderr,
-            )
         print(f"The bundle is {out}. It runs with MONAI alone, without medfed; docs/README.md explains how.")
     return 0
 

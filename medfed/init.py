@@ -9,24 +9,15 @@ from pathlib import Path
 
 from medfed.cli.defaults import METHOD
 from medfed.cli.program import add_image_flags, require_paths, run_program
-from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder with images of two or more sites, or a table")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("my.yaml"),
-        metavar="FILE",
-        help="the config to write (default: my.yaml); an existing file is not overwritten",
-    )
-    parser.add_argument(
-        "--unseen",
-        metavar="SITE",
-        help="the site that does not train and is tested (default: the last in alphabetical order)",
-    )
+    out = "the config to write (default: my.yaml); an existing file is not overwritten"
+    parser.add_argument("--out", type=Path, default=Path("my.yaml"), metavar="FILE", help=out)
+    unseen = "the site that does not train and is tested (default: the last in alphabetical order)"
+    parser.add_argument("--unseen", metavar="SITE", help=unseen)
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
     add_image_flags(parser)
     args = parser.parse_args(argv)
@@ -34,8 +25,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _init(args: argparse.Namespace) -> int:
-    if args.unseen == "":
-        raise UserError("--unseen: expected the name of a site")
     require_paths("a folder with images, or a table", args.folder)
     from medfed.api import make_plan
     from medfed.datasets.collections.folder import Folder
@@ -62,16 +51,10 @@ def _init(args: argparse.Namespace) -> int:
         f"\nPlan: images of {data.image_size} pixels, {written.plan.whole_steps} training steps of "
         f"the sites {', '.join(written.plan.site_steps)}; the config explains every value."
     )
-    print(f"Check all files first: {_check_command(args)}")
-    print(f"Train: python -m medfed.train {shlex.quote(str(args.out))}")
+    config = shlex.quote(str(args.out))
+    print(f"Check all files first: python -m medfed.data check {config}")
+    print(f"Train: python -m medfed.train {config}")
     return 0
-
-
-def _check_command(args: argparse.Namespace) -> str:
-    """Return the command that checks the files of all sites, read with the user's settings."""
-    settings = [word for text in args.set if text.startswith("data.") for word in ("--set", text)]
-    dataset = ["--dataset", args.dataset] if args.dataset else []
-    return shlex.join(["python", "-m", "medfed.data", "check", str(args.folder), *dataset, *settings])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """Figures of runs and comparisons, as matplotlib Figures that a notebook shows and `figure.savefig` writes.
 
-Each title says whether the data are real or synthetic phantoms.
+Each title says whether the data are real or synthetic phantoms. Example::
+
+    run = medfed.run("prostate", {"federation.rounds": 2}, method="elcfs")
+    medfed.plot.scores(run).savefig("scores.png")
+    medfed.plot.styles(run)
 """
 
 from __future__ import annotations
@@ -37,11 +41,6 @@ def scores(result: Run | Comparison | str | Path) -> Figure:
         One panel for each structure and metric. A point is a case; a box with more than 60 cases shows only those
         outside the whiskers as points. A cross is a missed structure or a false alarm. For classification, the scores
         are the predicted probabilities of the true class.
-
-    Example::
-
-        run = medfed.run("prostate", {"federation.rounds": 2})
-        medfed.plot.scores(run).savefig("scores.png")
     """
     if isinstance(result := _loaded(result), Run):
         return boxes.site_boxes(result.scores, _scoring(result), _data_label(result))
@@ -60,16 +59,9 @@ def curves(result: Run | Comparison | str | Path) -> Figure:
     Returns:
         One panel for each value. For more than 12 sites or clients, one band, from the lowest to the highest value,
         replaces their curves.
-
-    Example::
-
-        comparison = medfed.leave_one_site_out("prostate", ["fedavg", "elcfs"])
-        medfed.plot.curves(comparison)
     """
     if isinstance(result := _loaded(result), Run):
-        distances = result.summary.get("boundary_distance") or {}
-        ends = {site: (int(result.summary["selected_round"]), distance) for site, distance in distances.items()}
-        return curve_figures.training_curves(result.history, _data_label(result), ends)
+        return curve_figures.training_curves(result.history, _data_label(result))
     histories = {row: [run.history for run in runs] for row, runs in _runs_by_row(result).items()}
     return curve_figures.comparison_curves(histories, _data_label(result.runs[0]))
 
@@ -87,10 +79,6 @@ def cases(run: Run | str | Path) -> Figure:
 
     Raises:
         UserError: if the run has no such figure.
-
-    Example::
-
-        medfed.plot.cases(medfed.load_run("runs/prostate"))
     """
     finished = _loaded(run)
     return _stored(finished, "unseen_cases" if _scoring(finished).has_structures else "examples")
@@ -107,11 +95,6 @@ def styles(run: Run | str | Path) -> Figure:
 
     Raises:
         UserError: if the run has no such figure, for example because the method shares no styles.
-
-    Example::
-
-        run = medfed.run("prostate", {"federation.rounds": 2}, method="elcfs")
-        medfed.plot.styles(run)
     """
     return _stored(_loaded(run), "style_grid")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from medfed.cli.program import add_code_flag, add_jobs_flag, run_program
 from medfed.core.errors import UserError
-from medfed.reproduction.entries import PAPERS, commands_of, load_paper
-from medfed.reproduction.listing import describe_entry, describe_paper, list_papers
+from medfed.reproduction.entries import PAPERS, commands_of, describe_entry, describe_paper, list_papers, load_paper
 
 EXAMPLES = "examples: reproduce; reproduce elcfs; reproduce elcfs table_2 --dry-run; reproduce elcfs table_2 --small"
 
@@ -56,7 +55,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.dry_run:
         for command in commands:
             command.load()  # a setting that the run would refuse is refused here, too
-        from medfed.reproduction.results import printed_numbers  # imports torch, which the lists do not need
+        from medfed.reproduction.running import printed_numbers  # imports torch, which the lists do not need
 
         print("\n\n".join([describe_entry(args.paper, entry, commands), *printed_numbers(entry)]))
         return 0

@@ -13,19 +13,11 @@ from medfed.core.errors import UserError
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
-    parser.add_argument(
-        "folder", type=Path, help="a folder with images of one or more sites, or a table, as for medfed.data check"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder for the results (default: scores/BUNDLE-FOLDER)"
-    )
-    parser.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        metavar="OWN=BUNDLE",
-        help="the bundle's name of one of your structures or classes: --name gland=prostate",
-    )
+    parser.add_argument("folder", type=Path, help="a folder with images of one or more sites, or a table")
+    out = "folder for the results (default: scores/BUNDLE-FOLDER)"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
+    name = "the bundle's name of one of your structures or classes: --name gland=prostate"
+    parser.add_argument("--name", action="append", default=[], metavar="OWN=BUNDLE", help=name)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add_json_flag(parser, "the scores")
     add_image_flags(parser)

@@ -6,9 +6,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medfed.cli import program
 from medfed.core.errors import UserError
+
+if TYPE_CHECKING:
+    from medfed.config.schema import Config
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +36,6 @@ def _train(args: argparse.Namespace) -> int:
     if args.out:
         _check_out(args.out, args.resume)
     from medfed import api
-    from medfed.experiments.run import default_folder
     from medfed.outputs.tables.run_table import closing_table
     from medfed.results.notes import did_not_learn
 
@@ -40,7 +43,7 @@ def _train(args: argparse.Namespace) -> int:
     with program.only_json(args.json) as print_json:
         run = api.run(
             config,
-            args.out or default_folder(config),
+            args.out or _default_folder(config),
             resume=args.resume,
             accept_config_change=args.accept_config_change,
             jobs=args.jobs,
@@ -56,6 +59,13 @@ def _train(args: argparse.Namespace) -> int:
         )
         print_json({"folder": str(run.folder), **run.summary})
     return 0
+
+
+def _default_folder(config: Config) -> Path:
+    """Return `runs/CONFIG-METHOD-unseen_SITE-seedN`, with `-validation_SITE` if there is a validation site."""
+    unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
+    sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
+    return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
 
 
 def _check_out(out: Path, resume: bool) -> None:

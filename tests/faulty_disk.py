@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 SHORT_WRITE = "short write"
 FAULTS = ("ENOSPC", "EIO", "EACCES", SHORT_WRITE)
-MODULES = ("medfed.core.files", "medfed.outputs.csv_files")  # all files of a run are written there
+MODULES = ("medfed.core.files", "medfed.outputs.run_files")  # all files of a run are written there
 
 
 class FaultyDisk(ExitStack):

@@ -1,6 +1,6 @@
 """Contents of a bundle with which MONAI would run code, or write outside of a folder."""
 
-import zipfile
+import shutil
 from pathlib import Path
 
 from made_runs import scores_of
@@ -20,7 +20,7 @@ ENTRIES = [
     ("data", "%/tmp/other.json"),
     ("data", "$__import__('os').system('true')"),
 ]
-EXPRESSIONS = [
+HOSTILE_EXPRESSIONS = [
     """$'@f {__import__("os").system("true")}'""",  # MONAI replaces @f, so that the string becomes an f-string
     """$@a[0 #__import__("os").system("true")\n]""",  # MONAI replaces # by ::
     "$'@a'",
@@ -57,7 +57,6 @@ EXPRESSIONS = [
     "$ (",
     "$@a" + "+@a" * 20000,
 ]
-MEMBERS = ["../x", "/etc/x", "organ_segmentation/../../x", "a\\..\\x", "C:x", "organ/"]
 
 
 def small_bundle(folder: Path) -> Path:
@@ -74,13 +73,10 @@ def small_bundle(folder: Path) -> Path:
     )
 
 
-def zipped(bundle: Path, path: Path, change: dict | None = None, more=()) -> Path:
-    """Write the bundle as a zip file; `change` replaces contents by name, `more` are additional (member, content)."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(bundle.rglob("*")):
-            if file.is_file():
-                name = file.relative_to(bundle).as_posix()
-                archive.writestr(f"{bundle.name}/{name}", (change or {}).get(name, file.read_bytes()))
-        for member, content in more:
-            archive.writestr(member, content)
+def changed_copy(bundle: Path, path: Path, contents: dict[str, bytes | str]) -> Path:
+    """Copy the bundle, and write these contents by name."""
+    shutil.copytree(bundle, path)
+    for name, content in contents.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return path

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from medfed.metrics.metric import all_columns
+from medfed.metrics.metric import metric_columns
 from medfed.results.comparison import Comparison, ScoredRun
 from medfed.results.row import ComparisonRow
 from medfed.results.scores import table_of
@@ -18,7 +18,7 @@ NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 
 NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
 MASKS = Scoring("segmentation", MASK_METRICS, failure_dice=0.7)
 CLASSES = Scoring("classification", CLASS_METRICS)
-METRICS = [column.key for column in all_columns(MASK_METRICS)]
+METRICS = [column for metric in MASK_METRICS for column in metric_columns(metric)]
 NAMES = ("mean", "sd", "n_seeds", "n_patients")
 
 

@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
-from medfed.metrics.metric import all_columns
+from medfed.metrics.metric import metric_columns
 from medfed.outputs.comparison_folder import RUNS, ComparisonFolder
-from medfed.outputs.csv_files import format_rows
+from medfed.outputs.run_files import format_rows
 from medfed.outputs.run_folder import CHECKSUMS, FIGURES, RunFolder
 from medfed.results.row import ROW_FILE, ComparisonRow, read_row
 from medfed.results.run_scores import n_absent, run_scores
@@ -25,7 +25,7 @@ from medfed.tasks.scoring import CLASS_METRICS, MASK_METRICS, Scoring
 
 MASKS = Scoring("segmentation", MASK_METRICS, failure_dice=0.7)
 CLASSES = Scoring("classification", CLASS_METRICS)
-METRICS = [column.key for column in all_columns(MASK_METRICS)]
+METRICS = [column for metric in MASK_METRICS for column in metric_columns(metric)]
 WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)}  # 24 and 8 bytes
 FIRST_DISTANCES = {"hd95_percent_of_diagonal": 4.0, "hd_percent_of_diagonal": 5.0, "assd_percent_of_diagonal": 2.0}
 FIRST_DISTANCES["hd95_pooled_vx"] = 4.0

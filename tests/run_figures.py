@@ -8,10 +8,10 @@ from medfed.experiments import run
 _draw_all, _is_drawing = run.draw_all, False
 
 
-def _draw_if_asked(experiment, method, state, result, folder, distances) -> None:
+def _draw_if_asked(experiment, method, state, result, folder) -> None:
     (folder.path / "figures").mkdir(exist_ok=True)
     if _is_drawing:
-        _draw_all(experiment, method, state, result, folder, distances)
+        _draw_all(experiment, method, state, result, folder)
 
 
 run.draw_all = _draw_if_asked  # the figures of a tiny run take longer than its training

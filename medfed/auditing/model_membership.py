@@ -35,7 +35,7 @@ from medfed.federation.local_round import Samples, Task
 from medfed.federation.method import Tensors
 from medfed.federation.site import Site
 from medfed.functional.weights import check_same_entries
-from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_files import damaged_file
 
 MODEL_FILE = "model.safetensors"  # in the folder of a run
 N_OVERFITTED, OVERFIT_STEPS, OVERFIT_RATE = 8, 150, 0.01  # patients, steps and step size of Adam of the control

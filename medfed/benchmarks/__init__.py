@@ -1,3 +1,3 @@
-"""Benchmarks against another library or a lower limit; the function `measure` of each module returns rows."""
+"""Measurements of speed and memory (`medfed.benchmark`)."""
 
-NAMES = ("exchange", "one_round", "jobs", "images", "metrics", "gpu")
+NAMES = ("exchange", "hd95", "one_round", "jobs", "gpu")  # functions of `medfed.benchmarks.measurements`

@@ -28,8 +28,7 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
-    "init train evaluate reproduce export score aggregate report audit keys coordinator site data codec benchmark "
-    "completion"
+    "init train evaluate reproduce export score aggregate report audit keys coordinator site data codec benchmark"
 ).split()
 INTERRUPTED, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 15, 13))  # as shells count signals
 OUT_OF_MEMORY = (

@@ -28,19 +28,12 @@ _PATTERN = re.compile(r"\s*\{[a-z][a-z0-9_]*(?::[^ ].*?)?\}[^\s,}]")  # of paths
 
 @dataclass(frozen=True)
 class Override:
-    """A new value for one key of a config, such as `training.batch_size=8` after the flag `--set`.
+    """A new value for one key of a config, such as `training.batch_size=8` after the flag `--set`."""
 
-    Args:
-        path: parts of the dotted key.
-        value: as YAML would give it.
-        text: what the user wrote, for messages.
-        flag: the command-line flag before the text, for messages; "" if the text itself contains the argument.
-    """
-
-    path: tuple[str, ...]
-    value: object
-    text: str
-    flag: str = "--set"
+    path: tuple[str, ...]  # parts of the dotted key
+    value: object  # as YAML would give it
+    text: str  # what the user wrote, for messages
+    flag: str = "--set"  # the flag before the text, for messages; "" if the text itself contains the argument
 
     @classmethod
     def of(cls, key: str, value: object) -> Override:

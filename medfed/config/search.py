@@ -23,24 +23,14 @@ WORDS = {"integer": "whole number", "number": "number", "boolean": "true or fals
 
 @dataclass(frozen=True)
 class Group:
-    """The settings of one block, or of one method, network or dataset, by key.
+    """The settings of one block, or of one method, network or dataset, by key."""
 
-    Args:
-        block: the block of a config; "" for the top level; for an engine or a metric, which has no settings, the dotted
-            key that takes its name, such as "federation.engine".
-        name: of the method, network, dataset, engine or metric; "" for a block.
-        title: one line that says what it is.
-        source: its publication; "" if there is none.
-        file: path of the file that defines its class, relative to the folder that holds the package.
-        settings: JSON Schema of each setting; its description is the meaning. Without a default, it must be written.
-    """
-
-    block: str
-    name: str
-    title: str
-    source: str
-    file: str
-    settings: Mapping[str, Mapping[str, Any]]
+    block: str  # "" for the top level; for an engine or a metric the key that takes its name: "federation.engine"
+    name: str  # of the method, network, dataset, engine or metric; "" for a block
+    title: str  # one line that says what it is
+    source: str  # its publication; "" if there is none
+    file: str  # that defines its class, relative to the folder that holds the package
+    settings: Mapping[str, Mapping[str, Any]]  # JSON Schema of each setting; without a default, it must be written
 
 
 def find(word: str) -> list[Group]:

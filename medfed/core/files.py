@@ -21,7 +21,7 @@ from medfed.core.errors import UserError
 
 LOCK_POLL_S = 0.05
 # What `zipfile` raises for damaged or unusual files; NotImplementedError is a RuntimeError.
-DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError)
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError, ValueError)
 
 
 def write_atomically(path: Path, *parts: bytes | str) -> None:
@@ -189,6 +189,8 @@ def check_checksums(file: IO[bytes], name: str, advice: str) -> None:
                     "compression; write it again with torch.save"
                 )
             damaged = archive.testzip()
+    except UserError:
+        raise
     except DAMAGED_ZIP as error:
         raise UserError(f"{name} is damaged, or is not a file of PyTorch ({error}); {advice}") from error
     if damaged:

@@ -38,17 +38,11 @@ _NUMBER = re.compile(r"\s*[-+]?[0-9_]*\.?[0-9_]+\s*")
 
 @dataclass(frozen=True)
 class Mistake:
-    """One wrong value in a config, with the sentence that explains it.
+    """One wrong value in a config, with the sentence that explains it."""
 
-    Args:
-        path: keys and list positions of the value; empty if several fields do not fit together.
-        sentence: what is wrong, such as "expected a number of at least 0, got -1".
-        others: other keys that may have caused the mistake, relative to the same block as `path`.
-    """
-
-    path: Path
-    sentence: str
-    others: tuple[str, ...] = ()
+    path: Path  # keys and list positions of the value; empty if several fields do not fit together
+    sentence: str  # what is wrong, such as "expected a number of at least 0, got -1"
+    others: tuple[str, ...] = ()  # other keys that may have caused the mistake, relative to the same block as `path`
 
     @property
     def key(self) -> str:

@@ -32,8 +32,7 @@ from medfed.federation.update_checks import find_failing_sites, validate_replies
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
 from medfed.networks.parts.bundle_config import PROGRAMS
-from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.files import BundleFiles, open_bundle
+from medfed.outputs.bundle.check import check_bundle, open_bundle
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.tasks.bundle_training import TRAINED
 
@@ -87,7 +86,7 @@ def aggregate_bundles(
     part, and it has no scores, because nobody has tested it yet. `docs/ledger.csv` lists what was read.
 
     Args:
-        sites: folders (or zip files) of the bundles that the sites trained, one per site, named after the sites.
+        sites: folders of the bundles that the sites trained, one per site, named after the sites.
         start: the bundle from which all sites started. The changes of the weights are measured from it.
         out: folder to create; it must not exist.
         images: number of training images of each site, in the order of `sites`, at least 1. None: all sites count
@@ -152,7 +151,7 @@ def aggregate_bundles(
 
 
 def _site_names(sites: Sequence[Path], start: Path, out: Path) -> list[str]:
-    """Return the name of each site, the name of its folder or zip file; UserError if the paths contradict others."""
+    """Return the name of each site, the name of its folder; UserError if the paths contradict others."""
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
     for path in (*sites, start):
@@ -161,7 +160,7 @@ def _site_names(sites: Sequence[Path], start: Path, out: Path) -> list[str]:
     for path in sites:
         if path.resolve() == start.resolve():
             raise UserError(f"{path}: is the bundle that all sites started from; name the trained bundles")
-    names = [path.absolute().stem if path.suffix == ".zip" else path.absolute().name for path in sites]
+    names = [path.absolute().name for path in sites]
     try:
         site_names.check(names)
     except ValueError as error:
@@ -171,24 +170,24 @@ def _site_names(sites: Sequence[Path], start: Path, out: Path) -> list[str]:
 
 def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weights:
     """Read the first of these files: a state dict, or a checkpoint of MONAI that holds it as `model`."""
-    with open_bundle(path) as files:
-        name = next((name for name in candidates if name in files.names), None)
-        if name is None:
-            raise UserError(f"{path}: has no {' or '.join(candidates)}; expected the bundle with its trained weights")
-        content: Any
-        try:
-            if name.endswith(".pt"):
-                files.check_weights(name)
-                content = torch.load(io.BytesIO(_bytes(files, name)), map_location="cpu", weights_only=True)
-            else:
-                content = safetensors.torch.load(_bytes(files, name))
-        except UserError:
-            raise
-        except Exception as error:  # PyTorch's own message advises to load the file in a way that runs code in it
-            raise UserError(
-                f"{path}: {name} cannot be read as weights ({type(error).__name__}); expected tensors by "
-                "name, as model.state_dict() returns"
-            ) from None
+    files = open_bundle(path)
+    name = next((name for name in candidates if name in files.names), None)
+    if name is None:
+        raise UserError(f"{path}: has no {' or '.join(candidates)}; expected the bundle with its trained weights")
+    content: Any
+    try:
+        if name.endswith(".pt"):
+            files.check_weights(name)
+            content = torch.load(io.BytesIO(files.names[name].read_bytes()), map_location="cpu", weights_only=True)
+        else:
+            content = safetensors.torch.load(files.names[name].read_bytes())
+    except UserError:
+        raise
+    except Exception as error:  # PyTorch's own message advises to load the file in a way that runs code in it
+        raise UserError(
+            f"{path}: {name} cannot be read as weights ({type(error).__name__}); expected tensors by "
+            "name, as model.state_dict() returns"
+        ) from None
     entries = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(entries, dict) or not entries or not all(isinstance(e, Tensor) for e in entries.values()):
         raise UserError(f"{path}: {name} is not a state dict; expected tensors by name, as model.state_dict() returns")
@@ -199,11 +198,6 @@ def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weigh
                 "with torch.save(model.state_dict(), FILE)"
             )
     return {str(key): entry.detach() for key, entry in entries.items()}
-
-
-def _bytes(files: BundleFiles, name: str) -> bytes:
-    with files.names[name]() as file:
-        return file.read()
 
 
 def _state_of(weights: Weights) -> State:
@@ -217,8 +211,8 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
 
     A bundle is refused if its network is only in a program (`PROGRAMS`), in which averaged weights cannot be stored.
     """
-    with open_bundle(start) as files:
-        config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
+    files = open_bundle(start)
+    config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
     definition = config.get("network_def") if isinstance(config, dict) else None
     target = definition.get("_target_") if isinstance(definition, dict) else None
     if isinstance(target, str) and target.startswith(PROGRAMS):
@@ -245,10 +239,10 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
 
 def _differences(name: str, path: Path, config: Mapping[str, Any]) -> list[str]:
     """Return a notice if a site's bundle has another network or other transforms than the start."""
-    with open_bundle(path) as files:
-        if "configs/inference.json" not in files.names:
-            return []
-        own = files.json("configs/inference.json")
+    files = open_bundle(path)
+    if "configs/inference.json" not in files.names:
+        return []
+    own = files.json("configs/inference.json")
     if not isinstance(own, dict):
         raise UserError(f"{path}: configs/inference.json is not an object of keys and values; copy the bundle again")
     differing = [key for key in SAME_KEYS if own.get(key) != config.get(key)]
@@ -283,13 +277,13 @@ def _write(
     unchecked: str,
 ) -> None:
     """Write the new bundle: the texts and configs of the start, the combined weights and the ledger."""
-    with open_bundle(start) as files, atomic_folder(result.path.resolve()) as folder:
+    files = open_bundle(start)
+    with atomic_folder(result.path.resolve()) as folder:
         for name in files.names:
             if name.startswith(COPIED) and not name.startswith(LEDGER):
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with files.names[name]() as source, target.open("wb") as copy:
-                    shutil.copyfileobj(source, copy)
+                shutil.copyfile(files.names[name], target)
         (folder / "models").mkdir()
         torch.save(weights, folder / "models" / "model.pt")
         metadata = files.json("configs/metadata.json") if "configs/metadata.json" in files.names else {}

@@ -18,9 +18,8 @@ from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.kit import server_process
-from medfed.experiments.notices import record_notices
 from medfed.experiments.resume import changed_settings
-from medfed.experiments.training import selected_state, train
+from medfed.experiments.training import record_notices, selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.ledger import sum_bytes

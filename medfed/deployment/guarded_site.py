@@ -26,7 +26,7 @@ from medfed.federation.site import Site
 from medfed.federation.survey import SiteSurvey
 from medfed.federation.survey import fact_names as survey_facts
 from medfed.federation.validation_site import ValidationSite
-from medfed.outputs.csv_files import append_rows
+from medfed.outputs.run_files import append_rows
 from medfed.outputs.run_folder import RunFolder
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"

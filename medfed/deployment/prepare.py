@@ -16,8 +16,7 @@ from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
 from medfed.deployment.templates import ADMIN, README, certificate_files, project_file, site_file_text
 from medfed.engines.flare.job import check_names
-from medfed.experiments.setup import build_network, build_task
-from medfed.experiments.summary import describe_images
+from medfed.experiments.setup import build_network, build_task, describe_images
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 from medfed.federation.settings import Cache

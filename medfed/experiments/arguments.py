@@ -14,20 +14,21 @@ from typing_extensions import TypedDict
 
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import NAMED, Config, to_plain
+from medfed.config.schema import NAMED, Config, changed, resolved, to_plain
 from medfed.core import bounds, registry
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import describe_value, mistakes_of
 from medfed.federation.method import Method
 
+MethodLike = str | Mapping[str, Any] | type[Method] | Method
 BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy", "cache")
 
 
-def _path(expected: str, optional: bool = False) -> AfterValidator:
+def _path(expected: str) -> AfterValidator:
     def check(value: object) -> object:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
+        if not isinstance(value, str) or not value or "\0" in value:
             raise ValueError(f"expected {expected}")
         return value
 
@@ -48,7 +49,7 @@ class _Arguments(TypedDict, total=False):
     names: Mapping[str, str] | None
     run: Annotated[Any, _path("a Run or the path of its folder")]
     runs: Annotated[tuple[Annotated[Any, _path("a Run, a Comparison or a folder")], ...], Field(min_length=1)]
-    out: Annotated[Any, _path("a path, or None", optional=True)]
+    out: Annotated[Any, _path("a path, or None")] | None
     methods: Annotated[tuple[Any, ...], Field(min_length=1)]
     seeds: bounds.PositiveInt
     sites: Annotated[tuple[str, ...], Field(min_length=1)] | None
@@ -113,12 +114,14 @@ def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") ->
     return flat
 
 
-def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
-    """Convert an argument such as {"method.alpha": [0.01, 0.1]} to one list of overrides for each setting."""
-    return [
-        [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "--vary") for value in values]
-        for key, values in vary.items()
-    ]
+def varied_texts(vary: Mapping[str, Sequence[object]] | Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each varied setting as texts such as "method.alpha=0.1"."""
+    if isinstance(vary, Mapping):
+        return {key: [f"{key}={as_text(value)}" for value in values] for key, values in vary.items()}
+    texts: dict[str, list[str]] = {}
+    for override in (each for text in vary for each in Override.parse_each(text, "--vary")):
+        texts.setdefault(override.key, []).append(override.text)
+    return texts
 
 
 def as_text(value: object) -> str:
@@ -130,3 +133,22 @@ def as_text(value: object) -> str:
             if strict_yaml.parse(value, "") == value:  # without quotes, it is this text
                 return value
     return json.dumps(value, ensure_ascii=False)
+
+
+def method_text(method: MethodLike, base: Config) -> str:
+    """Return the text of a method that is a text, a dictionary with the key "name", a class or an object. The text of
+    an object lists the settings that differ from `base` if `base` has the same method, and otherwise from the method's
+    defaults."""
+    if isinstance(method, str):
+        return method
+    block: Any = as_block(base, "method", method)
+    if isinstance(method, Method):
+        start = resolved(changed(base, {"method.name": block["name"]}))["method"]
+        block = {key: value for key, value in block.items() if key == "name" or start.get(key) != value}
+        block.pop("preset", None)
+    if "name" not in block:
+        raise UserError(f"methods: a dictionary needs the key 'name', got {describe_value(method)}")
+    settings = as_plain(block, "methods")
+    name = settings.pop("name")
+    written = ",".join(f"{key}={as_text(value)}" for key, value in settings.items())
+    return f"{name}:{written}" if written else str(name)

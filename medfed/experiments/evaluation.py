@@ -5,24 +5,25 @@ Only this module and the figures read the images of the unseen site, after train
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
 from medfed.datasets.base import Case
 from medfed.experiments.setup import SHARED, Experiment
-from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site, with_batch_statistics
 from medfed.federation.image_moments import constants_of
 from medfed.federation.message import State
 from medfed.federation.site import Site
-from medfed.functional.weights import average
+from medfed.functional.weights import average, batch_norm_layers
 from medfed.networks.parts.style_transfer import shows_something
 from medfed.networks.parts.tent import Tent
 from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
@@ -64,7 +65,10 @@ def evaluate(
                 own[name].load(dict(weights))
                 network = own[name].network
             else:
-                network = _network_without_training(experiment, weights, cases)
+                experiment.network.load_state_dict(unseen_weights(experiment.sites, weights))
+                network = experiment.network
+                if unseen_bn_of(experiment.sites) == "batch_stats":
+                    network = with_batch_statistics(network)
             if role == "unseen" and is_adapted:
                 plain = task.evaluate(network, dataset, cases, role, lambda case, notices: None, bar.update)
                 result.unadapted.extend(plain.rows)
@@ -87,20 +91,6 @@ def cases_of_others(experiment: Experiment) -> dict[str, dict[str, list[Case]]]:
     return others
 
 
-def _network_without_training(
-    experiment: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]
-) -> nn.Module:
-    task, network, source_sites = experiment.task, experiment.network, experiment.sites
-    unseen_bn = unseen_bn_of(source_sites)
-    if unseen_bn == "nearest":
-        images = task.network_images(experiment.dataset, cases)
-        adapted = weights_of_nearest_site(source_sites, network, task, weights, cases[0].site, images)
-        network.load_state_dict(adapted)
-    else:
-        network.load_state_dict(unseen_weights(source_sites, weights))
-    return with_batch_statistics(network) if unseen_bn == "batch_stats" else network
-
-
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dict for a site that did not train: entries that stay at the sites are averaged, as the author
     of FedBN advises. In a real federation, the sites must agree to send these entries once."""
@@ -111,16 +101,20 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
     return {**weights, **average([site.local_entries() for site in sites], images / images.sum())}
 
 
-def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return, for each site that did not train, the mean cosine distance, in [0, 2], between features on a structure's
-    boundary and in a ring of background around it (Figure 7 of ELCFS). Without a boundary, a site is missing."""
-    if not experiment.task.measures_boundary_distance:
-        return {}
-    samples, validation_site = _unseen_samples(experiment), experiment.validation_site
-    samples |= {validation_site.name: validation_site.samples} if validation_site else {}
-    experiment.network.load_state_dict(unseen_weights(experiment.sites, weights))
-    facts = {site: _validate(experiment, images) for site, images in samples.items()}
-    return {site: of_site["boundary_distance"] for site, of_site in facts.items() if "boundary_distance" in of_site}
+def unseen_bn_of(source_sites: Sequence[Site]) -> str:
+    """Return the method's `unseen_bn`, the rule for sites that did not train; "" if no entries stay at the sites."""
+    return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
+
+
+def with_batch_statistics(network: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode in which every BatchNorm layer normalises with the statistics of the present
+    batch. The prediction for an image depends on the other images of its batch. The parameters require no gradient."""
+    adapted = copy.deepcopy(network).requires_grad_(False).eval()
+    for module in batch_norm_layers(adapted).values():
+        norm = cast(_BatchNorm, module)
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return adapted
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:

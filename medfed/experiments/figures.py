@@ -38,20 +38,12 @@ STYLED_IMAGES = 20  # of each site, in the figures of all its styles
 MAX_SITES = 8  # in the figures of styles; of more clients the first, and no histograms
 
 
-def draw_all(
-    experiment: Experiment,
-    method: Method,
-    state: State,
-    result: EvaluationResult,
-    folder: RunFolder,
-    boundary_distances: Mapping[str, float],
-) -> None:
+def draw_all(experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder) -> None:
     """Write all figures of a run, and `figures/patients/NUMBER.webp`: `state` is that after the round whose weights are
-    the result of the run, and `boundary_distances` is empty if the distance was not measured."""
+    the result of the run."""
     (folder.path / PATIENTS).mkdir(parents=True, exist_ok=True)
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
-    ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
-    drawn = [_history_figures(experiment, folder, ends, label)]
+    drawn = [_history_figures(experiment, folder, label)]
     if result.rows:
         scores = table_of(result.rows, experiment.task.scoring.metrics)
         if experiment.task.name == SEGMENTATION:
@@ -64,10 +56,8 @@ def draw_all(
             save_png(figure, folder.path / FIGURES / f"{name}.png")
 
 
-def _history_figures(
-    experiment: Experiment, folder: RunFolder, ends: Mapping[str, tuple[int, float]], label: str
-) -> Figures:
-    yield "training_curves", curves.training_curves(folder.history(), label, ends)
+def _history_figures(experiment: Experiment, folder: RunFolder, label: str) -> Figures:
+    yield "training_curves", curves.training_curves(folder.history(), label)
     if experiment.task.evaluation.unseen_every:
         scores = folder.read_json(UNSEEN_ROUNDS)["rounds"]
         yield "unseen_rounds", curves.unseen_curves(folder.history(), scores, label)
@@ -184,36 +174,26 @@ def _style_figures(experiment: Experiment, method: Method, state: State, label: 
         lines[site.name] = image, {name: styled[0] for name, styled in restyled.items() if name not in hidden}
     if not any(styled for _, styled in lines.values()):
         return
-    first, (image, styled) = next(iter(lines.items()))
-    titles = {f"as at {name}": other for name, other in styled.items() if name != first}
-    yield "style_gallery", styles.style_gallery(image, titles, f"{label}, an image of {first}", axes)
     yield "style_grid", styles.style_grid(lines, label, axes)
     if hidden:
         return
-    changed, copies = {}, {}
+    changed = {}
     for site in experiment.sites:
-        images, patients = _shown_images(site)
+        images = _shown_images(site)
         others = [other for name, other in method.styles(state, images).items() if name != site.name]
         changed[site.name] = images, torch.cat([images, *others])
-        if others:
-            in_turn = torch.stack([others[place % len(others)][place] for place in range(len(images))])
-            copies[site.name] = images, in_turn, [(site.name, patient) for patient in patients]
     yield "histograms", styles.histograms(changed, label)
-    if len(copies) > 1:
-        yield "tsne", styles.style_map(copies, label)
-    images, patients = _shown_images(sites[0])
+    first, images = sites[0].name, _shown_images(sites[0])
     ratios = {"fixed ratio 1": 1.0, "ratio drawn from U(0, 1)": None}
     panels = {
         title: method.interpolations(state, first, images, ratio, stream(0, "figures", first))
         for title, ratio in ratios.items()
     }
     if all(panels.values()):
-        yield "interpolation_tsne", styles.interpolation_map(first, images, patients, panels, label)
+        yield "interpolation_tsne", styles.interpolation_map(first, images, panels, label)
 
 
-def _shown_images(site: Site) -> tuple[Tensor, list[int]]:
-    """Evenly spaced training images of a site, and the patient of each."""
-    samples, n = site.training, len(site.training)
-    chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
-    patients = getattr(samples, "patient", torch.arange(n)).tolist()  # without patients, each image is one
-    return samples.batch(chosen).image, [patients[place] for place in chosen]
+def _shown_images(site: Site) -> Tensor:
+    """Evenly spaced training images of a site."""
+    n = len(site.training)
+    return site.training.batch(torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()).image

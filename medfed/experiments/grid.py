@@ -1,4 +1,7 @@
-"""The runs of a comparison: every method and varied setting, with every unseen site and every seed."""
+"""The runs of a comparison: every method and varied setting, with every unseen site and every seed.
+
+A method is written as after `--methods`, such as `ccst:k=1`, `ccst+elcfs`, `pooled` or `fedavg@steps=ccst`.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,36 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from medfed.config.overrides import Override
+from medfed.config.overrides import Override, split
 from medfed.config.schema import Config, changed, resolved
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.method_text import Part, effort_of, method_changes, parts_of
+from medfed.experiments.sites import participating_sites
 from medfed.federation.method import Effort
 from medfed.federation.settings import Federation
 from medfed.outputs.comparison_folder import Key
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import BASELINE, LOCAL, POOLED, SENT, ComparisonRow, is_taken_without_federation
+from medfed.results.row import (
+    BASELINE,
+    LOCAL,
+    POOLED,
+    SENT,
+    ComparisonRow,
+    is_federated,
+    is_taken_without_federation,
+)
 
-Varied = Sequence[Sequence[Override]]  # for each varied setting, its values
-FIXED = {  # settings that a comparison cannot vary, and why
-    "method.name": "--methods names the methods to compare",
-    "seed": "--seeds and the config's seed set the seeds of each row",
-    "federation.unseen_site": "each site is the unseen site in turn; --sites selects some of them",
-    "federation.validation_site": "if two sites are left out, each site is the validation site in turn",
-    "federation.selection": "all rows of a table use the same rule",
-    **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
-}
+# Settings that are equal in all rows of a table.
+FIXED = (
+    "method.name",
+    "seed",
+    "federation.unseen_site",
+    "federation.validation_site",
+    "federation.selection",
+    "data.name",
+    "data.root",
+    "data.sites",
+)
 # Settings of a federation that have no meaning for one participant.
 _UNUSED = "clients partition mixing concentration min_images clients_per_round quorum engine survey".split()
 
@@ -50,50 +62,101 @@ class Fold:
         return self.row.label, self.site, self.config.seed
 
     @property
+    def was_started(self) -> bool:
+        return (self.folder.path / "config.yaml").is_file()
+
+    @property
     def name(self) -> str:
         """For messages, such as "elcfs, unseen UCL, seed 3"."""
         return f"{self.row.run_label}, unseen {self.site}, seed {self.config.seed}"
 
 
-def check_varied(varied: Varied) -> None:
-    """Raise UserError if a setting cannot be varied, is varied twice, or has a value twice."""
-    keys = [values[0].key for values in varied]
-    for values, key in zip(varied, keys, strict=True):
-        source = f"--vary {key}"
-        if key in FIXED:
-            raise UserError(f"{source}: {key} cannot be varied: {FIXED[key]}")
-        if keys.count(key) > 1:
-            raise UserError(f"{source}: {key} is varied twice; put all its values into one list")
-        for place, override in enumerate(values):
-            if override.value in [other.value for other in values[:place]]:
-                raise UserError(f"{source}: {override.text} comes twice; leave one out")
+def effort_of(text: str) -> str:
+    """Return the method that follows `@steps=`, whose number of steps and images a row has; "" for other rows."""
+    name, at, setting = text.partition("@")
+    if not at or name not in (BASELINE, *SENT):
+        return ""
+    method = setting.removeprefix("steps=").strip()
+    if method in ("", setting) or "@" in method or not is_federated(method):
+        raise UserError(
+            f"--methods {text}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD or {LOCAL}@steps=METHOD with a "
+            f"federated method, such as {BASELINE}@steps=ccst"
+        )
+    return method
 
 
-def rows_of(base: Config, methods: Sequence[str], varied: Varied = ()) -> list[ComparisonRow]:
-    """Return the rows of the table: every method with every combination of the settings that it has. A setting
-    `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg has one row and CCST two."""
-    settings = {name: {*resolved(config_of(base, ComparisonRow(name), "", base.seed))["method"]} for name in methods}
-    for (first, *_), known in product(varied, [set().union(*settings.values())]):
-        if not _has(known, first):
+def parts_of(text: str) -> list[tuple[str, dict[str, object]]]:
+    """Return name and changed settings of the methods that are applied together. Values are YAML; one with a comma or
+    a plus must be in quotes or brackets."""
+    methods = text.partition("@")[0] if effort_of(text) else text
+    if methods in SENT:
+        return [(BASELINE, {})]
+    parts = []
+    for name, _, written in (part.partition(":") for part in split(methods, "+")):
+        if name in SENT:
             raise UserError(
-                f"--vary {first.key}: none of the methods {', '.join(methods)} has this setting. "
-                f"{registry.suggestion(first.path[1], sorted(known - {'name'}))}"
+                f"--methods {text}: '{name}' is FedAvg without a federation; it has no settings and cannot be combined "
+                f"with a method; expected {name}, or {name}@steps=METHOD"
+            )
+        try:
+            overrides = [Override.parse(setting) for setting in split(written, ",") if setting]
+        except UserError as error:
+            raise UserError(f"--methods {text}: {str(error).removeprefix('--set ')}") from error
+        settings = {override.key: override.value for override in overrides}
+        if "name" in settings:
+            raise UserError(f"--methods {text}: a name among the settings; expected it before the colon")
+        parts.append((name, settings))
+    return parts
+
+
+def method_changes(parts: Sequence[tuple[str, Mapping[str, object]]], base: Config) -> dict[str, object]:
+    """Return the new values, by dotted key, that make a config use these methods. A setting that the user did not give
+    keeps its value in `base` if `base` uses the same method. Otherwise it has the method's default, or the value of the
+    preset that the user gave."""
+    if len(parts) > 1:
+        own = resolved(base)["method"]
+        preset = own.pop("preset")
+        blocks = []
+        for name, new in parts:
+            starts_from_own = name == base.method_name and new.get("preset", preset) == preset
+            blocks.append({**(own if starts_from_own else {}), "name": name, **new})
+        return {"method.name": "stack", "method.methods": blocks}
+    ((name, settings),) = parts
+    chosen = {} if name == base.method_name else {"method.name": name}
+    return chosen | {f"method.{key}": value for key, value in settings.items()}
+
+
+def rows_of(base: Config, methods: Sequence[str], varied: Mapping[str, Sequence[str]] = {}) -> list[ComparisonRow]:
+    """Return the rows of the table: every method with every combination of the settings that it has. `varied` has the
+    values of each setting as texts, such as "method.k=1". A setting `method.x` is varied only for methods that have it:
+    with `--vary method.k=1,2`, FedAvg has one row and CCST two."""
+    settings = {name: {*resolved(config_of(base, ComparisonRow(name), "", base.seed))["method"]} for name in methods}
+    known = set().union(*settings.values())
+    for key in varied:
+        if key in FIXED:
+            raise UserError(
+                f"--vary {key}: cannot be varied, because all rows of a table have the same; --methods, --seeds, "
+                "--sites and --set choose other values"
+            )
+        if not _has(known, key):
+            raise UserError(
+                f"--vary {key}: none of the methods {', '.join(methods)} has this setting. "
+                f"{registry.suggestion(key.split('.')[1], sorted(known - {'name'}))}"
             )
     rows = []
     for method in methods:
-        is_federated = ComparisonRow(method).arrangement not in SENT
-        own = [
-            values
-            for values in varied
-            if _has(settings[method], values[0]) and (is_federated or is_taken_without_federation(values[0].key))
-        ]
+        own = {
+            key: values
+            for key, values in varied.items()
+            if _has(settings[method], key) and (is_federated(method) or is_taken_without_federation(key))
+        }
         written = {f"method.{key}" for _, given in parts_of(method) for key in given}
-        if twice := [values[0].key for values in own if values[0].key in written]:
+        if twice := sorted(written & own.keys()):
             raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; remove it from one of them")
-        rows += [ComparisonRow(method, tuple(value.text for value in values)) for values in product(*own)]
+        rows += [ComparisonRow(method, texts) for texts in product(*own.values())]
     folders = [row.folder.casefold() for row in rows]
     if same := [row.label for row in rows if folders.count(row.folder.casefold()) > 1]:
-        raise UserError(f"--methods: {' and '.join(map(repr, same))} would share a folder; remove one of them")
+        raise UserError(f"{' and '.join(map(repr, same))} would share a folder; remove one of them")
     return rows
 
 
@@ -203,24 +266,9 @@ def config_of(base: Config, row: ComparisonRow, site: str, seed: int, validation
     `validation` None keeps the validation site of the base config."""
     changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
     changes |= {"federation.validation_site": validation} if validation else {}
-    parts, source = parts_of(row.method), f"--methods {row.method}"
-    varied = [Override.parse(setting, "--vary") for setting in row.varied]
-    config = changed(base, changes, [*_overrides(method_changes(parts, base), source), *varied])
-    return config if len(parts) == 1 else _with_notices_of_parts(config, base, parts, source)
-
-
-def _with_notices_of_parts(config: Config, base: Config, parts: Sequence[Part], source: str) -> Config:
-    """Return the config of a stack with the notices that each part gives if it is the only method."""
-    notices = dict.fromkeys(config.notices)
-    for name, settings in parts:
-        if name == base.method_name and "preset" in settings:
-            alone = method_changes([(name, settings)], base)
-            notices |= dict.fromkeys(changed(base, {}, _overrides(alone, source)).notices)
-    return replace(config, notices=tuple(notices))
-
-
-def _overrides(changes: Mapping[str, object], source: str) -> list[Override]:
-    return [Override(tuple(key.split(".")), value, source, flag="") for key, value in changes.items()]
+    of_method = method_changes(parts_of(row.method), base).items()
+    overrides = [Override(tuple(key.split(".")), value, f"--methods {row.method}", "") for key, value in of_method]
+    return changed(base, changes, [*overrides, *(Override.parse(text, "--vary") for text in row.varied)])
 
 
 def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
@@ -229,5 +277,6 @@ def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
     return participating_sites(source, federation.participating, config.seed, config.source)
 
 
-def _has(settings: set[str], override: Override) -> bool:
-    return override.path[0] != "method" or len(override.path) == 1 or override.path[1] in settings
+def _has(settings: set[str], key: str) -> bool:
+    block, _, name = key.partition(".")
+    return block != "method" or not name or name.split(".")[0] in settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,8 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
-from medfed.federation.message import State
-from medfed.federation.settings import Cache
-from medfed.functional.weights import check_same_entries
 from medfed.networks.parts.adain import codec_path
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import BEGINNINGS, RunFolder
 
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
@@ -38,7 +34,7 @@ MAY_CHANGE = (
     "training.learning_rate",
     "training.threads",
 )
-REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
+LOG = "run.log"  # in the folder of a run that a worker process does
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
@@ -52,71 +48,45 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
 
 def check_outside_data(path: Path, dataset: Dataset) -> None:
     """Raise UserError if results, which show patients' images, would lie in the folder of a real dataset."""
-    if _lies_in_data(path, dataset):
+    root = Path(dataset.root)
+    if root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve()):
         raise UserError(
             f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
             "choose a folder outside with --out"
         )
 
 
-def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: str) -> None:
-    """Raise UserError if `cache.folder` lies among the results or among the images of a real dataset."""
-    cache.check_outside(results, source)
-    if cache.folder and _lies_in_data(Path(cache.folder), dataset):
-        raise UserError(
-            f"{source}: cache.folder: {cache.folder} lies in {dataset.root}, the folder with the images (data.root), "
-            "and would mix restyled images with the originals; choose a folder outside"
-        )
-
-
-def _lies_in_data(path: Path, dataset: Dataset) -> bool:
-    """Whether a path lies inside the folder of a real dataset."""
-    root = Path(dataset.root)
-    return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
-
-
-def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False) -> None:
-    """Raise UserError unless a new run may start in a folder, or with `resume` the run in the folder may be continued.
-    Continuing with other `settings` (`medfed.config.schema.resolved`) needs `accept_change`, and only those in
-    MAY_CHANGE may differ."""
-    config_file = folder.path / "config.yaml"
-    if resume and not config_file.is_file():
-        raise UserError(
-            f"{folder.path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
-        )
-    if not resume and config_file.is_file():
-        last = max(folder.rounds(), default=0)
-        content = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
+def check_new_run(folder: RunFolder) -> None:
+    """Raise UserError unless a new run may start in the folder."""
+    if (folder.path / "config.yaml").is_file():
+        content = "a finished run" if folder.is_finished() else "a run that is not finished"
         raise UserError(
             f"{folder.path}: holds {content}; continue it with --resume, or choose another folder with --out"
         )
-    if not resume and (remainders := [name for name in REMAINDERS if (folder.path / name).exists()]):
+    check_no_other_files(folder.path, (*BEGINNINGS, "run.lock", LOG))
+
+
+def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_change: bool = False) -> None:
+    """Raise UserError unless the run in the folder may be continued. Continuing with other `settings`
+    (`medfed.config.schema.resolved`) needs `accept_change`, and only those in MAY_CHANGE may differ."""
+    if not (folder.path / "config.yaml").is_file():
         raise UserError(
-            f"{folder.path}: holds {', '.join(remainders)} of a run, but no config.yaml; restore that file and use "
-            "--resume, or choose another folder with --out"
+            f"{folder.path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
         )
-    changed = changed_settings(folder, settings) if resume else []
-    if resume and not folder.rounds() and folder.history() and (changed or not folder.is_finished()):
+    changed = changed_settings(folder, settings)
+    if not folder.rounds() and folder.history() and (changed or not folder.is_finished()):
         raise UserError(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
             f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
-    if resume:
-        folder.check()
-    if changed:
-        _check_changes(folder, changed, accept_change)
-
-
-def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> None:
-    if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
+    folder.check()
+    fixed = [change for change in changed if not change.startswith(MAY_CHANGE)]
+    if fixed or changed and not accept_change:
+        mixing = "continuing would mix the results of two configs"
         raise UserError(
-            f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and continuing would "
-            "mix the results of two configs; undo the change, or choose another folder with --out"
-        )
-    if not accepted:
-        raise UserError(
-            f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-            "choose another folder with --out, or continue this run with --accept-config-change"
+            f"{folder.path}: this run was started with another config ({'; '.join((fixed or changed)[:5])}); undo the "
+            f"change, or choose another folder with --out; "
+            f"{mixing if fixed else '--accept-config-change continues this run'}"
         )
 
 
@@ -124,26 +94,6 @@ def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str
     """List how new settings differ from the folder's `config.yaml`, such as `seed: 1 -> 2` (old and new value)."""
     file = folder.path / "config.yaml"
     return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
-
-
-def load_resume_state(folder: RunFolder, start: State) -> State:
-    """Return the newest valid checkpoint, or `start` without one; UserError if it does not fit `start`."""
-    state = folder.newest_state()
-    if state is None:
-        return start
-    if state.parameters != start.parameters:
-        raise UserError(
-            f"{folder.path}: the checkpoint of round {state.round} lists {len(state.parameters)} parameters of the "
-            f"network; expected the {len(start.parameters)} of this config; choose another folder with --out"
-        )
-    try:
-        check_same_entries(start.weights, state.weights)
-    except ValueError as error:
-        raise UserError(
-            f"{folder.path}: round {state.round} does not fit the network of this config ({error}); choose another "
-            "folder with --out"
-        ) from error
-    return replace(state, local_keys=start.local_keys)
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
@@ -154,30 +104,19 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     """
     cases = [case for patients in splits.values() for case in patients.all()]
     hashed = len(cases) <= MAX_HASHED_CASES
-    origin = "phantom" if dataset.is_phantom else "real"
-    codec_digests = {name: file_sha256(codec_path(name)) for name in codecs}
     files = {
         f"{case.site}/{case.name}": [file_sha256(path) if hashed else path.stat().st_size for path in case.files]
         for case in cases
     }
+    digests = {name: file_sha256(codec_path(name)) for name in codecs}
     if not (folder.path / "data.json").is_file():
-        folder.write_json("data.json", {"data": origin, "codecs": codec_digests, "files": files})
+        folder.write_json("data.json", {"codecs": digests, "files": files})
         return
     recorded = folder.read_json("data.json")
-    if recorded["data"] != origin:
+    before, now = {**recorded["codecs"], **recorded["files"]}, {**digests, **files}
+    if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise UserError(
-            f"{folder.path}: this run was started on {recorded['data']} data, but {dataset.root} now holds {origin} "
-            "data; choose another folder with --out"
-        )
-    before = recorded["codecs"]
-    if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
-        raise UserError(
-            f"{codec_path(changed[0])}: changed since the run in {folder.path} was started; restore the old file, or "
-            "choose another folder with --out"
-        )
-    names = sorted(set(recorded["files"]) | set(files))
-    if changed := [name for name in names if recorded["files"].get(name) != files.get(name)]:
-        raise UserError(
-            f"{dataset.root}: {len(changed)} of {len(names)} cases changed, appeared or disappeared since the run in "
-            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with --out"
+            f"{dataset.root}: {len(changed)} of {len(before | now)} files changed, appeared or disappeared since the "
+            f"run in {folder.path} was started, the first is {changed[0]}; restore them, or choose another folder "
+            "with --out"
         )

@@ -27,14 +27,12 @@ from medfed.engines.parts.worker_process import (
     check_can_be_imported,
     n_workers_worth_it,
 )
-from medfed.experiments.cohorts import ONE_SITE
 from medfed.experiments.grid import Fold
-from medfed.experiments.resume import check_run_folder
-from medfed.experiments.run import run
+from medfed.experiments.resume import LOG, check_new_run, check_resumed_run
+from medfed.experiments.run import run, write_row
 from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
-from medfed.results.row import ROW_FILE, row_of
+from medfed.results.row import row_of
 
-LOG = "run.log"  # in the folder of a run that a worker process does
 LOCKED = "locked by another process"
 MAX_SHOWN = 3  # runs whose progress is shown
 
@@ -47,14 +45,18 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str,
     they are expected to save time, but not on a GPU.
     """
     for fold in folds:
-        _check_folder(fold)
-    done = [fold for fold in folds if fold.folder.is_finished()]
+        if fold.was_started:
+            check_resumed_run(fold.folder, resolved(fold.config))
+        else:
+            check_new_run(fold.folder)
     left = [fold for fold in folds if not fold.folder.is_finished()]
+    for fold in folds:
+        if fold.folder.is_finished():
+            write_row(fold.folder, fold.row, fold.config)
     for fold in left[:1]:
         fold.folder.create()  # refuses a folder that cannot be written once, and not for each run
-    reasons = {fold.name: do_run(fold, jobs, quiet) for fold in done}  # only checks that the files are complete
-    n_jobs = 1 if len(left) == 1 else jobs or 1
-    with closing(_Progress(len(folds), len(done), quiet, position=1)) as progress:  # below the progress of the run
+    reasons, n_jobs = dict[str, str](), 1 if len(left) == 1 else jobs or 1
+    with closing(_Progress(len(folds), len(folds) - len(left), quiet, position=1)) as progress:  # below that of the run
         while left and n_jobs == 1:
             began, fold = time.thread_time(), left.pop(0)
             progress.show(fold.name, 0.0)
@@ -66,17 +68,14 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str,
     if left:
         with closing(_Progress(len(folds), len(folds) - len(left), quiet, position=0)) as progress:
             reasons |= _do_in_workers(left, n_jobs, progress)
-    return {fold.name: reason for fold in folds if (reason := reasons[fold.name])}
+    return {fold.name: reasons[fold.name] for fold in folds if reasons.get(fold.name)}
 
 
 def do_run(fold: Fold, jobs: int | None, quiet: bool, on_training: OnTraining | None = None) -> str:
     """Train and score a run, or continue it; return "" if it is finished, LOCKED, or why it failed. `jobs` counts the
     sites that work at the same time."""
     try:
-        with fold.folder.locked():
-            _check_folder(fold)
-            fold.folder.write_json(ROW_FILE, asdict(fold.row))
-            run(fold.config, fold.folder, quiet, jobs, on_training, ONE_SITE if fold.row.trained_at else "")
+        run(fold.config, fold.folder, fold.was_started, False, quiet, jobs, on_training, fold.row)
     except RunFolderLockedError:
         return LOCKED
     except BrokenPipeError:  # the program that reads the output has ended
@@ -89,11 +88,6 @@ def do_run(fold: Fold, jobs: int | None, quiet: bool, on_training: OnTraining | 
         traceback.print_exception(error)
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _check_folder(fold: Fold) -> None:
-    was_started = (fold.folder.path / "config.yaml").is_file()
-    check_run_folder(fold.folder, resolved(fold.config), resume=was_started)
 
 
 def _max_jobs(folds: Sequence[Fold]) -> int:
@@ -187,7 +181,6 @@ class _Progress:
 
     def _update(self) -> None:
         shown = [f"{name} {share:.0%}" if share else name for name, share in self._shares.items()]
-        more = [f"{len(shown) - MAX_SHOWN} more"] if len(shown) > MAX_SHOWN else []
-        text = "; ".join([*shown[:MAX_SHOWN], *more])
+        text = "; ".join(shown[:MAX_SHOWN])
         self._bar.set_description_str(f"{self._n_done}/{self._n_runs} runs: {text}", refresh=False)
         self._bar.update(self._n_done + sum(self._shares.values()) - self._bar.n)

@@ -21,14 +21,14 @@ from medfed.core.machine import available_memory_bytes
 from medfed.core.seeds import seeded_layers
 from medfed.datasets.base import Case, Dataset, Progress
 from medfed.datasets.splits import Split
-from medfed.experiments.cohorts import assign_patients
-from medfed.experiments.loading import local_entries, read_sites
+from medfed.experiments.sites import assign_patients, local_entries, read_sites
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
+from medfed.images import reading
 from medfed.networks.parts.base import NetworkSettings
 from medfed.networks.parts.input_scale import prepend_input_scale
 from medfed.networks.parts.memory import MemoryNeeds, estimate_memory
@@ -37,10 +37,6 @@ from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import Task
 
 SHARED = {"window": "low-frequency windows of its images", "style": "styles of its images"}  # by evaluation.match
-OTHER_NETWORK = {  # by whether the network segments: what it does, what the data hold, a network for such data
-    True: ("segments images", "images to classify", "densenet"),
-    False: ("classifies images", "masks", "unet"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,12 +61,9 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     processes to the engine."""
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
-    task = build_task(config, dataset)
+    task = check_config(config, dataset)
     task.check_metrics(config.source)
     privacy_accounting.require_accountant(config.privacy)
-    config.network.check_image_size(dataset.image_size)
-    config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
-    check_match(config)
     device = prepare_device(config)
     if not config.deterministic and device.type == "cpu":
         raise UserError(f"{config.source}: deterministic: {ONLY_FOR_GPUS}")
@@ -124,13 +117,22 @@ def prepare_device(config: Config) -> torch.device:
 
 def build_task(config: Config, dataset: Dataset) -> Task:
     """Return the task of a dataset; UserError if the config's network is made for the other task."""
-    task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
-    if task.uses_decoder != draws_masks:
-        name, (does, has, other) = registry.name_of("networks", type(config.network)), OTHER_NETWORK[draws_masks]
+    task = task_of_dataset(dataset, config.evaluation)
+    if task.uses_decoder != bool(config.network.decoder_levels):
+        name, other = registry.name_of("networks", type(config.network)), "unet" if task.uses_decoder else "densenet"
         raise UserError(
-            f"{config.source}: network.name: '{name}' {does}, but {dataset.root} has {has}; choose one for "
-            f"{task.name}, such as {other}"
+            f"{config.source}: network.name: '{name}' is not made for {task.name}, which the data in {dataset.root} "
+            f"need; choose another network, such as {other}"
         )
+    return task
+
+
+def check_config(config: Config, dataset: Dataset) -> Task:
+    """Return the task of a dataset; UserError if the method or the network does not work with it."""
+    task = build_task(config, dataset)
+    config.network.check_image_size(dataset.image_size)
+    config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
+    check_match(config)
     return task
 
 
@@ -148,47 +150,24 @@ def build_network(settings: NetworkSettings, method: Method, task: Task, seed: i
 def check_earlier_rounds(config: Config, network: nn.Module) -> None:
     """Entries of the network that stay at the sites are saved for the last round only, so that no earlier one can be
     selected (`federation.selection`) or scored (`evaluation.unseen_every`)."""
-    federation, source, every = config.federation, config.source, config.evaluation.unseen_every
-    if config.method.local_keys(network) and federation.selection != "last":
-        name = registry.name_of("methods", type(config.method))
-        raise UserError(
-            f"{source}: federation.selection: {name} keeps entries of the network at each site, and those of earlier "
-            f"rounds are not saved; expected last, got {federation.selection}"
-        )
-    if every and not federation.unseen_site:
-        raise UserError(
-            f"{source}: evaluation.unseen_every: is {every}, but federation.unseen_site is empty; name a site, or set "
-            "evaluation.unseen_every to 0"
-        )
-    if every > federation.rounds:
-        raise UserError(
-            f"{source}: evaluation.unseen_every: is {every}, but the run has {federation.rounds} rounds, so no round "
-            "would be scored; choose at most that number"
-        )
-    if every and local_entries(config, network):
-        raise UserError(
-            f"{source}: evaluation.unseen_every: is {every}, but entries of the network stay at the sites (BatchNorm), "
-            "and those of earlier rounds are not saved; set evaluation.unseen_every to 0"
-        )
+    selection, every = config.federation.selection, config.evaluation.unseen_every
+    for key, value, expected in (("federation.selection", selection, "last"), ("evaluation.unseen_every", every, 0)):
+        if value != expected and local_entries(config, network):
+            raise UserError(
+                f"{config.source}: {key}: is {value}, but entries of the network stay at the sites (BatchNorm), and "
+                f"those of earlier rounds are not saved; expected {expected}"
+            )
 
 
 def check_match(config: Config) -> None:
-    """Raise UserError if `evaluation.match` has no unseen site, or a method that does not share what it needs."""
-    kind, source = config.evaluation.match, config.source
-    if kind == "none":
-        return
-    if not config.federation.unseen_site:
+    """Raise UserError if the sites of the method do not share what `evaluation.match` needs."""
+    kind = config.evaluation.match
+    if kind != "none" and kind not in config.method.match_kinds:
+        name, other = registry.name_of("methods", type(config.method)), "elcfs" if kind == "window" else "ccst"
+        choices = " or ".join(["none", *sorted(config.method.match_kinds)])
         raise UserError(
-            f"{source}: evaluation.match: is '{kind}', but federation.unseen_site is empty, so there is no "
-            "site to match; name a site, or set evaluation.match to none"
-        )
-    if kind not in config.method.match_kinds:
-        others = " or ".join(sorted(config.method.match_kinds))
-        raise UserError(
-            f"{source}: evaluation.match: '{kind}' needs a method whose sites share {SHARED[kind]}, and with these "
-            f"settings {registry.name_of('methods', type(config.method))} does not; set evaluation.match to "
-            f"{f'{others} or ' if others else ''}none, or choose another method, such as "
-            f"{'elcfs' if kind == 'window' else 'ccst'}"
+            f"{config.source}: evaluation.match: is '{kind}', but {name} with these settings shares no {SHARED[kind]}; "
+            f"choose another method, such as {other}, or set evaluation.match to {choices}"
         )
 
 
@@ -202,24 +181,27 @@ def estimate_needs(config: Config, task: Task) -> MemoryNeeds | None:
 
 
 def check_memory(config: Config, needs: MemoryNeeds | None, n_images: int) -> None:
-    """Raise UserError if the network, or a training step with `n_images` images, does not fit into the free memory."""
+    """Raise UserError if the network and a training step with `n_images` images do not fit into the free memory."""
     free = available_memory_bytes()
-    if needs is None or free is None:
-        return
-    needed = needs.parameters + n_images * needs.per_image
-    if needs.parameters > free:
-        place, remedy = f"network: is {config.network}; training it", "a smaller network"
-    elif n_images == 1:
-        place, remedy = f"data.image_size: is {config.data.image_size}; training", "smaller images or a smaller network"
-    else:
-        most = max(1, int((free - needs.parameters) / needs.per_image)) if needs.per_image else n_images
-        place, remedy = f"training.batch_size: is {config.training.batch_size}; training", f"at most {most}"
-    if needed > free:
-        images = "one image" if n_images == 1 else f"{n_images} images"
+    if needs is not None and free is not None and (needed := needs.parameters + n_images * needs.per_image) > free:
         raise UserError(
-            f"{config.source}: {place} with {images} in a batch needs at least {needed / 1e9:,.1f} GB, but "
-            f"{free / 1e9:,.1f} GB of memory are free; choose {remedy}"
+            f"{config.source}: training on {config.data.image_size} px with a batch size of {n_images} needs at "
+            f"least {needed / 1e9:,.1f} GB, of which the network needs {needs.parameters / 1e9:,.1f}, but "
+            f"{free / 1e9:,.1f} GB of memory are free; choose a smaller network, data.image_size or training.batch_size"
         )
+
+
+def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, object]:
+    """Return what the export must know about the images; of `first`, any case, only the file name is used."""
+    intensity_range = dataset.intensity_range  # what becomes 0 and 1; None: percentiles of each volume, as for MRI
+    return {
+        "channels": task.channels,
+        "structures": list(dataset.structures),
+        "classes": list(dataset.classes),
+        "intensity_range": intensity_range and list(intensity_range),
+        "standardised": task.standardised,
+        "pictures": reading.is_2d_image_file(first.image),
+    }
 
 
 def progress_bar(text: str) -> Progress:

@@ -45,7 +45,7 @@ from medfed.functional import weights as weight_maths
 Tensors = dict[str, Tensor]
 Matcher = Callable[[Tensor], Tensor]  # (B, C, H, W) in [0, 1], not standardised, to the same
 SiteWeights = Literal["examples", "uniform"]
-UnseenBatchNorm = Literal["average", "batch_stats", "nearest"]
+UnseenBatchNorm = Literal["average", "batch_stats"]
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 MAX_FEATURE = 1e5  # above every feature of VGG on intensities from 0 to 255, which are the largest here
 STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
@@ -127,13 +127,11 @@ class Method:
 
     @property
     def unseen_bn(self) -> UnseenBatchNorm:
-        """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
+        """Rule for the BatchNorm entries of a site that did not train: "average" or "batch_stats".
 
         The rule is used only if BatchNorm entries stay at the sites that train (`local_keys`), as in `FedBN`.
         "average", the default, uses the mean of the entries over the sites that train. "batch_stats" uses this mean for
         the weights and biases only, and normalises each batch of test images by the mean and variance of the batch.
-        "nearest" uses the entries of one site that trains: the site whose BatchNorm statistics are most similar to the
-        statistics of the test images.
         """
         return "average"
 

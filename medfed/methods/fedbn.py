@@ -41,9 +41,7 @@ class FedBN(Method):
         unseen_bn: BatchNorm entries of a site that did not train. "average": the average of the source sites' entries,
             weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and biases,
             but each batch of test images is normalised by its own mean and variance (transductive: the prediction for
-            an image depends on the other images of its batch). "nearest": the entries of the source site whose running
-            statistics are most similar to those of the unseen site's images (transductive only in the choice of that
-            site; see `medfed.experiments.unseen_batch_norm`). The paper does not specify this.
+            an image depends on the other images of its batch). The paper does not specify this.
         site_weights: weights of the sites in the average of the shared entries: "examples" (n_k / N, in proportion to
             their numbers of images) or "uniform" (1 / K).
 

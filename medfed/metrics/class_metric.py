@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
-from medfed.core.errors import UserError
-from medfed.metrics.metric import Metric
+from medfed.metrics.metric import Metric, errors_of
 
 MAX_PATIENTS = 2000  # for the interval of a metric that is computed again without each patient
 N_BINS = 15  # of the top probability, for the calibration error and the reliability curve
@@ -34,10 +34,7 @@ class ClassMetric(Metric):
 
     has_interval: ClassVar[bool] = True
 
-    def missing_declarations(self) -> list[str]:
-        has_value = type(self).value is not ClassMetric.value
-        return super().missing_declarations() + ["method value"] * (not has_value)
-
+    @abstractmethod
     def value(self, probabilities: np.ndarray, labels: np.ndarray) -> float:
         """Compute the metric of N images of K classes; a subclass must override this method.
 
@@ -48,7 +45,6 @@ class ClassMetric(Metric):
         Returns:
             The metric, NaN if it is undefined. A fraction is in [0, 1], even if tables show it in percent.
         """
-        raise NotImplementedError
 
     def values_without_each_patient(
         self, probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
@@ -94,13 +90,8 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
         raise ValueError(f"labels must be from 0 to {probabilities.shape[1] - 1}, got {labels.min()} to {labels.max()}")
     if not len(labels):
         return None
-    try:
+    with errors_of(metric):
         value = float(metric.value(probabilities, labels))
-    except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(
-            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
-            "model is saved"
-        ) from error
     return value if math.isfinite(value) else None
 
 

@@ -9,6 +9,7 @@ of different sizes has no meaning.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from medfed.core.errors import UserError
-from medfed.metrics.metric import DISTANCE, Metric, all_columns, metric_columns
+from medfed.metrics.metric import DISTANCE, Metric, errors_of, metric_columns
 from medfed.metrics.surface_distance import distances_to_edge, mask_edge
 
 Mask = torch.Tensor | np.ndarray
@@ -125,17 +126,15 @@ class MaskMetric(Metric):
         {'volume_error': 0.5, 'status': 'ok'}
     """
 
-    worst: ClassVar[float]
+    worst: ClassVar[float] = math.nan
     accepts_empty_masks: ClassVar[bool] = False
 
     def missing_declarations(self) -> list[str]:
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
-        worst = getattr(self, "worst", None)
-        is_finite = isinstance(worst, int | float) and math.isfinite(worst)
-        has_worst = own_rule or self.unit == DISTANCE or is_finite
-        has_value = type(self).value is not MaskMetric.value
-        return super().missing_declarations() + ["finite worst"] * (not has_worst) + ["method value"] * (not has_value)
+        has_worst = own_rule or self.unit == DISTANCE or math.isfinite(self.worst)
+        return super().missing_declarations() + ["finite worst"] * (not has_worst)
 
+    @abstractmethod
     def value(self, masks: MaskPair) -> float | None:
         """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
 
@@ -145,7 +144,6 @@ class MaskMetric(Metric):
             The value of the metric, or None if the value is unknown. A fraction is in [0, 1]. A distance is in mm if
             the voxel size is known, otherwise in pixels; `compute_mask_metrics` converts pixels.
         """
-        raise NotImplementedError
 
     def value_of_failure(self, masks: MaskPair) -> float:
         """Return the value that the metric gets if exactly one of the two masks is empty.
@@ -178,27 +176,22 @@ def compute_mask_metrics(
     """
     metrics = tuple(metrics)
     masks = MaskPair.from_masks(prediction, reference, spacing_mm, probability)
-    row: dict[str, object] = {column.key: None for column in all_columns(metrics)}
+    row: dict[str, object] = {column: None for metric in metrics for column in metric_columns(metric)}
     if masks.status != ABSENT:
         for metric in metrics:
-            value, column = _value(metric, masks), metric_columns(metric)[0]
-            if metric.unit == DISTANCE and masks.spacing is None:
-                value, column = value and 100 * value / masks.diagonal(), metric_columns(metric)[1]
-            row[column.key] = None if value is None or not math.isfinite(value) else float(value)
+            value, (column, *relative) = _value(metric, masks), metric_columns(metric)
+            if relative and masks.spacing is None:
+                value, column = value and 100 * value / masks.diagonal(), relative[0]
+            row[column] = None if value is None or not math.isfinite(value) else float(value)
     return row | {"status": masks.status}
 
 
 def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
     """Compute a metric of a pair of masks that are not both empty, and check its value."""
-    try:
+    with errors_of(metric):
         failure = metric.value_of_failure(masks)
         value = metric.value(masks) if masks.status == OK or metric.accepts_empty_masks else failure
         is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
-    except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(
-            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
-            "model is saved"
-        ) from error
     if not math.isfinite(failure) or is_worse:
         raise UserError(
             f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be finite and "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from medfed.core.bounds import STRICT, with_tuples
+from medfed.core.errors import UserError
 from medfed.core.mistakes import mistakes_of
 
 PERCENT_OF_DIAGONAL = "% of diagonal"  # the length of the image's diagonal is 100
@@ -19,7 +21,7 @@ MAX_DECIMALS = 10
 PROBABILITY = "p_"  # begins the name of a predicted probability of a class in tables of scores
 
 
-class Metric:
+class Metric(ABC):
     """Base class of all metrics, whose class attributes describe the metric; subclass `MaskMetric` or `ClassMetric`.
 
     Attributes:
@@ -43,28 +45,27 @@ class Metric:
     note: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that such a metric must define and this class does not."""
+        """Return the names of the attributes that such a metric must define and this class does not."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A metric in one unit; `key` is its name, such as "hd95_mm", and `unit` is "%" for fractions, "" for no unit."""
-
-    key: str
-    unit: str
-    metric: Metric
-
-
-def metric_columns(metric: Metric) -> tuple[Column, ...]:
-    """Return the columns of a metric: for a distance in mm and in percent of the image's diagonal, else one."""
+def metric_columns(metric: Metric) -> dict[str, str]:
+    """The units of a metric's columns, by name: a distance has one in mm and one in percent of the image's diagonal."""
     if metric.unit == DISTANCE:
-        return tuple(Column(f"{metric.name}_{end}", unit, metric) for end, unit in DISTANCE_UNITS.items())
-    return (Column(metric.name, metric.unit, metric),)
+        return {f"{metric.name}_{end}": unit for end, unit in DISTANCE_UNITS.items()}
+    return {metric.name: metric.unit}
 
 
-def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    return tuple(column for metric in metrics for column in metric_columns(metric))
+@contextmanager
+def errors_of(metric: Metric) -> Iterator[None]:
+    """Any error of a metric, whose code may be from outside medfed, becomes a UserError."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(
+            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with --resume, the "
+            "model is saved"
+        ) from error
 
 
 class _Description(TypedDict):
@@ -118,6 +119,6 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
                 f"{where}: name {metric.name!r} begins with {PROBABILITY}, as probabilities do; choose another"
             )
         for column in metric_columns(metric):
-            if column.key in known:
-                raise ValueError(f"{where}: its column '{column.key}' exists already; choose another name")
-            known.add(column.key)
+            if column in known:
+                raise ValueError(f"{where}: its column '{column}' exists already; choose another name")
+            known.add(column)

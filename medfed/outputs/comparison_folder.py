@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medfed.core.files import write_atomically
-from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_files import damaged_file
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import BASELINE
 
@@ -45,9 +45,6 @@ class ComparisonFolder:
         runs = {folder.relative_to(self.path).as_posix(): key for folder, key in self.planned.items()}
         content = {"baseline": self.baseline, "runs": runs}
         write_atomically(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-    def started(self) -> list[Path]:
-        return sorted(folder for folder in self.planned if (folder / "config.yaml").is_file())
 
     def finished(self) -> list[Path]:
         """The finished runs, those of `local` only if all models of the same unseen site and seed are finished."""

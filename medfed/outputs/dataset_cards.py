@@ -16,25 +16,18 @@ WIDTH = 100
 
 def all_cards() -> str:
     """Name, description and licence of every dataset, as text for `python -m medfed.data`."""
-    blocks = []
-    for name, line in registry.known_names("datasets").items():
-        card = _card(name)
-        description = format_paragraph("what", card.description)
-        blocks.append(f"{name}: {line}\n{description}\n{format_paragraph('licence', card.licence)}")
+    blocks = [
+        f"{name}: {line}\n{_paragraphs(what=_card(name).description, licence=_card(name).licence)}"
+        for name, line in registry.known_names("datasets").items()
+    ]
     return "\n\n".join([*blocks, "`python -m medfed.data card NAME` shows how to get a dataset."])
 
 
 def format_card(name: str) -> str:
     """The complete description of one dataset: content, licence, download, folder layout and citation."""
     card = _card(name)
-    parts = {
-        "what": card.description,
-        "licence": card.licence,
-        "how to get": card.how_to_get,
-        "layout": card.layout,
-        "cite": card.citation,
-    }
-    return "\n".join([card.title, *(format_paragraph(title, text) for title, text in parts.items() if text)])
+    more = {"how to get": card.how_to_get, "layout": card.layout, "cite": card.citation}
+    return f"{card.title}\n{_paragraphs(what=card.description, licence=card.licence, **more)}"
 
 
 def format_data_block(dataset: Dataset) -> str:
@@ -53,6 +46,10 @@ def _card(name: str) -> Card:
     return dataset.card
 
 
-def format_paragraph(title: str, text: str) -> str:
-    """An indented paragraph that begins with a title (at most 11 characters); lines have at most 100 characters."""
-    return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)
+def _paragraphs(**texts: str) -> str:
+    """Indented paragraphs, each after its title."""
+    return "\n".join(
+        textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)
+        for title, text in texts.items()
+        if text
+    )

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from medfed import __version__
-from medfed.core.errors import UserError
 
 NOT_INSTALLED = "not installed"
 PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
@@ -26,17 +25,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # a source tree on PYTHONPATH, or a package that only some files need
         return __version__ if package == "medfed" else NOT_INSTALLED
-
-
-def installed_version(package: str) -> str:
-    """The installed version of a package that a file must name, such as a bundle's requirements; else UserError."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        raise UserError(
-            f"the package {package} is not installed; expected it, because the bundle states its version; "
-            f"pip install {package}"
-        ) from None
 
 
 def environment() -> dict[str, object]:

@@ -12,26 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import safetensors.torch
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.files import (
-    exclusive_lock,
-    has_utf8_name,
-    printable_path,
-    read_with_checksum,
-    sha256_digest,
-    write_atomically,
-)
+from medfed.core.files import exclusive_lock, read_with_checksum, sha256_digest, write_atomically
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
-from medfed.outputs.csv_files import append_text, format_rows, parse_field, read_rows
-from medfed.outputs.damaged_file import damaged_file
-from medfed.results.scores import read_scores
-from medfed.tasks.scoring import Scoring
+from medfed.outputs.run_files import append_rows, damaged_file, format_rows, parse_field, read_rows
 
 FIGURES = "figures"  # name of the folder of figures
 CHECKSUMS = "SHA256SUMS"  # in the format of the program sha256sum
@@ -51,7 +40,7 @@ BEGINNINGS = (  # written before round 1
     "survey.csv",
     "survey.json",
 )
-CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", "summary.json", UNADAPTED, UNSEEN_ROUNDS)
+SUFFIXES = (".csv", ".json", ".safetensors", ".yaml")  # of a run's files
 CHECKPOINTS = ("states", "sites")  # folders without which a finished run may be copied
 REPAIR = "put back a copy of the file, or repeat the run in another folder"
 
@@ -62,43 +51,28 @@ class RunFolderLockedError(UserError):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one training run: a lock, checkpoints, tables, scores and the model.
-
-    Always: `config.yaml`, `environment.json`, `notices.json`, `states/` (checkpoints), `history.csv` (losses and
-    validation scores of each round), `ledger.csv` (all messages), `timings.csv` (seconds, steps and images of each
-    round, which differ between two runs of one config), `cases.csv` (scores of every case), `summary.json`,
-    `model.safetensors`, `figures/`, and, as the last, `SHA256SUMS` (the checksums of all these files).
-
-    Optional: `sites/` (what stays at each simulated site between rounds), `clients.json` (cases of each simulated
-    client), `survey.csv` and `survey.json` (what the sites report about their images),
-    `cases_without_adaptation.csv`, `ratios.csv`, `unseen_rounds.json` (`evaluation.unseen_every`).
+    """The files of one training run, which README lists.
 
     A checkpoint begins with its SHA-256 and has the checksums of the history and the ledger after its round, so that a
-    run is continued only from what it wrote.
+    run is continued only from what it wrote. `SHA256SUMS`, the checksums of all files, is written last.
     """
 
     path: Path
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
-        """Create the folder if it is missing, and lock it; a second process gets a RunFolderLockedError. UserError if
-        its name is not valid UTF-8."""
-        if not has_utf8_name(self.path):
-            raise UserError(
-                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with --out"
-            )
+        """Create the folder if it is missing, and lock it; a second process gets a RunFolderLockedError."""
+
+        def error(holder: str) -> RunFolderLockedError:
+            advice = "wait for it, or choose another folder with --out"
+            return RunFolderLockedError(f"{self.path}: {holder} is running here; {advice}")
+
         self.create()
-        with exclusive_lock(self.path / "run.lock", self._locked_error):
+        with exclusive_lock(self.path / "run.lock", error):
             yield self
 
     def create(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-
-    def _locked_error(self, holder: str) -> RunFolderLockedError:
-        """The error that `holder`, such as another run, is working in this folder."""
-        return RunFolderLockedError(
-            f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
-        )
 
     def rounds(self) -> list[int]:
         """The rounds whose checkpoint is in the folder, in ascending order."""
@@ -106,18 +80,18 @@ class RunFolder:
 
     def newest_state(self) -> State | None:
         """Read the newest valid checkpoint; None without any, UserError if all are damaged."""
-        errors = []
+        damage: UserError | None = None
         for number in reversed(self.rounds()):
             try:
                 state = self.load_state(number)
             except UserError as error:
-                errors.append(error)
-                continue
-            if errors:
-                warnings.warn(f"{errors[0]}; the run continues after round {number}", stacklevel=2)
-            return state
-        if errors:
-            raise errors[0]
+                damage = damage or error
+            else:
+                if damage:
+                    warnings.warn(f"{damage}; the run continues after round {number}", stacklevel=2)
+                return state
+        if damage:
+            raise damage
         return None
 
     def load_state(self, round_number: int) -> State:
@@ -147,11 +121,8 @@ class RunFolder:
         between, the tables may have rows of a round without a checkpoint; `truncate` removes them on resuming."""
         effort = {"n_steps": done.n_steps, "n_images": done.n_images}
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
-        for name, columns, rows in (
-            ("ledger.csv", LEDGER_COLUMNS, done.ledger),
-            ("timings.csv", TIMING_COLUMNS, [timing]),
-        ):
-            append_text(self.path / name, format_rows(columns, rows, header=not (self.path / name).is_file()))
+        append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
+        append_rows(self.path / "timings.csv", TIMING_COLUMNS, [timing])
         write_atomically(self.path / "history.csv", _format_history([*self.history(), done.history]))
         self.save_state(done.state)
         self._keep_states(best_round, keep_every, n_newest=2)
@@ -249,10 +220,10 @@ class RunFolder:
         write_atomically(self.path / CHECKSUMS, *lines)
 
     def _files(self) -> Iterable[Path]:
-        """The files of the run, sorted; others may lie in its folder, such as a bundle or a report."""
-        names = (*BEGINNINGS, *GROWING, "history.csv", *CONCLUSIONS)
+        """The files of the run, sorted; its folder may also have a bundle or a report."""
+        own = (path for path in self.path.iterdir() if path.suffix in SUFFIXES)
         below = (path for name in (FIGURES, *CHECKPOINTS) for path in (self.path / name).rglob("*"))
-        return sorted(path for path in [*map(self.path.joinpath, names), *below] if path.is_file())
+        return sorted(path for path in [*own, *below] if path.is_file())
 
     def check(self) -> None:
         """UserErrors for the files of a finished run that were changed, cut or deleted; a copy without checkpoints is
@@ -269,6 +240,15 @@ class RunFolder:
                 wrong.append(f"{path}: is missing, but {CHECKSUMS} lists it; {REPAIR}")
         if wrong:
             raise UserErrors(wrong)
+
+    def check_finished(self) -> None:
+        """UserError unless the run is finished and its files are as it wrote them."""
+        if not (self.path / "config.yaml").is_file():
+            raise UserError(f"{self.path}: holds no run; name the folder of a run that medfed.train wrote")
+        if not self.is_finished():
+            resume = f"python -m medfed.train {self.path / 'config.yaml'} --out {self.path} --resume"
+            raise UserError(f"{self.path}: the run is not finished; continue it with {resume}")
+        self.check()
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
         """The file contains nothing but the weights, so equal weights give equal bytes."""
@@ -297,11 +277,3 @@ def _format_history(rows: Sequence[Mapping[str, Any]]) -> str:
     known = [key for row in rows for key, value in row.items() if value is not None]
     columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
     return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])
-
-
-def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> pd.DataFrame | None:
-    """Read the scores of the unseen site without the adaptation; None if the run adapted nothing."""
-    if not summary.get("adaptation"):
-        return None
-    with damaged_file(folder / UNADAPTED) as path:
-        return read_scores(path, scoring.metrics)

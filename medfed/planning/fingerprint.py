@@ -20,57 +20,36 @@ MAX_READ = 30  # cases of a site that are read first; further ones hardly change
 
 @dataclass(frozen=True)
 class SiteFingerprint:
-    """Numbers of images of one site that trains.
-
-    Args:
-        n_images, n_patients: of all parts of the split; a volume is one image.
-        n_training: slices for training; a 2-D image is one slice. Of volumes that were not all read, it is estimated
-            from the mean number of slices.
-    """
+    """Numbers of images of one site that trains."""
 
     name: str
-    n_images: int
+    n_images: int  # of all parts of the split; a volume is one image
     n_patients: int
-    n_training: int
+    n_training: int  # slices; if not all volumes were read, estimated from the mean number of slices
 
 
 @dataclass(frozen=True)
 class Structure:
-    """How large a structure is in the masks of the training patients.
-
-    Args:
-        foreground: mean fraction of the pixels that belong to the structure, over the slices that show it.
-        width: median over these slices of 2 * area / perimeter, as a fraction of the image's side. It is the width of a
-            line, and 0.39 of the diameter of a disc.
-    """
+    """How large a structure is in the masks of the training patients."""
 
     name: str
-    foreground: float
-    width: float
+    foreground: float  # mean fraction of the pixels that belong to it, over the slices that show it
+    width: float  # median of 2 * area / perimeter per side: the width of a line, 0.39 of the diameter of a disc
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Properties of the images of all sites that train.
-
-    Args:
-        height, width: median size of the slices in pixels.
-        depth: median number of slices of an image; 1 for 2-D images.
-        spacing_mm: median size of a voxel along height, width and depth; None if no file stores it.
-        intensities: medians of the percentiles 0.5 and 99.5 of the stored intensities of each image.
-        structures: empty for classification.
-        classes: number of images of each class, in the order of the class numbers; empty for segmentation.
-    """
+    """Properties of the images of all sites that train."""
 
     sites: tuple[SiteFingerprint, ...]
-    height: int
+    height: int  # median size of the slices in pixels
     width: int
-    depth: int
-    spacing_mm: tuple[float, float, float] | None
+    depth: int  # median number of slices of an image; 1 for 2-D images
+    spacing_mm: tuple[float, float, float] | None  # median along height, width and depth; None if no file stores it
     channels: int
-    intensities: tuple[float, float]
-    structures: tuple[Structure, ...]
-    classes: tuple[tuple[str, int], ...]
+    intensities: tuple[float, float]  # medians of the percentiles 0.5 and 99.5 of the stored intensities of each image
+    structures: tuple[Structure, ...]  # empty for classification
+    classes: tuple[tuple[str, int], ...]  # images of each class, in the order of its number; empty for segmentation
 
 
 def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:

@@ -19,9 +19,8 @@ from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
-from medfed.experiments.cohorts import ONE_SITE
-from medfed.experiments.loading import local_entries
 from medfed.experiments.setup import build_network, build_task
+from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
 from medfed.planning import rules
@@ -35,17 +34,12 @@ WIDTH = 120  # of a line of a config
 
 @dataclass(frozen=True)
 class Written:
-    """A planned config that was written.
-
-    Args:
-        summary: lines for the terminal about the sites that train.
-        notes: sentences about assumptions.
-    """
+    """A planned config that was written."""
 
     config: Config
     plan: Plan
-    summary: str
-    notes: tuple[str, ...]
+    summary: str  # lines for the terminal about the sites that train
+    notes: tuple[str, ...]  # sentences about assumptions
 
 
 def write_config(
@@ -57,17 +51,10 @@ def write_config(
     dataset: str | None = None,
     progress: Progress | None = None,
 ) -> Written:
-    """Plan a run for the images in a folder, and write its config with a comment for every choice.
+    """Plan a run and write its config, as `medfed.make_plan` describes; equal arguments give the same file.
 
     No image of the unseen site influences a planned value: only the names of its files are used, and where they leave
-    open whether folders are classes or masks, whether a few images are two-valued. Equal arguments give the same file.
-
-    Args:
-        folder: folder with images of two or more sites, or a table.
-        out: the YAML file to write; UserError if it exists.
-        unseen: None takes the last site in alphabetical order.
-        settings: the user's own values, as "data.image_size=128". The plan follows from them.
-        dataset: name of the dataset in a config, if the folder's layout does not decide it.
+    open whether folders are classes or masks, whether a few images are two-valued.
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")

@@ -37,32 +37,18 @@ MIN_STRUCTURE_PIXELS = 2.0  # a structure that is narrower than this after resiz
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network and the values with which it is trained.
+    """A network and the values with which it is trained."""
 
-    Args:
-        name: of the network.
-        network: further settings of the network.
-        whole_steps: at least this many steps of all sites together.
-        batch_size: images in a batch, if each site has as many.
-        learning_rate: of Adam for this batch size; the step size falls to 0 over the rounds.
-        side_step: the side of the images is a multiple of this number of pixels, because the network halves it.
-        min_side: smallest side of the images in pixels.
-        step_s_per_pixel: seconds of one core for one training step per image and pixel, rounded up from CPU times of
-            images of the largest size on a slow machine; small images need more per pixel.
-        detail_side: largest side in pixels for thin structures; classes have none.
-        min_epochs: every image is seen at least this often, also if there are many.
-    """
-
-    name: str
-    network: Mapping[str, Any]
-    whole_steps: int
-    batch_size: int
-    learning_rate: float
-    side_step: int
-    min_side: int
-    step_s_per_pixel: float
-    detail_side: int = 0
-    min_epochs: int = 20
+    name: str  # of the network
+    network: Mapping[str, Any]  # its further settings
+    whole_steps: int  # at least this many steps of all sites together
+    batch_size: int  # if each site has as many images
+    learning_rate: float  # of Adam for this batch size; the step size falls to 0 over the rounds
+    side_step: int  # the side of the images is a multiple of this number of pixels, because the network halves it
+    min_side: int  # smallest side of the images in pixels
+    step_s_per_pixel: float  # of one core for one step per image and pixel, rounded up from CPU times of large images
+    detail_side: int = 0  # largest side in pixels for thin structures; classes have none
+    min_epochs: int = 20  # every image is seen at least this often, also if there are many
 
     @property
     def largest_side(self) -> int:
@@ -125,23 +111,14 @@ PRETRAINED = (PRETRAINED_UNET.name, PRETRAINED_CLASSIFIER.name)
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a run that follow from a fingerprint, and the numbers that explain them.
+    """The settings of a run that follow from a fingerprint, and the numbers that explain them."""
 
-    Args:
-        values: by dotted key, in the order in which a config lists them.
-        recipe: the network, with the values from which the plan starts.
-        thin: the structure for which images are larger than usual; None if the usual size shows all structures.
-        min_steps: training steps of all sites together for which the rules ask.
-        site_steps: training steps of each site in the whole run.
-        minutes: estimated time on two cores, with the method FedAvg.
-    """
-
-    values: Mapping[str, Any]
-    recipe: Recipe
-    thin: Structure | None
-    min_steps: int
-    site_steps: Mapping[str, int]
-    minutes: float
+    values: Mapping[str, Any]  # by dotted key, in the order in which a config lists them
+    recipe: Recipe  # the network, with the values from which the plan starts
+    thin: Structure | None  # images are larger than usual for it; None if the usual size shows all structures
+    min_steps: int  # training steps of all sites together for which the rules ask
+    site_steps: Mapping[str, int]  # training steps of each site in the whole run
+    minutes: float  # estimated time on two cores, with the method FedAvg
 
     @property
     def whole_steps(self) -> int:

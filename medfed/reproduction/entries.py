@@ -6,8 +6,9 @@ Each paper is one YAML file in `medfed/reproduction`. `data.yaml` describes the 
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,11 +20,18 @@ from medfed.core.bounds import PositiveInt, load_settings
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.outputs.published.tables import PublishedBlock, load_table
+from medfed.results.text_tables import text_table, to_terminal
 
 if TYPE_CHECKING:  # the list of all tables and figures needs no torch
     from medfed.config.schema import Config
 
 FOLDER = Path(__file__).parent
+WIDTH = 116  # characters of a line
+NOTE = """\
+States: runs: the command makes it, partly: the command makes a part of it, cannot: it cannot be made.
+
+`python -m medfed.reproduce PAPER` prints the data, commands and differences of each table and figure.
+`python -m medfed.reproduce PAPER ENTRY` runs one; with --small in minutes, on few, small images."""
 PAPERS = ("elcfs", "ccst", "stable_fdg", "fisc")
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Texts = tuple[str, ...]
@@ -60,21 +68,9 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Small:
-    """What `--small` changes in a part of an entry; None keeps the value of the part."""
-
-    run: bool = True  # also without --data
-    set: Texts = ()  # after the changes of the dataset
-    methods: Texts | None = None
-    vary: Texts | None = None
-    sites: Texts | None = None
-    pairs: Texts | None = None
-
-
-@dataclass(frozen=True)
 class Part:
-    """One comparison of methods: one call of `medfed.evaluate`. FedAvg is among the methods, because it must be above a
-    trivial predictor."""
+    """One comparison of methods: one call of `medfed.evaluate`. FedAvg is among the methods, because it must be better
+    than a prediction that ignores the image."""
 
     name: Name  # also of its folder
     data: Name  # in `data.yaml`
@@ -88,8 +84,9 @@ class Part:
     results: tuple[Result, ...] = ()
     figures: Texts = ()  # in the run folders, that correspond to the paper's figure
     costs: bool = False
-    cost_table: str = ""  # with the paper's times and bytes
-    small: Small = Small()
+    # What `--small` changes: other fields of this class; `set` comes after the changes of the dataset; `run: false`
+    # leaves the part out without --data.
+    small: dict[str, bool | Texts] = field(default_factory=dict)
     stand_in: str = ""  # what the images are, if they are not those of the paper's dataset
 
     def command(self, out: Path | None = None) -> str:
@@ -110,10 +107,6 @@ class Part:
 
         return load(find_config(self.config), self.set)
 
-    def published_costs(self) -> list[PublishedBlock]:
-        """The paper's times and bytes."""
-        return [block for block in load_table(self.cost_table).blocks if block.unit != "%"] if self.cost_table else []
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -124,8 +117,7 @@ class Entry:
     parts: tuple[Part, ...] = ()  # the comparisons that make it; empty if it cannot be made
     missing: str = ""  # what cannot be made, and why
     departs: Texts = ()  # differences from the paper that the configs do not list
-    overall: tuple[Result, ...] = ()  # the paper's means over several parts
-    printed: Texts = ()  # names of published tables whose numbers are shown if the entry has no parts
+    printed: tuple[Result, ...] = ()  # numbers of the paper to which no scores of a part correspond
 
     @property
     def state(self) -> str:
@@ -189,23 +181,21 @@ def commands_of(
     seeds: int | None = None,
 ) -> list[Part]:
     """The comparisons of the parts named in `only` (empty: all that the entry or a small run has), with all changes.
-
-    `small` takes few, small images, of phantoms or of `folder`; `folder` stands for the one that the config names; the
-    changes KEY=VALUE in `more` come last; `seeds` None takes those of the entry (1 for a small run).
-    """
-    known = {part.name: part for part in entry.parts}
+    `folder` replaces the config's folder of images; without it, a small run takes phantoms."""
+    known = [part.name for part in entry.parts]
     if unknown := [name for name in only if name not in known]:
-        expected = f"expected one of {', '.join(known)}" if known else "leave --only out"
-        raise UserError(f"--only {unknown[0]}: {entry.heading} has no such part; {expected}")
-    parts = [part for part in entry.parts if part.name in only or not only and (part.small.run or folder or not small)]
-    if folder is not None:
-        names = list(dict.fromkeys(part.data for part in parts))
-        if len(names) != 1:
-            cure = f"choose parts of one with --only: {', '.join(known)}" if names else "leave --data out"
-            raise UserError(f"--data {folder}: {entry.heading} needs the datasets {', '.join(names) or '-'}; {cure}")
-        if not Path(folder).is_dir():
-            images = sources()[names[0]].title.rpartition(", in ")[0]
-            raise UserError(f"--data {folder}: this folder does not exist; expected a folder with {images}")
+        raise UserError(f"--only {unknown[0]}: {entry.heading} has no such part. {suggestion(unknown[0], known)}")
+    is_left_out = small and not folder and not only
+    parts = [
+        part
+        for part in entry.parts
+        if part.name in (only or known) and not (is_left_out and part.small.get("run") is False)
+    ]
+    if folder and len(names := list(dict.fromkeys(part.data for part in parts))) != 1:
+        raise UserError(
+            f"--data {folder}: {entry.heading} needs the datasets {', '.join(names) or '-'}, expected one; choose "
+            f"parts with --only: {', '.join(known) or '-'}"
+        )
     return [_command(part, small, folder, more, seeds) for part in parts]
 
 
@@ -214,17 +204,51 @@ def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], s
     root = (f"data.root={folder}",) if folder else ()
     if not small:
         return replace(part, set=_last_of_each_key((*part.set, *root, *more)), seeds=seeds or part.seeds)
-    names = ("methods", "vary", "sites", "pairs")
-    chosen = {name: value for name in names if (value := getattr(part.small, name)) is not None}
+    chosen: dict[str, Any] = {"set": (), **part.small}
+    chosen.pop("run", None)
     stand_in = "" if folder else source.stand_in
     if stand_in:  # its sites have other names
         chosen |= {"sites": source.phantom_sites, "pairs": ()}
     replaced = ("network.",) if folder else ("network.", "data.")  # a small run has its own network, a phantom its data
     own = (text for text in part.set if not text.startswith(replaced))
-    changes = _last_of_each_key((*own, *(root or source.phantom), *source.small, *part.small.set, *more))
-    return replace(part, set=changes, **chosen, seeds=seeds or 1, stand_in=stand_in)
+    changes = (*own, *(root or source.phantom), *source.small, *chosen.pop("set"), *more)
+    return replace(part, set=_last_of_each_key(changes), **chosen, seeds=seeds or 1, stand_in=stand_in)
 
 
 def _last_of_each_key(changes: Sequence[str]) -> tuple[str, ...]:
     """The changes KEY=VALUE without those that a later one replaces."""
     return tuple({change.partition("=")[0]: change for change in changes}.values())
+
+
+def list_papers() -> str:
+    """One line for each table and figure of each paper."""
+    tables = []
+    for name in PAPERS:
+        paper = load_paper(name)
+        rows = []
+        for entry in paper.entries:
+            title = textwrap.shorten(entry.title, 62, placeholder=" ...")
+            rows.append([entry.name, entry.state, ", ".join(entry.sources) or "-", title])
+        table = to_terminal(text_table("", ["entry", "state", "data", "title"], rows, n_words=4))
+        tables.append(f"{_wrapped(f'{name}: {paper.citation}')}\n{table}")
+    return "\n\n".join([*tables, NOTE])
+
+
+def describe_paper(name: str) -> str:
+    paper = load_paper(name)
+    head = "\n".join(map(_wrapped, (f"{paper.title}: {paper.citation}", f"Read: {paper.read}")))
+    return "\n\n".join([head, *(describe_entry(name, entry, commands_of(entry)) for entry in paper.entries)])
+
+
+def describe_entry(name: str, entry: Entry, commands: Sequence[Part]) -> str:
+    """What a table or figure needs, its commands, and how it differs from the paper."""
+    lines = [f"{name} {entry.name}: {entry.title} [{entry.state}]"]
+    lines += [_wrapped(f"data {key}: {source.title}. {source.where}", "  ") for key, source in entry.sources.items()]
+    lines += [f"  {part.name}: {part.command()}" for part in commands]
+    lines += [_wrapped(f"departs: {text}", "  ") for text in entry.departs]
+    lines += [_wrapped(f"not made: {entry.missing}", "  ")] * bool(entry.missing)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)

@@ -13,15 +13,12 @@ import pandas as pd
 
 from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
-from medfed.results.adaptation import TRANSDUCTIVE, comparison_adaptation_notes
-from medfed.results.notes import computation_notes, did_not_learn
+from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
 from medfed.results.row import BASELINE, LOCAL, ComparisonRow, is_compared, is_federated
 from medfed.results.run_scores import run_scores_of
 from medfed.results.scores import VALUES, failures, patient_values
 from medfed.results.statistics import (
     AVERAGE,
-    BLOCK,
-    METRIC,
     MIN_PATIENTS,
     differences,
     failure_shares,
@@ -45,23 +42,16 @@ class ScoredRun:
     values: pd.DataFrame  # of `patient_values`
     failed: pd.DataFrame | None = None  # of `failures`; None for a task without masks
     scores: pd.DataFrame | None = None  # of the images
-    unadapted: pd.DataFrame | None = None  # scores of the unseen site, without an adaptation to its images
 
     @classmethod
-    def of(
-        cls,
-        row: ComparisonRow,
-        summary: Mapping[str, Any],
-        scores: pd.DataFrame,
-        unadapted: pd.DataFrame | None = None,
-    ) -> ScoredRun:
+    def of(cls, row: ComparisonRow, summary: Mapping[str, Any], scores: pd.DataFrame) -> ScoredRun:
         """The run with these scores of images."""
         scoring = scoring_of(summary)
         failed = failures(scores, scoring.failure_dice) if scoring.failure_dice else None
         values = patient_values(scores, scoring.by_name)
-        without_code = {*scoring.by_name} - {*values.metric} if not scoring.has_structures else set()
-        values = pd.concat([values, *_stored(summary, without_code)], ignore_index=True)
-        return cls(row, summary, values, failed, scores, unadapted)
+        if not scoring.has_structures:  # metrics of classification whose code is not at hand
+            values = pd.concat([values, _stored(summary, {*scoring.by_name} - {*values.metric})], ignore_index=True)
+        return cls(row, summary, values, failed, scores)
 
     @property
     def key(self) -> Key:
@@ -139,12 +129,12 @@ def compare_runs(
     values = pd.concat([_of_run(run, run.values) for run in runs], ignore_index=True)
     if not values.value.notna().any():
         raise UserError("no test image has a score, so there is no table; look at the cases.csv of the runs")
-    scores = site_scores(values, metrics)
+    scores = site_scores(pd.concat([values, *_trivial(runs, metrics)], ignore_index=True), metrics)
     compared = [label for label in rows if (is_compared(label) or label == baseline) and label not in copies]
     scores["rank"] = ranks(scores, compared, metrics)
     failed = [_of_run(run, run.failed) for run in runs if run.failed is not None]
     shares = [failure_shares(pd.concat(failed, ignore_index=True))] if failed else []
-    scores = pd.concat([scores, *_trivial(runs, scores, metrics), *shares])
+    scores = pd.concat([scores, *shares])
     of_images = (name for run in runs if run.scores is not None for name in run.scores.structure.unique())
     places = scores.structure.map(list(dict.fromkeys([*of_images, *scores.structure])).index)
     scores = scores.iloc[places.argsort(kind="stable")].reset_index(drop=True)
@@ -168,11 +158,11 @@ def compare_runs(
     )
 
 
-def _stored(summary: Mapping[str, Any], names: Collection[str]) -> list[pd.DataFrame]:
-    """The scores of the sites in metrics of classification whose code is not at hand."""
+def _stored(summary: Mapping[str, Any], names: Collection[str]) -> pd.DataFrame:
+    """The scores of the sites in some metrics, as values without patients."""
     table = run_scores_of(summary)
     own = table[table.metric.isin(names) & (table.site != AVERAGE)]
-    return [own.assign(value=own["mean"], patient="")[VALUES[:-1]]] if len(own) else []
+    return own.assign(value=own["mean"], patient="", score=float("nan"))[VALUES]
 
 
 def _check(runs: Sequence[ScoredRun]) -> None:
@@ -236,21 +226,13 @@ def _copies(runs: Sequence[ScoredRun], baseline: str) -> dict[str, str]:
     return copies
 
 
-def _trivial(runs: Sequence[ScoredRun], scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> list[pd.DataFrame]:
-    """The scores of a prediction that ignores the image, as means over the federated runs, without intervals."""
-    federated = [run.summary["trivial"] for run in runs if run.summary.get("trivial") and is_federated(run.row.label)]
-    every = pd.concat([run_scores_of(trivial) for trivial in federated]) if federated else pd.DataFrame()
-    if every.empty:
-        return []
-    every = every[(every.site != AVERAGE) & every.metric.isin(metrics)]
-    table = every.groupby([*BLOCK, "site"])["mean"].mean().reset_index()
-    n_sites = scores[scores.site != AVERAGE].groupby(METRIC).site.nunique()
-    averages = table.groupby(BLOCK)["mean"].agg(["mean", "size"]).reset_index()
-    known = averages[METRIC].apply(tuple, axis=1).map(n_sites) == averages["size"]
-    averages = averages[known].assign(site=AVERAGE).drop(columns="size")
-    names = {trivial["prediction"] for trivial in federated}
-    prediction = names.pop() if len(names) == 1 else "the best at the source sites"
-    return [pd.concat([table, averages]).assign(row=f"{TRIVIAL}: {prediction}")]
+def _trivial(runs: Sequence[ScoredRun], metrics: Collection[str]) -> list[pd.DataFrame]:
+    """The scores of the sites by a prediction that ignores the image, as values of one more row."""
+    federated = [run for run in runs if run.summary.get("trivial") and is_federated(run.row.label)]
+    names = {run.summary["trivial"]["prediction"] for run in federated}
+    label = f"{TRIVIAL}: {names.pop() if len(names) == 1 else 'the best at the source sites'}"
+    values = [_of_run(run, _stored(run.summary["trivial"], metrics)) for run in federated]
+    return [table.assign(row=label) for table in values]
 
 
 def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
@@ -268,21 +250,19 @@ def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
 def _missing(runs: Sequence[ScoredRun], planned: Collection[Key]) -> list[str]:
     """Sentences about planned runs without scores."""
     found = {run.key for run in runs}
+    known = {label for label, *_ in found}
     every = product(*(sorted(set(names)) for names in zip(*found)))
-    seeds: dict[tuple[str, str], list[str]] = {}
-    for label, site, seed in sorted({*(planned or every)} - found):
-        is_known = any(label == key[0] for key in found)
-        seeds.setdefault((label, f", unseen {site}, seed" if is_known else " (at no site)"), []).append(str(seed))
-    texts = [
-        f"{label}{where}" + f"{'s' * (len(of) > 1)} {', '.join(of)}" * where.endswith("seed")
-        for (label, where), of in seeds.items()
-    ]
+    missing = sorted({*(planned or every)} - found)
+    texts = list(
+        dict.fromkeys(
+            f"{label}, unseen {site}, seed {seed}" if label in known else f"{label} (at no site)"
+            for label, site, seed in missing
+        )
+    )
     for label, site, seed in sorted({run.key for run in runs if run.row.trained_at}):
         of_fold = [run for run in runs if run.key[1:] == (site, seed)]
-        models = [run.row for run in of_fold if run.row.label == label]
-        federated = [run.summary for run in of_fold if models[0].is_reference_of(run.row)]
-        sources = {name for summary in federated for name in summary.get("source_sites", ())}
-        names = sorted(sources - {row.trained_at for row in models})
+        sources = {name for run in of_fold for name in run.summary.get("source_sites", ())}
+        names = sorted(sources - {run.row.trained_at for run in of_fold if run.row.label == label})
         texts += [f"{label} at {name}, unseen {site}, seed {seed}, so it is no part of the mean" for name in names]
     return texts
 
@@ -299,14 +279,14 @@ def _notes(
             counts.append(f"{label} ({sum(of_row)} of {len(of_row)} runs)")
         why = "a trivial prediction or the initial weights are as good on the source sites"
         notes.append(f"DID NOT LEARN: {', '.join(counts)}: {why}")
-    notes += [
-        f"{row}: the same training as {other}, so it is neither ranked nor tested" for row, other in copies.items()
-    ]
+    notes += [f"{row}: the same training as {other}, so it is not tested" for row, other in copies.items()]
     absent = {run.row.equal_effort for run in runs} - {run.row.label for run in runs} - {""}
     notes += [f"{label} was not run, so methods of that effort have no verdict" for label in sorted(absent)]
     adapted = sorted({(run.row.label, name) for run in runs for name in run.summary.get("transductive_by", ())})
     notes += [f"{label}: TRANSDUCTIVE ({by}): {TRANSDUCTIVE.get(by, by)}" for label, by in adapted]
-    notes += comparison_adaptation_notes(runs)
+    for label in dict.fromkeys(label for label, _ in adapted):
+        summaries = [run.summary for run in runs if run.row.label == label]
+        notes += [f"{label}: {note}" for note in adaptation_notes(summaries)]
     notes += dict.fromkeys(note for run in runs for note in computation_notes(run.summary))
     n_patients = values[(values.role != "seen") & (values.patient != "")].groupby("site").patient.nunique()
     if few := [f"{site} ({n})" for site, n in n_patients.items() if n < MIN_PATIENTS]:

@@ -217,18 +217,18 @@ def _score_table(comparison: Comparison, block: Block) -> TextTable:
     """The scores of a block at each site; the best is bold and the second underlined."""
     metric, (sites, heads) = comparison.metrics[block[1]], _sites(comparison, block[3])
     several, rows = len(sites) > 1, _rows(comparison, block)
-    columns = []
+    columns: list[list[Any]] = [[_name(label) for label in rows]]
     for site in sites:
         lines = [own.get(site) for own in rows.values()]
         values = [float("nan") if line is None else round(line.mean, metric.decimals) for line in lines]
         texts = [score_text(line, metric) for line in lines]
         columns.append(with_marks(texts, values, [label in comparison.compared for label in rows], metric))
-    cells = []
-    for (label, own), *of_row in zip(rows.items(), *columns):
-        rank = own[AVERAGE].rank if AVERAGE in own else None
-        more = [_worst(own, sites[:-1], metric), number(rank, 0)] * several
-        cells.append([_name(label), *of_row, *more])
-    return text_table(_title(comparison, block), [ROLES[block[3]], *heads, *["worst site", "rank"] * several], cells)
+    head = [ROLES[block[3]], *heads]
+    if several:
+        head += ["worst site", "rank"]
+        columns.append([_worst(own, sites[:-1], metric) for own in rows.values()])
+        columns.append([number(own[AVERAGE].rank if AVERAGE in own else None, 0) for own in rows.values()])
+    return text_table(_title(comparison, block), head, list(zip(*columns)))
 
 
 def _difference_tables(

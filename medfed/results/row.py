@@ -89,7 +89,7 @@ def is_federated(label: str) -> bool:
 
 
 def is_compared(label: str) -> bool:
-    """Whether a row is ranked and compared: not `pooled`, `local` or FedAvg with the effort of another method."""
+    """Whether a row is compared: not `pooled`, `local` or FedAvg with the effort of another method."""
     return is_federated(label) and "@steps=" not in label
 
 

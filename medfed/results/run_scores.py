@@ -40,30 +40,27 @@ def run_scores(scores: pd.DataFrame, scoring: Scoring) -> list[dict[str, Any]]:
 def run_scores_of(summary: Mapping[str, Any]) -> pd.DataFrame:
     """The table of scores that a summary stores, with the columns `COLUMNS`; ValueError if it is damaged."""
     records = summary["scores"]
-    if not isinstance(records, list):
-        raise ValueError(f"scores: expected a list, got {type(records).__name__}")
-    for record in records:
-        if not isinstance(record, dict) or set(record) != set(COLUMNS):
-            raise ValueError(f"scores: expected records of {', '.join(COLUMNS)}, got {_short(record)}")
-        if wrong := [key for key in NAMES if not isinstance(record[key], str)]:
-            raise ValueError(f"scores: expected a text for {wrong[0]}, got {_short(record[wrong[0]])}")
-        if wrong := [key for key in NUMBERS if not _is_number_or_none(record[key])]:
-            raise ValueError(f"scores: expected a finite number or null for {wrong[0]}, got {_short(record[wrong[0]])}")
-        if record["role"] not in ROLES:
-            raise ValueError(f"scores: expected a role of {', '.join(ROLES)}, got {_short(record['role'])}")
-        if record["metric"] in SHARES and None in (record["mean"], record["n_patients"]):
-            raise ValueError(f"scores: expected the mean and the patients of a share, got {_short(record)}")
-    table = pd.DataFrame(records, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
-    if (twice := table.duplicated(list(NAMES[:-1]))).any():
+    wrong = [record for record in records if not _is_record(record)] if isinstance(records, list) else [records]
+    if wrong:
         raise ValueError(
-            f"scores: expected one record of each metric, got two of {_short(records[int(twice.argmax())])}"
+            f"scores: expected a list of records of {', '.join(COLUMNS)}, with texts and finite numbers or null, got "
+            f"{ascii(wrong[0])[:80]}"
         )
+    table = pd.DataFrame(records, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
+    if table.duplicated(list(NAMES[:-1])).any():
+        raise ValueError("scores: expected one record of each metric")
     return table
 
 
-def _short(value: object) -> str:
-    """The beginning of a value of another party, for a message."""
-    return ascii(value)[:80]
+def _is_record(record: Any) -> bool:
+    return (
+        isinstance(record, dict)
+        and set(record) == set(COLUMNS)
+        and all(isinstance(record[key], str) for key in NAMES)
+        and all(_is_number_or_none(record[key]) for key in NUMBERS)
+        and record["role"] in ROLES
+        and not (record["metric"] in SHARES and None in (record["mean"], record["n_patients"]))
+    )
 
 
 def _is_number_or_none(value: Any) -> bool:

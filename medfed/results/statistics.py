@@ -16,7 +16,7 @@ from scipy import special, stats
 
 from medfed.core.site_names import AVERAGE
 from medfed.metrics.metric import Metric
-from medfed.metrics.significance import ALPHA, holm, smallest_p, wilcoxon_test
+from medfed.metrics.significance import ALPHA, holm, wilcoxon_test
 
 LEVEL, POWER = 0.95, 0.8
 MIN_PATIENTS = 5  # at each site, for an interval; with fewer, the standard deviation is hardly known
@@ -28,12 +28,7 @@ FOLD = ["unseen", "seed"]
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
 WITHDRAWN = "no verdict"
 NO_LIMITS = (-np.inf, np.inf)
-NO_TEST = {
-    "n": np.nan,
-    "p": np.nan,
-    "n_differ": 0,
-    "reason": "the metric is a score of a site and not of a patient, so there are no pairs",
-}
+NO_TEST = {"n": np.nan, "p": np.nan}  # of a score of a site: there are no pairs of patients
 
 
 def site_scores(values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
@@ -81,8 +76,8 @@ def differences(
 
     Returns:
         Columns of `pairs`, those of `BLOCK`, `site`; `difference`, `low` and `high` of its 95 % interval over patients;
-        `n` patients in the test, `p`, `p_holm`, and the `reason` why there is no p, or why none can be significant;
-        `detectable`, the smallest true difference that is found with a probability of 80 %; `of_seeds`, the difference
+        `n` patients in the test, `p` and `p_holm`, unknown with fewer than six different pairs; `detectable`, the
+        smallest true difference that is found with a probability of 80 %; `of_seeds`, the difference
         of each seed, and `seeds_low` and `seeds_high` of the interval of their mean; `verdict`.
     """
     table = _paired(values, pairs)
@@ -93,7 +88,6 @@ def differences(
     n_sites = table.role.map(values.groupby("role").site.nunique())
     n_pairs = max(1, int(pairs.tested.sum()))
     n_tests = np.where(table.tested, n_pairs * np.where(table.site == AVERAGE, 1, n_sites), 1)
-    table["reason"] = [_reason(*row) for row in zip(table.p, table.n_differ, table.reason, n_tests)]
     quantiles = stats.t.ppf(1 - (1 - LEVEL) / n_tests / 2, table.df) + stats.t.ppf(POWER, table.df)
     table["detectable"] = (table.se * quantiles).where(table.low.notna())
     is_tested = table.tested & table.n.notna()
@@ -106,7 +100,7 @@ def differences(
     loses = (table[["row", *BLOCK]].merge(losses, how="left", indicator=True)._merge == "both").to_numpy()
     table.loc[loses & (table.verdict == BETTER) & (table.site == AVERAGE), "verdict"] = UNDECIDED
     table.loc[table.tested & (table.row.isin(not_learned) | table.minus.isin(not_learned)), "verdict"] = WITHDRAWN
-    return table.drop(columns=["mean", "se", "df", "n_patients", "n_smallest", "n_differ", "tested"])
+    return table.drop(columns=["mean", "se", "df", "n_patients", "n_smallest", "tested"])
 
 
 def verdict_text(difference: Any) -> str:
@@ -266,19 +260,9 @@ def _seeds(of_seeds: tuple[float, ...]) -> dict[str, Any]:
 def _test(scores: pd.DataFrame, is_tested: bool) -> dict[str, Any]:
     """The Wilcoxon test over the patients of both rows; without `is_tested`, only their number."""
     if not is_tested:
-        return {"n": len(scores.dropna()), "p": np.nan, "n_differ": 0, "reason": ""}
+        return {"n": len(scores.dropna()), "p": np.nan}
     result = wilcoxon_test(scores.own.dropna().to_dict(), scores.other.dropna().to_dict(), "patients")
-    return result | {"p": np.nan if result["p"] is None else result["p"], "reason": result["reason"] or ""}
-
-
-def _reason(p: float, n_differ: int, reason: str, n_tests: int) -> str:
-    """Why there is no p value, or why it cannot be significant; "" otherwise."""
-    smallest = smallest_p(n_differ, n_tests)
-    if np.isnan(p) or smallest < ALPHA:
-        return reason
-    return (
-        f"only {n_differ} matched patients differ; with {n_tests} tests, the corrected p cannot be below {smallest:.2g}"
-    )
+    return {"n": result["n"], "p": np.nan if result["p"] is None else result["p"]}
 
 
 def _direction(difference: Any, metrics: Mapping[str, Metric]) -> str:

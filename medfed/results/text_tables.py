@@ -31,18 +31,22 @@ class Cell(NamedTuple):
 
 
 class TextTable(NamedTuple):
-    """A table with its header first; the first `n_words` columns hold words, the others numbers."""
+    """A table with its header first; the first `n_words` columns hold words, the others numbers; the last `n_foot`
+    rows sum up the others."""
 
     title: str
     rows: list[list[Cell]]
     n_words: int = 1
+    n_foot: int = 0
 
 
-def text_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str | Cell]], n_words: int = 1) -> TextTable:
+def text_table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str | Cell]], n_words: int = 1, n_foot: int = 0
+) -> TextTable:
     """A table of texts and cells."""
     every = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in (head, *rows)]
     every = [[Cell(" ".join(cell.text.split()), cell.mark) for cell in row] for row in every]
-    return TextTable(" ".join(title.split()), every, n_words)
+    return TextTable(" ".join(title.split()), every, n_words, n_foot)
 
 
 def aligned(rows: Sequence[Sequence[str]], n_words: int = 1) -> str:

@@ -15,7 +15,7 @@ from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError, is_out_of_memory
-from medfed.outputs.bundle.files import open_bundle
+from medfed.outputs.bundle.check import open_bundle
 from medfed.scoring.bundle_network import INFERENCE, METADATA, load_network
 from medfed.scoring.bundle_steps import BundleSteps
 
@@ -142,10 +142,10 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     """Build the model of an unpacked bundle; UserError names the file and key that medfed cannot build or load."""
     if not path.is_dir():
         raise UserError(f"{path}: is not a folder; expected an unpacked MONAI bundle; unpack the file first")
-    with open_bundle(path) as files:
-        if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
-            raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
-        inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
+    files = open_bundle(path)
+    if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
+        raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
+    inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
     loaded = load_network(path, inference, metadata, n_channels, n_outputs)

@@ -19,16 +19,17 @@ from medfed.outputs.run_folder import FIGURES
 from medfed.results.notes import PHANTOM
 from medfed.results.scores import is_probability, predictions
 from medfed.results.text_tables import text_table
-from medfed.tasks.scoring import Scoring
 
 PAGE = "scores.html"
+ROLE = "unseen"  # of every site: whether the model was trained there is not known
+SITES, MEANS = {ROLE: "{}"}, {ROLE: "mean over sites"}
 TEMPLATES = Path(__file__).with_name("templates")
 OWN_CAPTIONS = CAPTIONS | {"examples": "Images with the most confident right and wrong predictions"}
 MAX_FAILURES = 200  # rows of the table of failures
 OF_SITE = "cases_"  # beginning of the name of a figure with cases of one site
 
 
-def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, table: pd.DataFrame) -> None:
+def write_page(folder: Path, summary: Mapping[str, Any], table: pd.DataFrame) -> None:
     """Write the HTML page about the scores of a bundle into the folder with its figures, which it embeds."""
     is_phantom = summary["data"] == "phantom"
     page = render_page(
@@ -40,7 +41,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, table
         is_phantom=is_phantom,
         label="PHANTOM data" if is_phantom else "REAL data",
         facts_of_bundle=_facts(summary),
-        scores=site_table(scoring, summary, with_role=False),
+        scores=site_table(summary, SITES, MEANS),
         figures=_figures(folder),
         failures=failures(table),
     )

@@ -31,15 +31,13 @@ from medfed.outputs.tables import run_table
 from medfed.results.notes import data_label
 from medfed.results.run_scores import n_absent, run_scores
 from medfed.results.scores import IDENTITY, table_of, write_scores
-from medfed.results.text_tables import aligned
+from medfed.results.text_tables import to_terminal
 from medfed.scoring.bundle_model import BundleModel, load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
-from medfed.scoring.page import with_known_roles, write_page
+from medfed.scoring.page import MEANS, ROLE, SITES, with_known_roles, write_page
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
-ROLE = "unseen"  # of every site: whether the model was trained there is not known
-SITES, MEANS = ((ROLE, "{}"),), ((ROLE, "mean over sites"),)
 MAX_SITES = 8  # of which the best, the median and the worst case are drawn
 SUMMARY = "summary.json"
 
@@ -63,8 +61,7 @@ class Scores:
     def __str__(self) -> str:
         scoring, summary = self.task.scoring, self.summary
         several = len(self.cases) > 1
-        rows = run_table.score_rows(scoring, summary, SITES, MEANS if several else ())
-        table = aligned(rows, 1 + scoring.has_structures)
+        table = to_terminal(run_table.score_table(scoring, summary, SITES, MEANS if several else {}))
         bundle = summary["bundle"]
         head = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(), *summary["notices"]]
         notes = ["[]: 95 % interval over patients.", *run_table.summary_notes(summary)]
@@ -109,7 +106,7 @@ def write_results(scores: Scores, out: Path) -> None:
         if ratios:
             write_ratios(folder / "ratios.csv", ratios)
         _draw(scores, folder / FIGURES)
-        write_page(folder, scores.summary, scores.task.scoring, scores.table)
+        write_page(folder, scores.summary, scores.table)
         RunFolder(folder).write_json(SUMMARY, scores.summary)
 
 

@@ -15,7 +15,7 @@ from medfed.results.notes import data_label
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE
 from medfed.results.text_tables import aligned
-from medfed.scoring.score import ROLE, SITES
+from medfed.scoring.page import ROLE, SITES
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import SHARES, Scoring
 
@@ -77,8 +77,8 @@ def _rows(scoring: Scoring, summary: Mapping[str, Any], min_patients: int) -> li
     known = [line for line, shown in zip(summary["scores"], is_shown, strict=True) if shown]
     few = set(zip(table.site, table.structure)) - {(line["site"], line["structure"]) for line in known}
     few = {names for names in few if names[0] != AVERAGE}
-    rows = run_table.score_rows(scoring, {"scores": known}, SITES, ())
-    hidden = [
-        (site, *[structure] * scoring.has_structures, f"fewer than {min_patients}") for site, structure in sorted(few)
-    ]
-    return [*rows, *((*row, *[""] * (len(rows[0]) - len(row))) for row in hidden)]
+    shown = run_table.score_table(scoring, {"scores": known}, SITES, {})
+    rows = [tuple(cell.text for cell in row) for row in shown.rows]
+    unknown = ["-"] * (len(rows[0]) - shown.n_words - 2)
+    hidden = [(*names[: shown.n_words], *unknown, f"fewer than {min_patients}", "") for names in sorted(few)]
+    return [*rows, *hidden]

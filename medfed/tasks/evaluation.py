@@ -40,8 +40,7 @@ class Evaluation:
             the image, 0 keeps them.
         boundary_distance: whether each validation of a source site (a site that trains) also computes the boundary
             distance: the mean cosine distance between the features on the boundary of a structure and those in a ring
-            of background around it (Figure 7 (a) of ELCFS). At sites that do not train, it is computed once, at the
-            end. For segmentation only.
+            of background around it (Figure 7 (a) of ELCFS). For segmentation only.
         unseen_every: number of rounds between two points of a curve of the unseen site over the rounds (Figure 7 (a) of
             ELCFS). The weights of these rounds are kept, and scored at the unseen site after training. This is a look
             at the target: the scores must not choose a round, a setting or a method. They are written to

@@ -94,10 +94,6 @@ class Segmentation(Task):
         """Dice and distances on the grid of the prepared slices, if `evaluation.also_on` is "prepared"."""
         return PREPARED_METRICS if self.evaluation.also_on == "prepared" else ()
 
-    @property
-    def measures_boundary_distance(self) -> bool:
-        return self.evaluation.boundary_distance
-
     def preprocessing(self) -> Compose:
         """MONAI transforms from {"image": (C, H, W, D)} on the grid of the file to {"image": (C, S, S, D)} for the
         network.

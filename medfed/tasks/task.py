@@ -70,7 +70,7 @@ class Task(ABC):
             additional = tuple(metric for metric in chosen if type(metric) not in own_classes)
             names = tuple(metric.name for metric in (*chosen, *self.further_metrics))
             return Scoring(self.name, (*self.own_metrics, *additional, *self.further_metrics), names, self.failure_dice)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # TypeError: the class lacks the method `value`
             raise UserError(f"evaluation.metrics: {error}") from error
 
     @property
@@ -90,11 +90,6 @@ class Task(ABC):
             _ = self.scoring
         except UserError as error:
             raise UserError(f"{source}: {error}") from error
-
-    @property
-    def measures_boundary_distance(self) -> bool:
-        """Whether `validate` also returns "boundary_distance" (`medfed.tasks.boundary_distance`)."""
-        return False
 
     @property
     @abstractmethod

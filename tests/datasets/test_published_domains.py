@@ -20,7 +20,7 @@ from medfed.datasets.collections.prostate import Prostate
 from medfed.datasets.collections.vlcs import VLCS
 from medfed.datasets.recognition import recognise
 from medfed.datasets.splits import split
-from medfed.experiments.cohorts import assign_patients
+from medfed.experiments.sites import assign_patients
 from medfed.federation.settings import Federation
 
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -137,8 +137,6 @@ def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs
 
     everything = [case.name for case in data.cases("sketch")]
     assert assigned(1.0) == everything
-    with pytest.raises(UserError, match="x.yaml: federation.unseen_ratio: is 0.25, which has no effect without"):
-        assign_patients(data, Federation(unseen_ratio=0.25), 0, "x.yaml")
     quarter, half = assigned(0.25), assigned(0.5)
     assert (len(quarter), len(half), len(assigned(0.01))) == (4, 8, 1)
     assert set(quarter) < set(half) and half == sorted(half) and half != assigned(0.5, seed=1)

@@ -22,8 +22,8 @@ from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
 from medfed.engines.parts import worker_process
 from medfed.engines.parts.worker_pool import balanced_groups
-from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
+from medfed.experiments.training import record_notices
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.site import Site

@@ -17,8 +17,8 @@ from fresh_imports import run_without
 
 from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
-from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
+from medfed.experiments.training import record_notices
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation

@@ -6,7 +6,7 @@ from conftest import small_yaml
 
 from medfed.config.schema import load_text
 from medfed.experiments.evaluation import evaluate
-from medfed.experiments.run import start_or_resume
+from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
 from medfed.outputs.run_folder import UNADAPTED, RunFolder
 
@@ -23,20 +23,22 @@ def rows(path, role):
 def test_a_finished_run_is_scored_again_with_the_adaptation_and_keeps_its_weights(
     tmp_path, small_phantom, unpainted_figures
 ):
-    run = tmp_path / "run"
-    plain = start_or_resume(config(small_phantom), RunFolder(run), quiet=True)
-    before = {role: rows(run / "cases.csv", role) for role in ("seen", "unseen")}
-    weights = (run / "model.safetensors").read_bytes()
-    assert "adaptation" not in plain and not plain["transductive"] and not (run / UNADAPTED).exists()
+    path, folder = tmp_path / "run", RunFolder(tmp_path / "run")
+    run(config(small_phantom), folder, quiet=True)
+    plain = folder.read_summary()
+    before = {role: rows(path / "cases.csv", role) for role in ("seen", "unseen")}
+    weights = (path / "model.safetensors").read_bytes()
+    assert "adaptation" not in plain and not plain["transductive"] and not (path / UNADAPTED).exists()
 
     matched = config(small_phantom, "evaluation.match=window")
-    summary = start_or_resume(matched, RunFolder(run), resume=True, accept_config_change=True, quiet=True)
-    assert (run / "model.safetensors").read_bytes() == weights
-    assert rows(run / UNADAPTED, "unseen") == before["unseen"] != rows(run / "cases.csv", "unseen")
-    assert rows(run / "cases.csv", "seen") == before["seen"]
+    run(matched, folder, resume=True, accept_config_change=True, quiet=True)
+    summary = folder.read_summary()
+    assert (path / "model.safetensors").read_bytes() == weights
+    assert rows(path / UNADAPTED, "unseen") == before["unseen"] != rows(path / "cases.csv", "unseen")
+    assert rows(path / "cases.csv", "seen") == before["seen"]
     assert summary["transductive_by"] == ["window"] == [summary["adaptation"]["by"]]
     (effect,) = summary["adaptation"]["effects"]
-    scores = (rows(run / name, "unseen") for name in (UNADAPTED, "cases.csv"))
+    scores = (rows(path / name, "unseen") for name in (UNADAPTED, "cases.csv"))
     dice = [[float(row["value"]) for row in of_file if row["metric"] == "dice"] for of_file in scores]
     assert effect["n_patients"] == 4 and effect["n_worse"] == sum(b < a for a, b in zip(*dice, strict=True))
 

@@ -105,10 +105,9 @@ def test_without_shared_statistics_nothing_is_matched_and_a_warning_says_so():
 @pytest.mark.parametrize(
     "overrides, sentence",
     [
-        (["method.name=fedavg", "evaluation.match=window"], "fedavg does not; set evaluation.match to none, or choose"),
-        (["evaluation.match=style"], "elcfs does not; set evaluation.match to window or none, or choose"),
-        (["method.exchange=false", "evaluation.match=window"], "with these settings elcfs does not"),
-        (["federation.unseen_site=", "evaluation.match=window"], "federation.unseen_site is empty"),
+        (["method.name=fedavg", "evaluation.match=window"], "fedavg with these settings shares no low-frequency"),
+        (["evaluation.match=style"], "set evaluation.match to none or window"),
+        (["method.exchange=false", "evaluation.match=window"], "elcfs with these settings shares no"),
     ],
 )
 def test_a_match_that_cannot_be_computed_is_refused_in_one_sentence(tmp_path, overrides, sentence):

@@ -69,24 +69,20 @@ def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
 
 
 @pytest.mark.parametrize(
-    "override, sentence",
-    [
-        (f"network.features={[10**9, 1, 1, 1, 1, 1]}", r"network: is UNet\(.*1000000000, 1, .*; training it with"),
-        (f"network.features={[16000] * 6}", "network: .* but 8.0 GB of memory are free"),
-        ("data.image_size=4096", "data.image_size: is 4096; training with one image in a batch needs .* GB, but 8.0"),
-    ],
+    "override",
+    [f"network.features={[10**9, 1, 1, 1, 1, 1]}", f"network.features={[16000] * 6}", "data.image_size=4096"],
 )
-def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override, sentence):
+def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong = config(override)
-    with pytest.raises(UserError, match=f"^a.yaml: {sentence}"):
+    with pytest.raises(UserError, match="^a.yaml: training on .* px with a batch size of 1 needs .* but 8.0 GB of mem"):
         check_memory(wrong, estimate_needs(wrong, TASK), 1)
 
 
-def test_a_batch_that_does_not_fit_names_one_that_does(monkeypatch):
+def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong, needs = config("training.batch_size=100"), MemoryNeeds(1 * GB, 0.1 * GB)
-    with pytest.raises(UserError, match=r"batch_size: is 100; .* with 90 images .* 10.0 GB, but 8.0 GB .* at most 70$"):
+    with pytest.raises(UserError, match="batch size of 90 needs at least 10.0 GB, .* but 8.0 GB"):
         check_memory(wrong, needs, 90)
     check_memory(wrong, needs, 70)
     check_memory(wrong, None, 90)

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,9 @@ from medfed.cli.program import OUT_OF_MEMORY
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.experiments import run_folds as module
-from medfed.experiments.cohorts import ONE_SITE, assign_patients
 from medfed.experiments.grid import Fold
-from medfed.experiments.notices import record_notices
 from medfed.experiments.run_folds import run_folds
+from medfed.experiments.sites import assign_patients
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import ComparisonRow, read_row
 
@@ -37,23 +36,25 @@ ERRORS = {
 }
 
 
-def fake_run(config, folder, quiet, jobs, on_training, expected):
+def fake_run(config, folder, resume, accept, quiet, jobs, on_training, row):
     """Finish at once, unless a file says otherwise; the site's name is in the run's log."""
     site = config.federation.unseen_site
     action = folder.path.parent / f"{site}.does"
-    folder.write_text("config.yaml", config.yaml)
-    folder.write_text("pid", str(os.getpid()))
-    print("working for", site, flush=True)
-    match action.read_text() if action.exists() else "":
-        case "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "sleep":
-            time.sleep(60)
-        case name if name in ERRORS:
-            raise ERRORS[name]
-    if on_training:
-        on_training(1, 2)
-    folder.finish({"jobs": jobs})
+    with folder.locked():
+        folder.write_json("row.json", asdict(row))
+        folder.write_text("config.yaml", config.yaml)
+        folder.write_text("pid", str(os.getpid()))
+        print("working for", site, flush=True)
+        match action.read_text() if action.exists() else "":
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "sleep":
+                time.sleep(60)
+            case name if name in ERRORS:
+                raise ERRORS[name]
+        if on_training:
+            on_training(1, 2)
+        folder.finish({"jobs": jobs})
 
 
 @pytest.fixture
@@ -65,19 +66,26 @@ def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
     return [Fold(ComparisonRow("elcfs"), one, RunFolder(tmp_path / site)) for site, one in configs.items()]
 
 
-def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_the_same(folds, monkeypatch, capsys):
-    def run_of_one_site(config, folder, quiet, jobs, on_training, expected):
-        folder.write_text("config.yaml", config.yaml)
-        with record_notices(folder, quiet, expected):
-            assign_patients(config.data, replace(config.federation, participating=1), 0, "tiny.yaml")
+def test_only_runs_of_local_do_not_print_that_one_site_trains(folds, monkeypatch, capsys):
+    def build(config, *more):
+        assign_patients(config.data, replace(config.federation, participating=1), 0, "tiny.yaml")
+        raise UserError("enough")
 
-    monkeypatch.setattr(module, "run", run_of_one_site)
+    monkeypatch.undo()
+    monkeypatch.setattr("medfed.experiments.run.build_experiment", build)
     for row in (ComparisonRow("fedavg"), ComparisonRow("local", trained_at="BMC")):
         folder = RunFolder(folds[0].folder.path / row.folder)
-        module.do_run(replace(folds[0], row=row, folder=folder), 1, quiet=False)
+        assert module.do_run(replace(folds[0], row=row, folder=folder), 1, quiet=False) == "enough"
         assert ("trains: this is local training" in capsys.readouterr().err) == (row.method == "fedavg")
-        (notice,) = folder.read_json("notices.json")
-        assert notice.startswith("only one site ('") and notice.endswith(ONE_SITE)
+
+
+def test_a_finished_run_that_is_compared_with_another_row_gets_its_row(folds):
+    (fold, *_) = folds
+    assert not run_folds([fold], 1, quiet=True)
+    other = replace(fold, row=replace(fold.row, equal_effort="fedavg@steps=elcfs"))
+    assert not run_folds([other], 1, quiet=True)
+    assert read_row(fold.folder.path, "elcfs") == other.row
+    fold.folder.check()
 
 
 def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path):

@@ -13,8 +13,7 @@ from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.experiments.grid import without_federation
 from medfed.experiments.setup import build_experiment
-from medfed.experiments.survey import survey_sites
-from medfed.experiments.training import train
+from medfed.experiments.training import survey_sites, train
 from medfed.outputs.run_folder import RunFolder
 
 BASE = ("federation.unseen_site=", "federation.rounds=1", "data.test_ratio=0")
@@ -39,9 +38,12 @@ def data(tmp_path, small_phantom, small_config):
     return root
 
 
-def survey_of(config):
-    experiment = build_experiment(config, None, quiet=True)
-    return survey_sites(experiment.engine, experiment.task)
+def survey_of(experiment, path, quiet=True):
+    """The content of survey.json, and the rows of the ledger."""
+    folder = RunFolder(path)
+    folder.create()
+    ledger = survey_sites(experiment.engine, experiment.task, folder, stops=False, quiet=quiet)
+    return folder.read_json("survey.json"), ledger
 
 
 def trained(config, path):
@@ -68,21 +70,23 @@ def test_a_survey_changes_no_weight_and_is_in_the_ledger(small_config, tmp_path,
     assert "before round 1" in (printed := capsys.readouterr().out) and "prostate" in printed
 
 
-def test_other_units_and_a_flip_are_named_with_the_site(data, small_config):
+def test_other_units_and_a_flip_are_named_with_the_site(data, small_config, tmp_path):
     """Everywhere the prostate is moved to the front; at BMC the images are flipped, and the headers do not say so."""
     for site in ("BMC", "HK", "UCL"):
         first = min(path.name for path in (data / site).iterdir())[:6]
         for path in list((data / site).glob(f"{first}*")):  # quantiles need five patients
             shutil.copy(path, path.with_name(path.name.replace(first, "Case99")))
         rewrite(data / site, *[lambda voxels: np.roll(voxels, -8, axis=1)] * 2)
-    assert not survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
+    config = configured(small_config, "warn", "data.allow_duplicates=true")
+    assert not survey_of(build_experiment(config, None, quiet=True), tmp_path)[0]["mismatches"]
     rewrite(data / "BMC", *[lambda voxels: voxels[:, ::-1]] * 2)
     metres = np.diag([1e-3, 1e-3, 1e-3, 1])
     rewrite(data / "HK", images=lambda voxels: voxels * np.float32(1000), affine=lambda matrix: matrix @ metres)
-    mismatches = survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
+    experiment = build_experiment(config, None, quiet=True)
+    with pytest.warns(UserWarning, match="BMC: orientation.*front and back may be exchanged"):
+        mismatches = survey_of(experiment, tmp_path)[0]["mismatches"]
     named = [("BMC", "orientation"), ("HK", "spacing"), ("HK", "intensities")]
-    assert [(one.site, one.what) for one in mismatches] == named
-    assert "front and back may be exchanged" in str(mismatches[0])
+    assert [(one["site"], one["what"]) for one in mismatches] == named
 
 
 def test_masks_without_the_structure_stop_the_run_before_round_1_if_the_user_wants_it(data, small_config, tmp_path):
@@ -97,7 +101,7 @@ def test_masks_without_the_structure_stop_the_run_before_round_1_if_the_user_wan
 
 
 def test_sites_in_processes_reply_the_same_and_one_with_too_few_patients_only_says_so(
-    data, small_config, tmp_path, monkeypatch
+    data, small_config, tmp_path, monkeypatch, capsys
 ):
     fork_workers(monkeypatch)
     for number in ("00", "01"):
@@ -106,26 +110,26 @@ def test_sites_in_processes_reply_the_same_and_one_with_too_few_patients_only_sa
     files = sorted((data / "HK").iterdir())
     for path in files[: len(files) // 2]:
         path.unlink(missing_ok=True)
-    expected = survey_of(configured(small_config))
+    expected, _ = survey_of(build_experiment(configured(small_config), None, quiet=True), tmp_path / "one")
     experiment = build_experiment(configured(small_config, "warn", "federation.engine=processes"), tmp_path / "p", True)
     try:
-        survey = survey_sites(experiment.engine, experiment.task)
+        survey, ledger = survey_of(experiment, tmp_path / "several", quiet=False)
     finally:
         experiment.engine.close()
-    assert survey.facts == expected.facts and set(survey.facts) == {"BMC", "UCL"}
-    assert survey.too_few == ["HK"] and "too few" in survey.to_text()
-    sent = [row["name"] for row in survey.ledger if (row["site"], row["direction"]) == ("HK", "up")]
+    assert survey == expected and set(survey["sites"]) == {"BMC", "UCL"}
+    assert survey["too_few_patients"] == ["HK"] and "too few patients: HK" in capsys.readouterr().out
+    sent = [row["name"] for row in ledger if (row["site"], row["direction"]) == ("HK", "up")]
     assert sent == ["too_few_patients"]
 
 
-def test_an_impossible_reply_is_named_and_not_compared(small_config):
+def test_an_impossible_reply_is_named_and_not_compared(small_config, tmp_path, capsys):
     experiment = build_experiment(configured(small_config), None, quiet=True)
     site = experiment.engine.local_sites[0]
     site.survey.facts = lambda least: {"patients": 4, "images": 4, "measured_images": 4, "0.images": 5}
-    survey = survey_sites(experiment.engine, experiment.task)
-    (rejection,) = map(str, survey.rejected)
-    assert rejection == f"{site.name}: its survey of round 1 reports 5 for '0.images', which no site can have"
-    assert site.name not in survey.facts and "no reply" in survey.to_text()
+    with pytest.warns(UserWarning, match=f"{site.name}: its survey of round 1 reports 5 for '0.images', which no site"):
+        survey, _ = survey_of(experiment, tmp_path, quiet=False)
+    assert site.name not in survey["sites"] and site.name in survey["no_valid_reply"]
+    assert f"no reply: {site.name}" in capsys.readouterr().out
 
 
 def test_a_survey_needs_sites_that_hold_their_images(small_config):

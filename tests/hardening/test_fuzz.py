@@ -17,7 +17,7 @@ import kills
 import pytest
 import yaml
 from conftest import tiny_yaml
-from hostile_bundles import small_bundle, zipped
+from hostile_bundles import small_bundle
 from mutated_messages import MESSAGES, ODD, STATE, mutated, refused_or_stable, replace_one
 
 from medfed.config.schema import load_text
@@ -169,27 +169,27 @@ def test_r11_files_of_a_hospital(measurement, small_phantom, tmp_path):
 
 def test_r11_bundles(measurement, tmp_path):
     bundle = small_bundle(tmp_path)
-    archive = zipped(bundle, tmp_path / "organ.zip").read_bytes()
+    archive = (bundle / "models" / "model.pt").read_bytes()
     copy = shutil.copytree(bundle, tmp_path / "copy" / bundle.name)
     names = ("configs/inference.json", "configs/metadata.json")
     contents = {name: json.loads((bundle / name).read_text()) for name in names}
 
     def one(rng: random.Random) -> bool:
-        path = tmp_path / "mutated.zip"
         if rng.random() < 0.5:
             data = bytearray(archive)
             for _ in range(rng.choice([1, 2, 20])):
                 place = rng.choice([rng.randrange(len(data)), -1 - rng.randrange(min(len(data), 1500))])
                 data[place] = rng.randrange(256)
-            path.write_bytes(data[: rng.choice([len(data), rng.randrange(1, len(data))])])
+            (copy / "models" / "model.pt").write_bytes(data[: rng.choice([len(data), rng.randrange(1, len(data))])])
         else:
-            path, name = copy, rng.choice(names)
+            name = rng.choice(names)
             changed = json.loads(json.dumps(contents[name]))
             replace_one(changed, rng)
             (copy / name).write_text(json.dumps(changed))
         try:
-            return refuses(lambda: check_bundle(path))
+            return refuses(lambda: check_bundle(copy))
         finally:
+            (copy / "models" / "model.pt").write_bytes(archive)
             for name in names:
                 (copy / name).write_text(json.dumps(contents[name]))
 

@@ -244,7 +244,7 @@ def test_a_range_of_ratios_is_drawn_uniformly_within_it(toy):
 def test_a_range_of_ratios_is_read_from_the_command_line_and_in_stacks(tmp_path):
     from medfed.config.overrides import Override
     from medfed.config.schema import changed, load
-    from medfed.experiments.method_text import method_changes, parts_of
+    from medfed.experiments.grid import method_changes, parts_of
 
     path = tmp_path / "a.yaml"
     path.write_text("{data: {name: prostate, root: data}, network: {name: unet}, method: {name: elcfs}}")

@@ -49,7 +49,7 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
 
 
 def test_a_stack_uses_the_unseen_bn_of_its_method():
-    assert Stack((FedProx(), FedBN(unseen_bn="nearest"))).unseen_bn == "nearest"
+    assert Stack((FedProx(), FedBN(unseen_bn="batch_stats"))).unseen_bn == "batch_stats"
     assert Stack((FedProx(), FedBN())).unseen_bn == FedAvg().unseen_bn == "average"
 
 

@@ -13,7 +13,7 @@ from medfed.methods.mixstyle import MixStyle
 from medfed.methods.stable_fdg import StableFDG
 from medfed.networks.parts import style_layers
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.export import select_inference_weights
+from medfed.outputs.bundle.write import select_inference_weights
 from medfed.testing.toy import ToySegmentation
 
 each = pytest.mark.parametrize("kind", [MixStyle, EFDMix, DSU])

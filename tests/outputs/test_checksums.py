@@ -12,7 +12,7 @@ from untrained_runs import FILES, content, work
 from medfed.core import files
 from medfed.core.errors import UserError
 from medfed.engines.parts.site_store import SiteStore
-from medfed.outputs import run_folder
+from medfed.outputs import run_files
 from medfed.outputs.run_folder import CHECKSUMS, RunFolder
 
 
@@ -29,9 +29,9 @@ class Writes:
     """Kills the process at its n-th write: before or after a file gets its name, or in the middle of a line."""
 
     def __init__(self, monkeypatch, n, moment):
-        self.n, self.moment, self.replace, self.append = n, moment, files.os.replace, run_folder.append_text
+        self.n, self.moment, self.replace, self.append = n, moment, files.os.replace, run_files.append_text
         monkeypatch.setattr(files.os, "replace", lambda *paths: self.do(lambda: self.replace(*paths)))
-        monkeypatch.setattr(run_folder, "append_text", self.append_part)
+        monkeypatch.setattr(run_files, "append_text", self.append_part)
 
     def do(self, write):
         self.n -= 1

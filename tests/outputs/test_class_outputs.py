@@ -47,17 +47,21 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     assert "[] is the 95 % interval over patients" in explained and "±" not in explained
     assert "a site with fewer than 5 patients has none, and neither has a mean over such sites.\n" in explained
     assert "ECE is the expected calibration error over 15" in explained
-    assert lines[3] == ["site", "patients", "images", "accuracy %", "AUROC %", "balanced %", "ECE %"]
-    assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
-    assert lines[4][3] == "100.00"
-    assert lines[7][:4] == ["mean seen", "8", "8", "75.00"]
-    assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
+    assert lines[3] == ["site", "accuracy %", "AUROC %", "balanced %", "ECE %", "patients", "images"]
+    assert [[line[0], *line[-2:]] for line in lines[4:7]] == [
+        ["A", "4", "4"],
+        ["B", "4", "4"],
+        ["C (UNSEEN)", "4", "4"],
+    ]
+    assert lines[4][1] == "100.00"
+    assert [*lines[7][:2], *lines[7][-2:]] == ["mean seen", "75.00", "8", "8"]
+    assert [*lines[8][:2], *lines[8][-2:]] == ["mean UNSEEN", "25.00", "4", "4"]
     assert lines[9] == ["gap: seen - unseen", "+50.00", "+37.50", "+50.00", "-38.50"]
 
 
 def test_the_table_counts_the_patients_of_a_site_with_only_one():
     text = closing_table(scores_of(rows_of("A", [1], "seen")) | {"data": "phantom", "selection": "last"})
-    assert [line.split()[:4] for line in text.splitlines() if line.startswith("  A ")] == [["A", "1", "1", "100.00"]]
+    assert [line.split()[-2:] for line in text.splitlines() if line.startswith("  A ")] == [["1", "1"]]
 
 
 SCORES = table([*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])])

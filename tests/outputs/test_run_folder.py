@@ -51,16 +51,6 @@ def test_only_the_checkpoints_of_the_last_two_rounds_of_the_best_and_of_every_nt
     assert folder.rounds() == [3, 4, 6, 7, 8], "not the one before training"
 
 
-def test_rows_of_an_uncommitted_round_are_removed(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.save_round(done(1), 1)
-    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")}
-    folder.save_round(done(2), 1)
-    (tmp_path / "ledger.csv").open("a").write("3,a,up,tra")  # killed in the middle of a line
-    folder.truncate(1)
-    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")} == before
-
-
 def test_one_flipped_bit_in_a_checkpoint_is_detected(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), 1)

@@ -26,7 +26,7 @@ from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
 from medfed.federation.settings import Federation
-from medfed.outputs.bundle.export import export
+from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
 
 SITES = ("BMC", "HK", "UCL")
@@ -261,7 +261,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
             _finish(validated, engine, folder, last)
         assert folder.read_json("summary.json").get("validation_site", "") == site
     assert ended == [("end", {*SITES, "VUMC"}), ("end", set(SITES))]
-    bundle = export(folder.path)
+    bundle = export_run(folder.path)
     result = torch.load(bundle / "models" / "model.pt", weights_only=True)
     assert all(torch.equal(entry, last.weights[name]) for name, entry in result.items()) and result
     card = (bundle / "docs" / "README.md").read_text()

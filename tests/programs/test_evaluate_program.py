@@ -166,7 +166,10 @@ HARMOFL = ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"]
         (["--sites", "Mars"], ["Mars", "UCL"]),
         (["--seeds", "0"], ["seeds: expected a number of at least 1, got 0"]),
         (["--baseline", "fedprox"], ["--baseline fedprox", "fedavg; elcfs"]),
-        (["--methods", "pooled", "elcfs", "--baseline", "pooled"], ["--baseline pooled", "this row has no federation"]),
+        (
+            ["--methods", "pooled", "elcfs", "--baseline", "pooled"],
+            ["--baseline pooled", "no federated method of this name"],
+        ),
         (["--pairs", "UCL/HK"], ["use --pairs only if two sites"]),
         (["--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]"], ["at least three", "BMC, UCL"]),
         (["--methods", "fedavg", "--vary", "data.image_size=32,34"], ["fedavg, data.image_size=34", "data.image_size"]),

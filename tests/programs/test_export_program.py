@@ -126,7 +126,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     bundle = folder.path / "bundle" / name
     assert main([str(bundle), "--check"]) == 0
     card = (bundle / "docs" / "README.md").read_text()
-    assert "- Error: 0.5" in card and "{" not in card and "transductive" not in card
+    assert "- Error: 0.5" in card and "{" not in card and "TRANSDUCTIVE" not in card
     told = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert told["network_data_format"]["outputs"]["pred"]["num_channels"] == n_out and told["data_type"] == "png"
     assert told["medfed_provenance"]["method_facts"] == {"error": 0.5}
@@ -155,7 +155,7 @@ def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_say
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("config.yaml", "has no config.yaml"),
+        ("config.yaml", "holds no run"),
         ("summary.json", "not finished"),
         ("model.safetensors", "is missing"),
     ],
@@ -175,7 +175,7 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
     assert main([str(run.path)]) == 2 and "model.safetensors: its content does not match" in capsys.readouterr().err
     (run.path / CHECKSUMS).write_text("")
     run.save_model({"w": torch.zeros(2)})
-    assert main([str(run.path)]) == 2 and "do not fit" in capsys.readouterr().err
+    assert main([str(run.path)]) == 2 and "model.safetensors: the file cannot be read" in capsys.readouterr().err
     weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
     run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
     assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err

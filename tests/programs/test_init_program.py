@@ -127,7 +127,7 @@ def test_an_existing_file_is_not_overwritten(folder, capsys):
 def test_settings_of_the_user_replace_the_plan_and_are_marked_and_the_last_lines_name_the_next_commands(folder, capsys):
     assert init(folder, "--set", "training.batch_size=2", "--set", "data.structure_names=[polyp]") == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "Check all files first: python -m medfed.data check 'my images' --set 'data.structure_names=[polyp]'",
+        "Check all files first: python -m medfed.data check my.yaml",
         "Train: python -m medfed.train my.yaml",
     ]
     config = load("my.yaml")
@@ -174,7 +174,7 @@ def test_mistakes_are_one_sentence(folder, capsys):
         ((folder, "--unseen", "wset"), "no site 'wset'. Did you mean 'west'?"),
         ((folder, "--method", "elcf"), "no method 'elcf'. Did you mean 'elcfs'?"),
         ((folder, "--set", "data.image_sizes=3"), "unknown key"),
-        ((folder, "--set", "network.name=densenet"), "classifies images"),
+        ((folder, "--set", "network.name=densenet"), "is not made for segmentation"),
         ((folder, "--set", "data.root=elsewhere"), "the images are those in my images; name another FOLDER"),
         ((folder, "--set", "federation.validation_site=suoth"), "no site 'suoth' (federation.validation_site)."),
         ((folder, "--method", "stable_fdg"), "set method.attention to false"),

@@ -77,7 +77,6 @@ def test_a_run_without_test_images_has_a_file_with_a_header_only(tmp_path, metri
     [
         ([mask_row("A", "1", 0.9)] * 2, "A/1, disc, dice.*in two rows"),
         ([mask_row("A", "1", 0.9), mask_row("A", "1", 0.9, role="seen")], "two rows"),
-        ([mask_row("A", "1", 0.9), mask_row("A", "2", 0.9, role="seen")], "the site has two roles"),
         ([mask_row("A", "1", 0.9, role="held out")], "the role is not one of seen, unseen, validation"),
         ([mask_row("A", "1", 0.9, "lost")], "the status is not one of absent, false_alarm, missed, ok"),
         ([mask_row("A", "1", 0.9, hd95_mm=math.inf)], "A/1, disc, hd95, inf: the value is not finite"),
@@ -116,12 +115,8 @@ def of_metric(name):
         ("ece,,%,ok", "ece,,%,ok,more", "Expected 14 fields in line 7, saw 15"),
         (of_metric("hd"), of_metric("dice"), "A/1, disc, dice.*in two rows"),
         (",hd95_pooled_vx,", ",unheard_of,", "the metric 'unheard_of' is not one of dice, hd, "),
-        ("dice,90.0", "dice,190.0", "dice: expected values from 0 to 100 in %"),
-        ("dice,90.0,%", "dice,90.0,mm", "dice: expected"),
         (",unseen,", ",heard,", "the role is not one of"),
         (",ok\n", ",okay\n", "the status is not one of"),
-        ("unseen,A,1,1,disc,hd,", "unseen,A,2,1,disc,hd,", "two patients or statuses"),
-        ("dice,90.0,%,ok", "dice,90.0,%,missed", "two patients or statuses"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_sentence(tmp_path, old, new, words):
@@ -142,7 +137,6 @@ def test_a_damaged_file_is_named_in_one_sentence(tmp_path, old, new, words):
         ("p_b,0.9", "p_b,-0.1", r"not a number in \[0, 1\]"),
         ("unseen", "heard", "the role is not one of"),
         (",b\n", ",ok\n", "the status is not one of a, b"),
-        ("p_b,0.9,,b", "p_b,0.9,,a", "two patients or statuses"),
         ("p_b,0.9,,b\n", "p_b,0.9\n", "the status is not one of"),
         ("s,i,all,p_b", "s,i,disc,p_b", "a probability is missing"),
         ("s,j,all,p_b", "s,k,all,p_b", "a probability is missing"),

@@ -218,13 +218,13 @@ def test_a_small_p_is_not_decided_if_the_interval_contains_0():
     assert own.p_holm < 0.05 and own.low < 0 < own.high and own.verdict == "not decided"
 
 
-def test_too_few_patients_or_too_many_methods_have_a_reason():
+def test_too_few_patients_or_too_many_methods_decide_nothing():
     """The smallest p of 8 patients is 2 / 2**8 = 0.0078; seven tests make 0.055 of it."""
     few = compare_runs([dice_run("fedavg", "A", BASE[:5]), dice_run("m", "A", [b + 0.1 for b in BASE[:5]])])
-    assert math.isnan(difference(few, "m").p) and "only 5 matched patients" in difference(few, "m").reason
+    assert math.isnan(difference(few, "m").p) and difference(few, "m").verdict == "not decided"
     gains = {"fedavg": ZERO} | {f"m{k}": UP for k in range(7)}
     seven = difference(compare_runs(gaining(gains, "A")), "m0")
-    assert "cannot be below 0.055" in seven.reason and seven.verdict == "not decided"
+    assert seven.verdict == "not decided"
     del gains["m6"]
     assert difference(compare_runs(gaining(gains, "A")), "m0").verdict == "better"
 

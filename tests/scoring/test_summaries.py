@@ -49,7 +49,7 @@ def test_the_rows_are_those_that_each_hospital_saw(summary, tmp_path, capsys):
         [line.split() for line in lines if line.startswith(f"  {site} ")] for site in ("here", "south")
     )
     dice = record(summary, "dice")
-    assert here[1:] == south[1:] and here[2] == str(dice["n_patients"])
+    assert here[1:] == south[1:] and here[-2] == str(dice["n_patients"])
     assert any(part.startswith(f"{dice['mean']:.2f}"[:4]) for part in here)
 
 
@@ -74,7 +74,7 @@ def test_patients_without_the_structure_do_not_count_for_the_smallest_number(tmp
     (tmp_path / "north.json").write_text(json.dumps(summary | {"scores": [*others, many]}))
     assert main(["summaries", str(tmp_path / "north.json"), "--min-patients", "5"]) == 0
     (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  here "))
-    assert row[2:] == ["fewer", "than", "5"]
+    assert row[-3:] == ["fewer", "than", "5"]
 
 
 def test_classes_have_a_row_for_each_site(tmp_path, capsys):

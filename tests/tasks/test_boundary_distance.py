@@ -2,12 +2,10 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
@@ -86,4 +84,3 @@ def test_it_is_measured_only_if_the_config_asks_for_it_and_not_with_empty_masks(
     site.validation = replace(site.validation, labels=torch.zeros_like(site.validation.labels))
     reply = site.reply(Message("validate", measuring.start(fedavg).weights, {}, {"round": 1}))
     assert reply.facts.keys() == {"score"}
-    assert boundary_distances(SimpleNamespace(task=toy.task, sites=[], validation_site=None), {}) == {}

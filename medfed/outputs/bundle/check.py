@@ -1,29 +1,28 @@
-"""Check that a folder or zip file is a MONAI bundle that cannot run arbitrary code. The check executes nothing.
+"""Read a bundle without following links, and check that it cannot run arbitrary code. The check executes nothing.
 
 MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
-Only the classes and the small grammar of expressions below are allowed. MONAI reads `model.pt` with
-`weights_only=True`; `program` checks `model.pt2`. TorchScript is refused, because it can write files.
+Only the classes and expressions below are allowed. MONAI reads `model.pt` with `weights_only=True`. Programs
+(`torch.export`, TorchScript) are refused, because loading or running one can run code or write files.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
 from medfed.core.errors import UserError
-from medfed.outputs.bundle.files import open_bundle
-from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN, check_program
+from medfed.core.files import check_checksums
+from medfed.outputs.bundle.program import PROGRAM
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
 
-WEIGHTS = ("models/model.pt", PROGRAM)
 REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
 FILES = (
     *REQUIRED,
@@ -33,10 +32,10 @@ FILES = (
     "docs/README.md",
     "docs/data_license.txt",
     "docs/ledger.csv",
-    PROGRAM,
 )
 SCHEMA = Path(__file__).with_name("schema.json")
-MAX_DEPTH = 40
+IMAGE_FOLDERS = ("input", "eval")  # the user's images and results, which are not part of the bundle
+MAX_CONFIG_BYTES, MAX_DEPTH = 1 << 20, 40
 _CLASSES = {
     "monai.data": "CacheDataset DataLoader Dataset partition_dataset",
     "monai.engines": "SupervisedEvaluator SupervisedTrainer",
@@ -57,7 +56,7 @@ _CLASSES = {
 }
 FUNCTIONS = (INTERPOLATE, NARROW)  # that Lambdad may call
 TARGETS = {f"{module}.{name}" for module, names in _CLASSES.items() for name in names.split()}
-TARGETS |= {LOAD, UNFLATTEN, *FUNCTIONS}
+TARGETS |= {*FUNCTIONS}
 # Allowed keys of some classes. Some could do more than a bundle needs: call any function (Lambdad), write a file
 # with any name (SaveClassificationd, CheckpointSaver), or unpickle (torch.load).
 LAMBDA = "monai.transforms.Lambdad"
@@ -83,39 +82,113 @@ VALUE_OF = {
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = {"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"}
 IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
-COMPLETE = (*IMPORTS, *CONVERTERS.values(), "$monai.handlers.from_engine(['pred', 'label'])", LOSS)
-CALLS = {"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.parameters", "REF.run", "REF.to"}
-VALUES = frozenset({"REF", "np.uint8"})
-_REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
+_NAME = r"""('[^'\\@#]+'|"[^"\\@#]+")"""  # of a structure or a class, without a reference, a comment or an escape
+_FOLDER = rf"@dataset_dir \+ {_NAME}"
+_CLASS_FILES = (
+    rf"\[\{{'image': {_FOLDER} \+ name, 'label': \[[\d., ]+\]\}} "
+    rf"for name in sorted\(glob\.glob\(@image_pattern, root_dir={_FOLDER}\)\)\]"
+)
+EXPRESSIONS = (  # that MONAI may evaluate; it replaces references (`@key`) before it parses them
+    *IMPORTS,
+    *CONVERTERS.values(),
+    LOSS,
+    "$@bundle_root + '/eval'",
+    "$@bundle_root + '/input'",
+    "$@bundle_root + '/models'",
+    "$@bundle_root + '/models/model.pt'",
+    "$@dataset_dir + '/' + @image_pattern",
+    "$@evaluator.run()",
+    "$@network.parameters()",
+    "$@network_def.to(@device)",
+    "$@parts[0]",
+    "$@parts[1]",
+    "$@train#trainer.run()",
+    "$@validate#evaluator.run()",
+    "$[{'image': path} for path in @datalist]",
+    "$monai.handlers.from_engine(['pred', 'label'])",
+    "$not @load_pretrain",
+    "$np.uint8",
+    "$sorted(glob.glob(@image_pattern, root_dir=@dataset_dir + '/images'))",
+    "$sorted(glob.glob(@images)) or [@images]",
+    "$sorted(glob.glob(@images)) or sorted(glob.glob(@dataset_dir + '/*/')) or [@images]",
+    "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+)
+# The cases of a training: the image and the mask of each structure, or the images of each class.
+CASES = re.compile(
+    rf"\$(\[\{{'image': {_FOLDER} \+ name(, {_NAME}: {_FOLDER} \+ name)+\}} for name in @names\]"
+    rf"|{_CLASS_FILES}( \+ {_CLASS_FILES})*)"
+)
 
 
-def check_bundle(path: Path) -> None:
-    """Check a bundle's folder or zip; UserError names the file or key that is missing, damaged or not allowed."""
-    with open_bundle(path) as files:
-        for name in files.names:
-            if name not in FILES:
-                raise UserError(
-                    f"{path}: contains '{name}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
-                )
-            if name in WEIGHTS:
-                files.check_weights(name)
-        needed = list(REQUIRED)
-        for name in [name for name in FILES if name.endswith(".json") and name in files.names]:
-            content, source = files.json(name), f"{path}: {name}"
-            if name == "configs/metadata.json":
-                check_metadata(content, source)
-            else:
-                check_inference(content, source)
-                needed += [PROGRAM] * (content.get("network_def") == PROGRAM_DEF)
-        if missing := [name for name in needed if name not in files.names]:
-            raise UserError(f"{path}: {missing[0]} is missing; copy the bundle again, or export it again")
-        if "configs/logging.conf" in files.names:
-            with files.names["configs/logging.conf"]() as file:
-                if file.read(len(LOGGING_CONF) + 1) != LOGGING_CONF.encode():
-                    raise UserError(f"{path}: configs/logging.conf names code, and is not medfed's; export it again")
-        if PROGRAM in files.names:
-            with files.names[PROGRAM]() as file:
-                check_program(file, f"{path}: {PROGRAM}")
+@dataclass(frozen=True)
+class BundleFiles:
+    """The files of a bundle, by their path within it."""
+
+    path: Path
+    names: dict[str, Path]
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file; UserError if it has more than 1 MiB."""
+        with self.names[name].open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+        if len(data) > MAX_CONFIG_BYTES:
+            raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
+        return data
+
+    def json(self, name: str) -> Any:
+        """The values in a JSON file; UserError if it is too large or damaged, KeyError if it does not exist."""
+        try:
+            return json.loads(self.read(name))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle again") from error
+
+    def check_weights(self, name: str) -> None:
+        """UserError if a file of weights is no zip, or compressed, or differs from the CRC-32 checksums that PyTorch
+        stores."""
+        with self.names[name].open("rb") as file:
+            check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
+
+
+def open_bundle(path: Path) -> BundleFiles:
+    """List the files of a bundle; UserError if it is not a folder, or contains links."""
+    if not path.is_dir():
+        raise UserError(f"{path}: is not a folder; expected the folder of a bundle; unpack a zip file first")
+    names = {}
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path)
+        if name.parts[0] in IMAGE_FOLDERS or (file.is_dir() and not file.is_symlink()):
+            continue
+        if file.is_symlink() or not file.is_file():
+            raise UserError(f"{path}: '{name.as_posix()}' is a link, a pipe or a device; replace it by the file itself")
+        names[name.as_posix()] = file
+    return BundleFiles(path, names)
+
+
+def check_bundle(path: Path, own_program: bool = False) -> None:
+    """Check a bundle's folder; UserError names the file or key that is missing, damaged or not allowed. `own_program`:
+    medfed has just written the bundle, with a program."""
+    files = open_bundle(path)
+    names = set(files.names) - {PROGRAM} if own_program else set(files.names)
+    if PROGRAM in names:
+        raise UserError(
+            f"{path}: {PROGRAM} is a program, which can run code when it is loaded; run the bundle only if you trust "
+            "its sender, or score it with medfed.score, which never loads the program"
+        )
+    if unknown := sorted(names.difference(FILES)):
+        raise UserError(
+            f"{path}: contains '{unknown[0]}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
+        )
+    if missing := [name for name in REQUIRED if name not in names]:
+        raise UserError(f"{path}: {missing[0]} is missing; copy the bundle again, or export it again")
+    files.check_weights("models/model.pt")
+    for name in sorted(name for name in names if name.endswith(".json")):
+        content, source = files.json(name), f"{path}: {name}"
+        if name == "configs/metadata.json":
+            check_metadata(content, source)
+        else:
+            check_inference(content | {"network_def": None} if own_program else content, source)
+    if "configs/logging.conf" in names and files.read("configs/logging.conf") != LOGGING_CONF.encode():
+        raise UserError(f"{path}: configs/logging.conf names code, and is not medfed's; export it again")
 
 
 def check_metadata(content: Any, source: str) -> None:
@@ -151,11 +224,8 @@ def check_inference(content: Any, source: str) -> None:
             _check_keys(value, f"{source}: {key}")
         if isinstance(value, str) and value.startswith("%"):
             raise UserError(f"{source}: {key}: '{value}' refers to another file; write the value itself")
-        if isinstance(value, str) and value.startswith("$") and not is_allowed_expression(value):
-            raise UserError(
-                f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
-                f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are"
-            )
+        if isinstance(value, str) and value.startswith("$") and value not in EXPRESSIONS and not CASES.fullmatch(value):
+            raise UserError(f"{source}: {key}: the expression '{value}' is not one of medfed's, and could run any code")
 
 
 def _check_keys(content: dict[str, Any], source: str) -> None:
@@ -166,8 +236,6 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
         raise UserError(
             f"{source}: {target} has the unknown argument '{unexpected[0]}'; allowed are {', '.join(sorted(known))}"
         )
-    if target in (LOAD, UNFLATTEN) and content not in (PROGRAM_DEF, PROGRAM_DEF["module"]):
-        raise UserError(f"{source}: {target} may load {PROGRAM} only, which was checked; expected {PROGRAM_DEF}")
     allowed = " and ".join(FUNCTIONS)
     if (target in FUNCTIONS) != ("_mode_" in content):
         raise UserError(f"{source}: '_mode_' is required by {allowed} and is not allowed elsewhere")
@@ -187,51 +255,3 @@ def _walk(content: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, st
             here = f"{key}.{name}" if key else str(name)
             yield here, str(name), value
             yield from _walk(value, here, depth + 1)
-
-
-def is_allowed_expression(text: str) -> bool:
-    """Whether MONAI may evaluate an expression (which begins with `$`) of a bundle's config.
-
-    Allowed are the `COMPLETE` ones, and strings, numbers, references (`@key`), lists, dicts, list comprehensions, `+`,
-    `or`, `not`, `if ... else` and calls of `CALLS`. MONAI replaces references, and `#` by `::`, before it parses the
-    text. So a string with a reference, or a comment, could become code; neither is allowed.
-    """
-    if text in COMPLETE:
-        return True
-    expression = _REFERENCE.sub("REF", text[1:])
-    try:
-        return "#" not in expression and _is_allowed(ast.parse(expression, mode="eval").body, VALUES)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
-    """Whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
-    match node:
-        case ast.Constant(value=value):
-            has_reference = isinstance(value, str) and ("REF" in value or "@" in value)
-            return value is None or (isinstance(value, (str, int, float)) and not has_reference)
-        case ast.Name() | ast.Attribute():
-            return ast.unparse(node) in values
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return all(_is_allowed(part, values) for part in parts)
-        case ast.Dict(keys=keys, values=parts):
-            return all(part is not None and _is_allowed(part, values) for part in [*keys, *parts])
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _is_allowed(left, values) and _is_allowed(right, values)
-        case ast.BoolOp(op=ast.Or(), values=parts):
-            return all(_is_allowed(part, values) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _is_allowed(operand, values)
-        case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return all(_is_allowed(part, values) for part in (test, body, otherwise))
-        case ast.Subscript(value=ast.Name(id="REF"), slice=ast.Constant(value=int())):
-            return True
-        case ast.Call(func=called, args=[pattern], keywords=[ast.keyword(arg="root_dir", value=root)]):
-            return ast.unparse(called) == "glob.glob" and _is_allowed(pattern, values) and _is_allowed(root, values)
-        case ast.Call(func=called, args=arguments, keywords=[]):
-            return ast.unparse(called) in CALLS and all(_is_allowed(argument, values) for argument in arguments)
-        case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):
-            shadows = name in {word.partition(".")[0] for word in CALLS | VALUES}
-            return not shadows and _is_allowed(source, values) and _is_allowed(element, values | {name})
-    return False

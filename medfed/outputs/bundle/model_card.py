@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ from torch import nn
 
 from medfed.metrics.metric import DISTANCE_UNITS
 from medfed.outputs.tables import run_table
-from medfed.results.adaptation import adaptation_notes
-from medfed.results.notes import computation_notes, did_not_learn
+from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE
+from medfed.results.text_tables import to_markdown
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -34,23 +34,10 @@ OWN_ENTRIES_NOTE = (
 PROGRAM_TEXT = """MONAI does not have this network. `models/model.pt2` contains it as an exported program
 (`torch.export`): the tensor operations for images of {size} x {size} pixels, and the weights. PyTorch {torch} wrote the
 file; other versions may not read it. `torch.export.load` can run code that a file contains, so load only a program from
-a sender whom you trust, or check the bundle first: `python -m medfed.export --check BUNDLE`.
+a sender whom you trust.
 
 """
-TRANSDUCTIVE = {
-    "tent": "These scores are transductive: the network was adapted to the test images of each site (Tent). The bundle "
-    "does not adapt the network, so its scores may differ.",
-    "batch_stats": "The scores of sites that did not train are transductive: BatchNorm used the statistics of each "
-    "batch of test images. The bundle uses the average of the sites' statistics, so its scores may differ.",
-    "nearest": "The scores of sites that did not train are transductive in a weak sense: they used the BatchNorm of "
-    "the source site whose statistics are nearest to those of the unlabelled test images. The bundle uses the average "
-    "of the source sites, so its scores may differ.",
-    "window": "The scores of sites that did not train are transductive in a weak sense: the low-frequency amplitudes "
-    "of each test image were changed towards the federation's mean window. The bundle does not change images in this "
-    "way, so its scores may differ.",
-    "style": "The scores of sites that did not train are transductive in a weak sense: each test image was redrawn in "
-    "the federation's mean style. The bundle does not redraw images, so its scores may differ.",
-}
+TRANSDUCTIVE_NOTE = "TRANSDUCTIVE: {}. The bundle does not do this, so its scores may differ."
 
 
 def model_card(
@@ -90,8 +77,8 @@ def card_notes(summary: Mapping[str, Any]) -> str:
     """Paragraphs of remarks about the scores, such as an adaptation to test images; "" without any."""
     by = summary.get("transductive_by", ())
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
-    notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
-    notes += [f"{note}." for note in adaptation_notes(summary, with_patient=False)]
+    notes = [TRANSDUCTIVE_NOTE.format(TRANSDUCTIVE[name]) for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
+    notes += [f"{note}." for note in adaptation_notes([summary])]
     notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
     notes += [f"**{why}.**" for why in [did_not_learn(summary)] if why]
     if start := summary.get("start_weights"):
@@ -138,16 +125,9 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     if not summary["scores"]:
         return "This run has no scores."
-    tables = [_as_markdown(run_table.score_rows(scoring, summary), 1 + scoring.has_structures)]
+    tables = [run_table.score_table(scoring, summary)]
     notes = [run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]
-    if failures := run_table.failure_rows(scoring, summary):
-        tables.append(_as_markdown(failures, 2))
+    if failures := run_table.failure_table(scoring, summary):
+        tables.append(failures)
         notes += run_table.failure_notes(scoring, summary)
-    return "\n\n".join([*tables, " ".join(f"{note}." for note in notes)])
-
-
-def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
-    """Rows with the header first as a Markdown table; the first `n_texts` columns are texts, the others numbers."""
-    head, *others = rows
-    ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
+    return "\n\n".join([*map(to_markdown, tables), " ".join(f"{note}." for note in notes)])

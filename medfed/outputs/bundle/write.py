@@ -1,4 +1,4 @@
-"""Write trained weights as a MONAI bundle, which gives the same predictions without medfed.
+"""Export a finished run, or trained weights, as a MONAI bundle, which gives the same predictions without medfed.
 
 A template folder in `bundles/` has the parts that are the same for every run; `medfed.tasks.bundle_template` fills in
 what depends on the run.
@@ -11,29 +11,116 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from medfed.config import search
+from medfed.config.schema import Config, load, to_plain
+from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.federation.image_moments import constants_of
 from medfed.federation.message import digest
+from medfed.federation.method import Method
 from medfed.federation.settings import Training
 from medfed.functional.weights import first_non_finite
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.model_card import model_card, scores
+from medfed.outputs.bundle.model_card import card_notes, model_card, scores, scores_table
 from medfed.outputs.bundle.program import PROGRAM, PROGRAM_DEF, save_program
-from medfed.outputs.environment import installed_version
+from medfed.outputs.run_files import damaged_file
+from medfed.outputs.run_folder import RunFolder
+from medfed.results.notes import did_not_learn
 from medfed.tasks.bundle_entries import Json
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.bundle_training import LOGGING_CONF, evaluate_config, train_config
+from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
 NetworkWrapper = Callable[[nn.Module], nn.Module]
+COPIED_KEYS = (
+    "unseen_site validation_site clients rounds selected_round selection seed data dataset patients versions "
+    "config_sha256 method_facts transductive transductive_by start_weights precision deterministic learning"
+).split()  # keys of summary.json whose values are copied to the bundle's metadata
+
+
+def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
+    """Write the trained model of a finished run as a MONAI bundle; see `medfed.export`."""
+    folder = RunFolder(run)
+    folder.check_finished()
+    config, summary = load(run / "config.yaml"), folder.read_summary()
+    with damaged_file(run / "summary.json"):  # what the bundle takes from it
+        scores(summary), scores_table(summary), card_notes(summary), summary["data"]
+        why, images = did_not_learn(summary), summary["images"]
+        task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
+    if why and not force:
+        raise UserError(f"{run}: {why}; export this model in spite of that with --force")
+    weights = folder.load_model()
+    if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
+        mean, std = (tuple(entry.tolist()) for entry in constants.values())
+        task = replace(task, constants=(mean, std))  # type: ignore[type-var]
+        weights = {name: entry for name, entry in weights.items() if name not in constants}
+    weights, wrap = select_inference_weights(config.method, config.network, task, weights)
+    return write_bundle(
+        out or run / "bundle" / task.bundle(input_is_2d).name,
+        network=config.network,
+        weights=weights,
+        wrap=wrap,
+        task=task,
+        provenance={**provenance(config, summary), "method_layers": wrap is not None},
+        summary=summary,
+        input_is_2d=input_is_2d,
+    )
+
+
+def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
+    """How a model was trained, for `metadata.json`. `medfed.score` builds the network from its entries `network` and
+    `method_settings`, not from the bundle's program."""
+    name = config.method_name
+    return {
+        "method": name,
+        "method_about": registry.known_names("methods").get(name, ""),
+        "method_references": _references(name),
+        "method_preset": config.preset,
+        "method_settings": to_plain(config.method),
+        "network": to_plain(config.network.without_weights()),
+        "training_settings": asdict(config.training),
+        "sites": summary.get("source_sites"),
+        **{key: summary.get(key) for key in COPIED_KEYS},
+    }
+
+
+def _references(method: str) -> list[str]:
+    """The publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
+    names = method.split("+")
+    known = registry.known_names("methods")
+    sources = [search.find(f"method.{name}")[0].source for name in names if name in known and name != "fedavg"]
+    return list(filter(None, sources))
+
+
+def select_inference_weights(
+    method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
+    """The weights that prediction needs, and the function that adds the method's layers; None if it needs no added
+    layer. A layer is for training only if outputs for two random images are equal without it."""
+    if type(method).wrap_network is Method.wrap_network:
+        return weights, None
+    wrap = partial(method.wrap_network, architecture=network)
+    wrapped = load_trained_network(network, weights, task, wrap)
+    plain = network.build(task.channels, task.out_channels).eval()
+    plain_weights = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
+    plain.load_state_dict(plain_weights)
+    rng = torch.Generator().manual_seed(0)
+    image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
+    with torch.no_grad():
+        return (plain_weights, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
 
 
 def write_bundle(
@@ -68,8 +155,8 @@ def write_bundle(
         training = {**asdict(Training()), **provenance.get("training_settings", {})}
         configs["train"] = train_config(inference, bundle.training_parts(training, inference), training)
         configs["evaluate"] = evaluate_config()
-    versions = {name: installed_version(name).partition("+")[0] for name in ("torch", "monai")}
-    versions |= configs["metadata"]["required_packages_version"] | {"fire": installed_version("fire")}
+    versions = {name: version(name).partition("+")[0] for name in ("torch", "monai")}
+    versions |= configs["metadata"]["required_packages_version"] | {"fire": version("fire")}
     with atomic_folder(target) as folder:
         for name in ("configs", "docs", "models"):
             (folder / name).mkdir()
@@ -82,25 +169,18 @@ def write_bundle(
         card = model_card(template, bundle, module, facts, summary, versions, task.image_size, bool(definition))
         (folder / "docs" / "README.md").write_text(card, encoding="utf-8")
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
-        check_bundle(folder)
+        check_bundle(folder, own_program=not definition)
     return out
 
 
 def load_trained_network(
     network: NetworkSettings, weights: Mapping[str, Tensor], task: Task, wrap: NetworkWrapper | None = None
 ) -> nn.Module:
-    """Build the network on the CPU in evaluation mode; `wrap` adds the method's layers. UserError if weights do not
-    fit."""
+    """Build the network on the CPU in evaluation mode; `wrap` adds the method's layers."""
     module = network.build(task.channels, task.out_channels)
     module = (wrap(module) if wrap else module).eval()
-    try:
+    with damaged_file(Path("model.safetensors")):  # of another network
         module.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise UserError(
-            f"model.safetensors: the weights do not fit {network} with {task.channels} channels in and "
-            f"{task.out_channels} out ({' '.join(str(error).split())[:500]}); check that both files belong to "
-            "one run"
-        ) from error
     if name := first_non_finite(weights):
         raise UserError(
             f"the weights are not finite (first in '{name}'): training diverged, so there is no model to export"
@@ -120,10 +200,10 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
 def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: Json) -> Json:
     content = json.loads((template / "configs" / "metadata.json").read_text())
     content |= {
-        "monai_version": installed_version("monai"),
-        "pytorch_version": installed_version("torch").partition("+")[0],
-        "numpy_version": installed_version("numpy"),
-        "required_packages_version": {name: installed_version(name) for name in bundle.packages},
+        "monai_version": version("monai"),
+        "pytorch_version": version("torch").partition("+")[0],
+        "numpy_version": version("numpy"),
+        "required_packages_version": {name: version(name) for name in bundle.packages},
         "name": bundle.title,
         "data_source": provenance.get("dataset") or "not stated",
         "eval_metrics": scores,
@@ -136,11 +216,8 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
 
 def template_folder(name: str) -> Path:
     """The template "prostate_segmentation", for example; a source checkout has it in `bundles/`, beside the package."""
-    places = [PACKAGE / "bundles" / name, PACKAGE.parent / "bundles" / name]
-    for place in places:
-        if (place / "configs" / "inference.json").is_file():
-            return place
-    raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
+    installed = PACKAGE / "bundles" / name
+    return installed if installed.is_dir() else PACKAGE.parent / "bundles" / name
 
 
 @contextmanager

@@ -28,11 +28,10 @@ Lines = list[tuple[str, pd.Series, dict[str, Any]]]  # (name, values by round, s
 Panels = dict[str, tuple[Lines, list[pd.Series]]]  # by measure: curves, and the values of clients for the band
 
 
-def training_curves(history: History, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None) -> Figure:
+def training_curves(history: History, data_label: str) -> Figure:
     """A run's training loss, validation score, boundary distance and share of live triplets (FISC), by round.
 
     A panel has one curve per site and one for the mean; for more than 12 sites or clients, a band replaces the curves.
-    `ends` has (selected round, boundary distance) of each site that did not train.
     """
     panels: Panels = {}
     for key in MEASURES:
@@ -43,9 +42,6 @@ def training_curves(history: History, data_label: str, ends: Mapping[str, tuple[
         if key == "validation_score":
             validation = _values(history, "validation_site_score")
             lines.append(("validation site", validation, {"color": VERMILION, "ls": "--", "lw": 2.0}))
-        if key == "boundary_distance":
-            for (site, end), dash in zip((ends or {}).items(), ("-", "--")):
-                lines.append((f"{site}, did not train", pd.Series(dict([end])), {"color": VERMILION, "ls": dash}))
         name = f"mean over {'clients' if clients else 'sites'}"
         panels[key] = [*lines, (name, _values(history, key), {"color": BLACK, "lw": 2.4})], clients
     return _draw(panels, f"Training ({data_label})", ALWAYS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import pandas as pd
+from collections.abc import Mapping, Sequence
 
 from medfed.config.overrides import split
 from medfed.outputs.published.tables import PublishedBlock, tables_of_data
@@ -20,12 +18,11 @@ WARNING = (
 PHANTOM_WARNING = (
     f"This comparison uses {PHANTOM.partition(':')[0]}: its numbers cannot be compared with any published number."
 )
-Scores = tuple[pd.DataFrame, pd.DataFrame]  # mean and standard deviation by method and column
 
 
-def our_scores(comparison: Comparison, block: PublishedBlock) -> Scores | None:
-    """Our scores in the columns of a block; None if no column has one. The average of a row with a varied setting is in
-    the column KEY=VALUE of its method."""
+def our_rows(comparison: Comparison, block: PublishedBlock) -> dict[str, list[str]]:
+    """Our scores in the columns of a block as texts, by method; empty if no column has one. The average of a row with a
+    varied setting is in the column KEY=VALUE of its method; our average is shown only if each column has a number."""
     table = comparison.scores
     own = table[(table.structure == block.structure) & (table.metric == block.metric) & table.role.isin(block.roles)]
     own = own[~own.row.str.startswith(TRIVIAL)]
@@ -35,31 +32,32 @@ def our_scores(comparison: Comparison, block: PublishedBlock) -> Scores | None:
     own = own.assign(row=parts.str[0], site=own.site.where(setting.isna(), setting))[is_shown]
     columns = list(block.columns.values())
     if not set(columns) & set(own.site):
-        return None
-    scores = own.drop_duplicates(["row", "site"]).set_index(["row", "site"])[["mean", "sd"]].unstack()
-    means, sds = (scores.loc[own.row.unique(), name].reindex(columns=columns) for name in ("mean", "sd"))
-    return means, sds
+        return {}
+    metric = comparison.metrics.get(block.metric)
+    digits = metric.decimals if metric else 2
+    rows = {}
+    for label, of_row in own.drop_duplicates(["row", "site"]).groupby("row", sort=False):
+        scores = of_row.set_index("site")[["mean", "sd"]].reindex(columns)
+        cells = [
+            number(line.mean, digits) + f" ± {line.sd:.{digits}f}" * (line.sd == line.sd)
+            for line in scores.itertuples()
+        ]
+        average = number(scores["mean"].mean(skipna=False), digits)
+        rows[label] = [*cells, *[average] * block.is_averaged]
+    return rows
 
 
-def beside(block: PublishedBlock, ours: Scores | None = None, decimals: int = 2, who: str = "ours") -> TextTable:
-    """The paper's numbers, ours (`our_scores`) below those of the same method, and our further methods at the end.
-
-    Our average is shown only if each column has a number. A dagger (†) marks a printed average that is not the mean of
-    its row.
-    """
-    lines = {}
-    for label in ours[0].index if ours else ():
-        mean, sd = (table.loc[label] for table in ours or ())
-        cells = [number(value, decimals) + f" ± {sd:.{decimals}f}" * (sd == sd) for value, sd in zip(mean, sd)]
-        lines[label] = [label, who, *cells, *[number(mean.mean(skipna=False), decimals)] * block.is_averaged]
+def beside(block: PublishedBlock, ours: Mapping[str, Sequence[str]], who: str = "ours") -> TextTable:
+    """The paper's numbers, ours (`our_rows`) below those of the same method, and our further methods at the end. A
+    dagger (†) marks a printed average that is not the mean of its row."""
     rows, shown = [], set()
     for row in block.rows:
         average = row.text(row.average) + "†" * (row.misprint is not None)
         rows.append([row.printed, "paper", *map(row.text, row.values), *[average] * block.is_averaged])
-        if (label := match(row.method, list(lines))) is not None:
-            rows.append(lines[label])
+        if (label := match(row.method, list(ours))) is not None:
+            rows.append([label, who, *ours[label]])
             shown.add(label)
-    rows += [line for label, line in lines.items() if label not in shown]
+    rows += [[label, who, *cells] for label, cells in ours.items() if label not in shown]
     return text_table(block.heading, ["", "", *block.columns, *["average"] * block.is_averaged], rows, n_words=2)
 
 
@@ -83,9 +81,7 @@ def _settings(text: str) -> tuple[str, frozenset[str]]:
 
 
 def beside_comparison(block: PublishedBlock, comparison: Comparison) -> TextTable:
-    metric = comparison.metrics.get(block.metric)
-    who = "ours, PHANTOM" if comparison.data == "phantom" else "ours"
-    return beside(block, our_scores(comparison, block), metric.decimals if metric else 2, who)
+    return beside(block, our_rows(comparison, block), "ours" + ", PHANTOM" * (comparison.data == "phantom"))
 
 
 def comparison_warnings(comparison: Comparison) -> list[str]:

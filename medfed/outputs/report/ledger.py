@@ -11,10 +11,10 @@ from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.federation.ledger import COLUMNS, CONTENTS
 from medfed.federation.sent import UNKNOWN, Sent, describe
-from medfed.outputs.damaged_file import damaged_file
-from medfed.outputs.report.read import Run, RunGroup
+from medfed.outputs.report.read import ReportRun
 from medfed.outputs.report.tables import PageTable
-from medfed.results.row import LOCAL, POOLED, SENT
+from medfed.outputs.run_files import damaged_file
+from medfed.results.row import LOCAL, POOLED
 from medfed.results.text_tables import text_table
 
 MAX_SITES = 40  # rows of the table of sites
@@ -31,7 +31,7 @@ KEPT_ENTRIES = (
 )
 
 
-def read_ledger(run: Run) -> pd.DataFrame:
+def read_ledger(run: ReportRun) -> pd.DataFrame:
     with damaged_file(run.folder.path / "ledger.csv") as path:
         table = pd.read_csv(path, keep_default_na=False, dtype={"site": str, "name": str, "shape": str})
         if tuple(table.columns) != COLUMNS:
@@ -39,7 +39,7 @@ def read_ledger(run: Run) -> pd.DataFrame:
         return table.astype({"round": int, "n": int, "bytes": int})
 
 
-def sent_of_run(run: Run) -> dict[str, Any]:
+def sent_of_run(run: ReportRun) -> dict[str, Any]:
     """The texts and tables about one run: totals, what left and what it could reveal, what came, and bytes by site."""
     table, declared = read_ledger(run), _declared(run)
     rows = []
@@ -58,42 +58,23 @@ def sent_of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def sent_by_method(group: RunGroup) -> PageTable:
-    """The totals of each method, over its runs."""
-    body = []
-    for label in dict.fromkeys(run.row_label for run in group.runs):
-        runs = [run for run in group.runs if run.row_label == label]
-        if not runs[0].is_federated:
-            body.append([label, f"{SENT[runs[0].row.arrangement]} (not federated)", str(len(runs)), "-", "-", "-"])
-            continue
-        table = pd.concat(map(read_ledger, runs))
-        up, down = (table.bytes[table.direction == direction].sum() for direction in ("up", "down"))
-        names = sorted(set(table.name[(table.direction == "up") & (table.content == "statistic")]))
-        sizes = map(kilobytes, (up / len(runs), up, down))
-        body.append([label, ", ".join(names) or "none", str(len(runs)), *sizes])
-    head = ("method", "left, except weights and facts", "runs", "left per run (kB)", "left (kB)", "came (kB)")
-    return PageTable(text_table("What left the sites by method, over its runs", head, body, n_words=2))
-
-
 def kilobytes(n_bytes: float) -> str:
     """1 kB is 1000 bytes: 1234 gives "1.23"."""
     return f"{n_bytes / 1000:,.2f}"
 
 
-def _declared(run: Run) -> list[Mapping[str, Sent]]:
+def _declared(run: ReportRun) -> list[Mapping[str, Sent]]:
     """What the run's method, or each method of a stack, declares; nothing if its code may not be imported here."""
-    settings = run.config.get("method") or {}
-    return [_sent_of(str(part.get("name", run.summary["method"]))) for part in settings.get("methods") or [settings]]
+    settings, declared = run.config.get("method") or {}, []
+    for part in settings.get("methods") or [settings]:
+        try:
+            declared.append(resolve("methods", str(part.get("name", run.summary["method"]))).sent)
+        except UserError:
+            declared.append({})
+    return declared
 
 
-def _sent_of(method: str) -> Mapping[str, Sent]:
-    try:
-        return resolve("methods", method).sent
-    except UserError:
-        return {}
-
-
-def _overview(run: Run, table: pd.DataFrame) -> str:
+def _overview(run: ReportRun, table: pd.DataFrame) -> str:
     """Sentences about how many bytes left the sites and came to them."""
     if not run.is_federated:
         return WITHOUT_FEDERATION[run.row.arrangement]
@@ -113,7 +94,7 @@ def _overview(run: Run, table: pd.DataFrame) -> str:
 
 
 def _crossing_table(
-    run: Run, rows: Sequence[tuple[str, str, str, str, list[Sent], pd.DataFrame]], title: str
+    run: ReportRun, rows: Sequence[tuple[str, str, str, str, list[Sent], pd.DataFrame]], title: str
 ) -> PageTable:
     """One row for each kind of message and content that crossed in one direction."""
     body = []

@@ -9,12 +9,14 @@ import pandas as pd
 
 from medfed.metrics.mask_metric import ABSENT, OK
 from medfed.outputs.report.html import EmbeddedFigure, embed
-from medfed.outputs.report.read import Run
+from medfed.outputs.report.read import ReportRun
 from medfed.outputs.run_folder import FIGURES
 from medfed.outputs.tables import run_table
 from medfed.outputs.tables.cost import NOTE, cost_rows, costs_by_row
+from medfed.outputs.tables.run_table import MEANS, SITES
 from medfed.results.scores import patient_values, predictions
 from medfed.results.text_tables import TextTable, number, text_table
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CASES, RUN_TABLE, Scoring
 
 ROLES = {"unseen": "UNSEEN", "validation": "validation", "seen": "seen"}
@@ -23,55 +25,23 @@ PATIENT = ["role", "site", "patient"]
 
 
 class PageTable(NamedTuple):
-    """A table with its notes; a click on a heading sorts all rows but the last `n_foot`."""
+    """A table with its notes; a click on a heading sorts all rows but those of the foot."""
 
     table: TextTable
     notes: Sequence[str] = ()
-    n_foot: int = 0
 
 
-class PatientTable(NamedTuple):
-    """The table of patients; a row begins with the overlay of its patient, None if there is none."""
-
-    head: Sequence[str]
-    rows: Sequence[tuple[EmbeddedFigure | None, Sequence[str]]]
-    n_words: int
-    note: str = ""
-
-
-def site_table(scoring: Scoring, summary: Mapping[str, Any], with_role: bool = True) -> PageTable:
-    """The scores by site and structure, and below them the means over sites; scores come before numbers of images, so
-    that a phone shows them without scrolling."""
-    sites = run_table.groups_of(summary, [(role, "{}") for role in ROLES], ())
-    means = run_table.groups_of(summary, (), [(role, "mean over sites") for role in ROLES])
-    has_structures = scoring.has_structures
-    rows = [
-        [
-            site,
-            *[ROLES[role]] * with_role,
-            *[structure] * has_structures,
-            *run_table.score_cells(scoring, group, sites),
-            *run_table.counts(group),
-        ]
-        for role, site, structure, group in (*sites, *means)
-    ]
-    names = ("site", *["role"] * with_role, *["structure"] * has_structures)
-    head = (*names, *run_table.score_header(scoring, sites), "patients", "images")
+def site_table(
+    summary: Mapping[str, Any], sites: run_table.Labels = SITES, means: run_table.Labels = MEANS
+) -> PageTable:
+    """The scores by site and structure; below them the means over sites, and the gap between seen and unseen sites."""
+    scoring = scoring_of(summary)
+    table = run_table.score_table(scoring, summary, sites, means)
     notes = [f"{note}." for note in (run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE))]
-    return PageTable(text_table("Scores by site", head, rows, len(names)), notes, len(means))
+    return PageTable(table._replace(title="Scores by site"), notes)
 
 
-def failure_table(scoring: Scoring, summary: Mapping[str, Any]) -> PageTable | None:
-    """Calibration error and failures; None for a run that has none of them."""
-    if not (rows := run_table.failure_rows(scoring, summary)):
-        return None
-    notes = [f"{note}." for note in run_table.failure_notes(scoring, summary)]
-    n_sites = len(run_table.groups_of(summary, means=()))
-    table = text_table("Calibration and failures by site", rows[0], rows[1:], n_words=2)
-    return PageTable(table, notes, len(rows) - 1 - n_sites)
-
-
-def cost_table(runs: Sequence[Run]) -> PageTable:
+def cost_table(runs: Sequence[ReportRun]) -> PageTable:
     """Mean time and bytes of each method."""
     costs = costs_by_row([(run.row, run.unseen, run.summary["seed"], run.folder) for run in runs])
     head, *rows = cost_rows(costs)
@@ -87,8 +57,9 @@ OVERLAY_NOTE = (
 )
 
 
-def patient_table(run: Run, max_overlays: int) -> PatientTable:
-    """One row for each test patient, the unseen ones and the lowest scores first; overlays for the first rows."""
+def patient_table(run: ReportRun, max_overlays: int) -> dict[str, Any]:
+    """One row (overlay or None, texts) for each test patient, the unseen ones and the lowest scores first; overlays for
+    the first rows."""
     table = _classified(run.scores) if run.scoring.task == "classification" else _segmented(run.scores, run.scoring)
     unseen = run.scores[run.scores.role == "unseen"]
     places = {patient: place for place, patient in enumerate(sorted({*zip(unseen.site, unseen.patient)}))}
@@ -106,10 +77,10 @@ def patient_table(run: Run, max_overlays: int) -> PatientTable:
     if n_shown and n_shown < len(places):
         notes.append(f"Images of the {n_shown} unseen patients with the lowest scores; others are in figures/patients.")
     head = ("image", "patient", "site", "role", *table.columns.drop([*PATIENT, "worst"]))
-    return PatientTable(head, rows, 4, " ".join(notes))
+    return {"head": head, "rows": rows, "n_words": 4, "note": " ".join(notes)}
 
 
-def _overlay(run: Run, place: int, caption: str) -> EmbeddedFigure | None:
+def _overlay(run: ReportRun, place: int, caption: str) -> EmbeddedFigure | None:
     path = run.folder.path / FIGURES / "patients" / f"{place:03d}.webp"
     return embed(caption, path.read_bytes(), "image/webp") if path.is_file() else None
 

@@ -6,18 +6,16 @@ methods of one comparison by ratios of times.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from medfed.federation.ledger import CONTENTS
 from medfed.federation.message import Kind
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import SENT, ComparisonRow, is_compared, is_federated
 
-Cost = dict[str, Any]  # by the keys of HEAD and PARTS, in seconds and bytes; None was not measured
+Cost = dict[str, Any]  # by the keys of HEAD, in seconds and bytes; None was not measured
 HEAD = {
     "train_s": "train s",
     "share_s": "share s",
@@ -32,9 +30,8 @@ HEAD = {
     "total_s": "total s",
     "sent": "sent",
 }
-PARTS = {f"{way}_{content}s": f"{way} {content}s kB" for way in ("up", "down") for content in CONTENTS}
 SCALE = {"MB": 1e-6, "kB": 1e-3}
-BYTES = [name for name, words in (HEAD | PARTS).items() if words.split()[-1] in SCALE]
+BYTES = ["up", "down", "up_once", "down_once"]
 NOTE = (
     "seconds and bytes of one client in one round, without those of validation except for the weights that it receives "
     "for it, from which the next round starts; once: needed only once, before or in the first round; steps of one "
@@ -90,12 +87,11 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
     every, once = ledger[is_training & is_kept & ~is_once], ledger[is_once]
     n_rounds = len(every.loc[~is_validated, ["round", "site"]].drop_duplicates())
     n_once = once.site.nunique()
-    totals = dict.fromkeys(BYTES, 0.0) | (every.groupby("direction").bytes.sum() / max(1, n_rounds)).to_dict()
-    for (way, content), n_bytes in every.groupby(["direction", "content"]).bytes.sum().items():
-        totals[f"{way}_{content}s"] = n_bytes / max(1, n_rounds)
-    for way, n_bytes in once.groupby("direction").bytes.sum().items():
-        totals[f"{way}_once"] = n_bytes / max(1, n_once)
-    return totals, n_once
+    volume = {}
+    for end, own, n in (("", every, n_rounds), ("_once", once, n_once)):
+        for way in ("up", "down"):
+            volume[way + end] = own.bytes[own.direction == way].sum() / max(1, n)
+    return volume, n_once
 
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
@@ -104,25 +100,16 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
     over the models of all sites."""
     if not runs:
         return {}
-    arrangements = {row.label: row.arrangement for row, *_ in runs}
-    index = pd.MultiIndex.from_tuples([(row.label, site, seed) for row, site, seed, _ in runs])
-    costs_of_runs = [read_cost(folder) for *_, folder in runs]
-    table = pd.DataFrame(costs_of_runs, index, [*HEAD, *PARTS], dtype=float).drop(columns="sent")
-    models = table.groupby(level=[0, 1, 2], sort=False)
-    folds = models.apply(_known_mean)
-    folds[["images", "total_s"]] = models[["images", "total_s"]].apply(lambda own: own.sum(skipna=False))
+    names = [(row.label, row.arrangement, site, seed) for row, site, seed, _ in runs]
+    table = pd.DataFrame([read_cost(folder) for *_, folder in runs], pd.MultiIndex.from_tuples(names), dtype=float)
+    models = table.groupby(level=[0, 1, 2, 3], sort=False)
+    folds = models.mean(skipna=False).assign(**models[["images", "total_s"]].sum(skipna=False))
     costs: dict[str, Cost] = {}
-    for label, own in folds.groupby(level=0, sort=False):
-        sent = SENT.get(arrangements[label], "updates")
-        cost = {name: None if pd.isna(value) else value for name, value in _known_mean(own).items()}
-        cost |= dict.fromkeys([*BYTES, "aggregate_s"] if sent != "updates" else [])
-        costs[label] = {name: cost.get(name, sent) for name in HEAD | PARTS}
+    for (label, arrangement), own in folds.groupby(level=[0, 1], sort=False).mean(skipna=False).iterrows():
+        sent = SENT.get(arrangement, "updates")
+        cost = {name: None if pd.isna(value) else value for name, value in own.items()}
+        costs[label] = cost | dict.fromkeys([*BYTES, "aggregate_s"] * (arrangement in SENT)) | {"sent": sent}
     return {label: costs[label] for label in sorted(costs, key=lambda label: not is_federated(label))}
-
-
-def _known_mean(costs: pd.DataFrame) -> pd.Series:
-    """The mean of each column; NaN if one of its values is unknown."""
-    return costs.mean(skipna=False)
 
 
 def effort_notes(
@@ -145,24 +132,19 @@ def effort_notes(
     return [f"{what}: {', '.join(rows)}{end}" for (what, end), rows in groups.items()]
 
 
-def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
-    """Rows of text with a header, of the keys in `head`: seconds, MB of one round, other bytes in kB."""
+def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
+    """Rows of text with a header: seconds, MB of one round, other bytes in kB."""
     rows = [
-        [label, *(_text(cost[name], words.split()[-1]) for name, words in head.items())]
+        [label, *(_text(cost[name], words.split()[-1]) for name, words in HEAD.items())]
         for label, cost in costs.items()
     ]
-    return [["method", *head.values()], *rows]
+    return [["method", *HEAD.values()], *rows]
 
 
 def cost_csv(costs: Mapping[str, Cost]) -> str:
     """One line for each method, in seconds and bytes; an unknown value is an empty field."""
-    table = pd.DataFrame.from_dict(costs, orient="index", columns=list(HEAD | PARTS))
+    table = pd.DataFrame.from_dict(costs, orient="index", columns=list(HEAD))
     return table.to_csv(index_label="method", lineterminator="\n")
-
-
-def cost_json(costs: Mapping[str, Cost]) -> str:
-    """A list with one object for each method, with the columns of `cost_csv`."""
-    return json.dumps([{"method": method, **cost} for method, cost in costs.items()], indent=2) + "\n"
 
 
 def _text(value: Any, unit: str) -> str:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from medfed.metrics.metric import DISTANCE, Metric
-from medfed.results.adaptation import TRANSDUCTIVE, adaptation_notes
-from medfed.results.notes import computation_notes, data_label, did_not_learn
+from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, data_label, did_not_learn
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE, MIN_PATIENTS
-from medfed.results.text_tables import aligned, number, score_text
+from medfed.results.text_tables import TextTable, number, score_text, text_table, to_terminal
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import FAILURES, FALSE_ALARM_SHARE, MISSED_SHARE, RUN_TABLE, SHARES, Scoring
 
-SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
-MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
+SITES = {"seen": "{}", "validation": "{} (VALIDATION)", "unseen": "{} (UNSEEN)"}
+MEANS = {"seen": "mean seen", "unseen": "mean UNSEEN"}
 CALIBRATION = "ece"  # name of the calibration error of masks
-Labels = Sequence[tuple[str, str]]  # (role, text) pairs
+Labels = Mapping[str, str]  # text by role, in which "{}" stands for the name of the site
 Group = Mapping[str, Any]  # the scores of one site and structure, by metric
-Groups = list[tuple[str, str, str, Group]]  # role, text of the site, structure, scores
 INTERVAL_METHOD = "Student t over patients; on the logit scale for a score with two limits, such as Dice"
 INTERVAL_NOTE = (
     f"[] is the 95 % interval over patients ({INTERVAL_METHOD}); a site with fewer than {MIN_PATIENTS} patients has "
@@ -39,12 +37,12 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
     With `explain`, also calibration, failures, and what the columns mean.
     """
     scoring = scoring_of(summary)
-    tables = [aligned(score_rows(scoring, summary), 1 + scoring.has_structures)]
+    tables = [to_terminal(score_table(scoring, summary))]
     notes = [*summary_notes(summary), *weights_notes(summary)]
     if explain:
         definitions = [INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]
-        if failures := failure_rows(scoring, summary):
-            tables.append(f"calibration and failures\n{aligned(failures, 2)}")
+        if failures := failure_table(scoring, summary):
+            tables.append(to_terminal(failures))
             definitions += failure_notes(scoring, summary)
         notes += [f"{note}." for note in definitions]
     else:
@@ -52,74 +50,57 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
     return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 
-def groups_of(summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS) -> Groups:
-    """The scores of each site and structure, and then of the means over sites. `sites` and `means` have the text by
-    role, in which "{}" stands for the name of the site."""
-    groups = [
-        (key, {line.metric: line for line in own.itertuples()})
-        for key, own in run_scores_of(summary).groupby(["role", "site", "structure"], sort=False)
-    ]
+def _groups(summary: Mapping[str, Any], labels: Labels, is_mean: bool) -> list[tuple[str, str, str, Group]]:
+    """Role, text, structure and scores of each site, or of the means over the sites of a role."""
+    groups = run_scores_of(summary).groupby(["role", "site", "structure"], sort=False)
+    scores = [(key, {line.metric: line for line in own.itertuples()}) for key, own in groups]
     return [
         (role, words.format(site), structure, group)
-        for is_mean, labels in ((False, sites), (True, means))
-        for role, words in labels
-        for (own_role, site, structure), group in groups
+        for role, words in labels.items()
+        for (own_role, site, structure), group in scores
         if own_role == role and (site == AVERAGE) == is_mean
     ]
 
 
-def score_rows(
+def score_table(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
-) -> list[tuple[str, ...]]:
-    """The scores of a run as rows of text: a header, each site and structure, the means over sites, and the gap."""
-    groups, n_names = groups_of(summary, sites, means), 1 + scoring.has_structures
-    head = (*("site", "structure")[:n_names], "patients", "images", *score_header(scoring, groups))
-    rows = [head]
+) -> TextTable:
+    """The scores of each site and structure; below them the means over sites, and the gap of seen and unseen ones.
+    "missed" is a column if a structure was missed. Scores come first, so that a phone shows them without scrolling."""
+    averages = _groups(summary, means, True)
+    groups, metrics = [*_groups(summary, sites, False), *averages], scoring.metrics_in(RUN_TABLE)
+    has_missed = any(MISSED_SHARE in group and group[MISSED_SHARE].mean > 0 for *_, group in groups)
+    head = ["site", "structure"][: 1 + scoring.has_structures]
+    n_names, heads = len(head), [_title(metric) for metric in metrics]
+    rows = []
     for _, *names, group in groups:
-        rows.append((*names[:n_names], *counts(group), *score_cells(scoring, group, groups)))
-    of_role = {(role, name): group for role, _, name, group in groups_of(summary, (), MEANS if means else ())}
-    for structure in dict.fromkeys(name for _, name in of_role):
+        missed = [_count(group.get(MISSED_SHARE))] * has_missed
+        rows.append([*names[:n_names], *(_score(group, metric) for metric in metrics), *missed, *_counts(group)])
+    of_role = {(role, structure): group for role, _, structure, group in averages}
+    for structure in dict.fromkeys(structure for _, structure in of_role):
         seen, unseen = (of_role.get((role, structure), {}) for role in ("seen", "unseen"))
-        gaps = [_gap(metric, seen, unseen) for metric in scoring.metrics_in(RUN_TABLE)]
-        row = (*("gap: seen - unseen", structure)[:n_names], "", "", *gaps)
-        rows += [(*row, *[""] * (len(head) - len(row)))] * (gaps[0] != "-")
-    return rows
+        gaps = [_gap(metric, seen, unseen) for metric in metrics]
+        row = [*["gap: seen - unseen", structure][:n_names], *gaps, *[""] * (has_missed + 2)]
+        rows += [row] * (gaps[0] != "-")
+    head += [*heads, *["missed"] * has_missed, "patients", "images"]
+    return text_table("", head, rows, n_names, len(rows) - len(groups) + len(averages))
 
 
-def score_header(scoring: Scoring, groups: Groups) -> list[str]:
-    """Headings of the metrics, and "missed" if a structure was missed."""
-    heads = [
-        metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
-        for metric in scoring.metrics_in(RUN_TABLE)
-    ]
-    return heads + ["missed"] * _has_missed(groups)
-
-
-def score_cells(scoring: Scoring, group: Group, groups: Groups) -> list[str]:
-    """The texts below `score_header`."""
-    cells = [_score(group, metric) for metric in scoring.metrics_in(RUN_TABLE)]
-    return cells + [_count(group.get(MISSED_SHARE))] * _has_missed(groups)
-
-
-def counts(group: Group) -> tuple[str, str]:
-    """The numbers of patients and of images with the structure; a share of failures may be of other patients."""
-    scores = [line for line in group.values() if line.metric not in SHARES]
-    n_patients = max((line.n_patients for line in scores if not pd.isna(line.n_patients)), default=None)
-    return number(n_patients, 0), number(scores[0].n_images if scores else None, 0)
-
-
-def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap; empty for a task
-    without masks."""
-    groups = groups_of(summary)
+def failure_table(scoring: Scoring, summary: Mapping[str, Any]) -> TextTable | None:
+    """Calibration error and shares of failures of each site, structure and mean; None for a task without masks."""
+    averages = _groups(summary, MEANS, True)
+    groups = [*_groups(summary, SITES, False), *averages]
     known = {metric for *_, group in groups for metric in group}
     titles = {kind: title.format(scoring.failure_dice) for kind, title in FAILURES.items() if kind in known}
-    calibration = [scoring.by_name[CALIBRATION]] * bool(titles and CALIBRATION in known)
-    rows = [("site", "structure", *(f"{metric.label} {metric.unit}" for metric in calibration), *titles.values())]
+    if not titles:
+        return None
+    calibration = [scoring.by_name[CALIBRATION]] * (CALIBRATION in known)
+    rows = []
     for _, words, structure, group in groups:
-        scores = (_score(group, metric) for metric in calibration)
-        rows.append((words, structure, *scores, *(_share(group.get(kind)) for kind in titles)))
-    return rows if titles else []
+        shares = (_share(group.get(kind)) for kind in titles)
+        rows.append([words, structure, *(_score(group, metric) for metric in calibration), *shares])
+    head = ["site", "structure", *map(_title, calibration), *titles.values()]
+    return text_table("Calibration and failures", head, rows, 2, len(averages))
 
 
 def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
@@ -149,12 +130,12 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     """Which sites were scored with other weights, and which techniques used unlabelled test images."""
     by = summary.get("transductive_by", ())
     keeper = "client" if summary.get("clients") else "source site"
-    unseen = f"the entries of the nearest {keeper}" if "nearest" in by else f"the average of the {keeper}s' entries"
+    unseen = f"the average of the {keeper}s' entries"
     own = f"Source sites are scored with their own entries of the network, the unseen site with {unseen}."
     if summary.get("clients"):
         own = f"Each client keeps entries of the network, so all sites are scored with {unseen}."
     adapted = [f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by]
-    adapted += [f"{note}." for note in adaptation_notes(summary)]
+    adapted += [f"{note}." for note in adaptation_notes([summary])]
     return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
 
@@ -174,8 +155,15 @@ def _head(summary: Mapping[str, Any]) -> list[str]:
     return [*lines, *filter(None, [*computation_notes(summary), did_not_learn(summary)])]
 
 
-def _has_missed(groups: Groups) -> bool:
-    return any(MISSED_SHARE in group and group[MISSED_SHARE].mean > 0 for *_, group in groups)
+def _title(metric: Metric) -> str:
+    return metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
+
+
+def _counts(group: Group) -> tuple[str, str]:
+    """The numbers of patients and of images with the structure; a share of failures may be of other patients."""
+    scores = [line for line in group.values() if line.metric not in SHARES]
+    n_patients = max((line.n_patients for line in scores if not pd.isna(line.n_patients)), default=None)
+    return number(n_patients, 0), number(scores[0].n_images if scores else None, 0)
 
 
 def _score(group: Group, metric: Metric) -> str:

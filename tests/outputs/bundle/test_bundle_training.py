@@ -202,7 +202,7 @@ def bundle_to_damage(tmp_path_factory):
         (lambda c: c["load"]["src"].update(weights_only=False), "weights_only: 'False' is not allowed"),
         (lambda c: c["load"]["src"].update(pickle_module="os"), "torch.load has the unknown argument"),
         (lambda c: c["optimizer"].update(_target_="os.system"), "'os.system' is not allowed"),
-        (lambda c: c.update(cases="$[open(name) for name in @names]"), "the expression .* is not allowed"),
+        (lambda c: c.update(cases="$[open(name) for name in @names]"), "is not one of medfed's"),
         (lambda c: c["load"]["src"].pop("weights_only"), "torch.load without weights_only could run code"),
         (lambda c: c.update(ckpt_dir="/home"), "ckpt_dir: '/home' is not allowed here"),
         (lambda c: c["train"]["handlers"][-1].update(final_filename="../../.bashrc"), "final_filename: '"),

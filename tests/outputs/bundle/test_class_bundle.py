@@ -166,7 +166,7 @@ def test_grey_images_raw_intensities_and_batch_statistics(network, channels, sta
     bundle = write(tmp_path / "x_classification", network, module, task)
     assert difference(run(bundle, images, tmp_path / "out")[1], expected(module, task, images)) < 1e-5
     card = (bundle / "docs" / "README.md").read_text()
-    assert ("depends on the other" in card) == (network.norm == "batch_statistics")
+    assert ("uses the statistics of the batch" in card) == (network.norm == "batch_statistics")
     assert ("fixed numbers" in card) == (standardised == "imagenet")
 
 
@@ -182,9 +182,9 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_the_facts_and_the
     bundle, module, task, _ = dense
     card = (bundle / "docs" / "README.md").read_text()
     assert card.partition("\n")[0].endswith("trained and tested on synthetic phantom data, not for clinical use")
-    assert "| A\\|B (UNSEEN) | 2 | 4 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
+    assert "| A\\|B (UNSEEN) | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 | 2 | 4 |" in card
     assert "probabilities of `normal`, `tumour`." in card and "{" not in card
-    assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
+    assert "TRANSDUCTIVE" in card and "- Codec reconstruction error: 0.01235" in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "normal", "1": "tumour"}
     numbers = {"": 0.75, "_95_percent_low": 0.5, "_95_percent_high": 1.0}

@@ -76,7 +76,7 @@ def test_a_comparison_has_one_curve_for_each_row_the_mean_over_its_runs():
     assert lines == {"fedavg": [[1, 2.0], [2, 4.0]], "elcfs": [[1, 1.0], [2, 2.0]]}
 
 
-def test_sites_that_did_not_train_have_their_own_curves_by_round_and_a_point_at_the_end():
+def test_sites_that_did_not_train_have_their_own_curves_by_round():
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     scores = [{"round": n, "site": "U", "score": 0.05 * n, "boundary_distance": 0.01 * n} for n in (3, 6)]
     figure = curves.unseen_curves(history, scores, "real data")
@@ -86,9 +86,8 @@ def test_sites_that_did_not_train_have_their_own_curves_by_round_and_a_point_at_
         assert lines["U, unseen, after training"][:, 0].tolist() == [3, 6]
         assert lines["U, unseen, after training"][:, 1].tolist() == pytest.approx(unseen)
     assert "must not choose anything (real data)" in figure.get_suptitle()
-    panel = curves.training_curves(history, "real data", {"U": (5, 0.3)}).axes[2]
-    assert [line.get_label() for line in panel.lines] == ["U, did not train", "mean over sites"]
-    assert points(panel.lines[0]) == [[5, 0.3]]
+    panel = curves.training_curves(history, "real data").axes[2]
+    assert points(panel.lines[-1]) == [[row["round"], pytest.approx(0.1 * row["round"])] for row in HISTORY]
 
 
 def test_live_triplets_are_drawn_as_a_share_of_all_triplets():
@@ -146,19 +145,11 @@ def test_the_middle_of_each_image_of_a_grid_is_below_its_style_and_beside_its_si
     assert shown.shape == (2 * 5 + 1, 3 * 9 + 2) and (shown[5] == 255).all()
 
 
-def test_a_gallery_shows_an_image_in_other_styles_above_the_change():
-    image = np.random.default_rng(0).random((3, 16, 12))
-    first, second, _ = styles.style_gallery(image, {"as at B": image / 2}, "real data", None).axes
-    assert texts(first.texts) == ["original", "as at B"]
-    change = second.images[0].get_array()
-    assert np.ma.getdata(change)[:, -12:] == pytest.approx(-image.mean(axis=0) / 2)
-
-
 @pytest.mark.parametrize("n_styles", [1, 4])
 def test_a_title_that_is_wider_than_its_figure_has_several_lines_and_is_shown_in_full(n_styles):
     image = np.random.default_rng(0).random((1, 8, 8))
-    styled = {f"as at site {k}": image for k in range(n_styles)}
-    figure = styles.style_gallery(image, styled, "synthetic phantom data, an image of a hospital", None)
+    rows = {"A": (image, {f"site {k}": image for k in range(n_styles)})}
+    figure = styles.style_grid(rows, "synthetic phantom data, an image of a hospital", None)
     png_bytes(figure)  # draws
     extent = figure._suptitle.get_window_extent()
     assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width

@@ -52,14 +52,14 @@ def test_datasets_of_published_blocks_are_named_as_in_configs():
 
 def test_numbers_are_as_printed_and_misprints_have_a_footnote():
     block = load_table("elcfs_table_2").block("HD")
-    head, *rows = [[cell.text for cell in row] for row in beside(block).rows]
+    head, *rows = [[cell.text for cell in row] for row in beside(block, {}).rows]
     assert head == ["", "", *"ABCDEF", "average"]
     assert rows[-1] == ["ELCFS", "paper", "10.30", "11.49", "11.50", "11.57", "11.08", "8.31", "10.88†"]
     assert block.footnotes[0] == "† ELCFS: the printed average is 10.88, but the row's mean is 10.71"
     assert sum("†" in row[-1] for row in rows) == 1
-    copa = [row for row in beside(load_table("ccst_table_1").block("PACS")).rows if row[0].text == "COPA-R18"]
+    copa = [row for row in beside(load_table("ccst_table_1").block("PACS"), {}).rows if row[0].text == "COPA-R18"]
     assert copa[0][-1].text == "85.1", "one decimal is what COPA's paper has"
-    assert len(beside(load_table("fisc_table_11").block("Ablation")).rows[0]) == 4, "no average"
+    assert len(beside(load_table("fisc_table_11").block("Ablation"), {}).rows[0]) == 4, "no average"
 
 
 def test_the_section_names_its_source_warns_against_ranking_and_has_our_scores(comparison):

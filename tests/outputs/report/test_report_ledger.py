@@ -8,9 +8,9 @@ from medfed.core.errors import UserError
 from medfed.core.registry import known_names, resolve
 from medfed.federation.ledger import COLUMNS
 from medfed.federation.sent import FACTS, IMAGE_MOMENTS, UNKNOWN, WEIGHTS, describe
-from medfed.outputs.csv_files import format_rows
 from medfed.outputs.report.ledger import kilobytes, sent_of_run
 from medfed.outputs.report.read import read_run
+from medfed.outputs.run_files import format_rows
 from medfed.testing.toy import ToyClassification
 
 SETTINGS = {  # so that a method sends all that it can; others have their defaults

@@ -1,5 +1,4 @@
 import io
-import json
 
 import pandas as pd
 import pytest
@@ -9,7 +8,7 @@ from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables import cost
-from medfed.outputs.tables.cost import HEAD, PARTS, cost_rows, costs_by_row, effort_notes, read_cost
+from medfed.outputs.tables.cost import HEAD, cost_rows, costs_by_row, effort_notes, read_cost
 from medfed.results.row import SENT, ComparisonRow
 
 
@@ -41,7 +40,7 @@ def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
     """Two clients: each shares for 0.5 s, then trains for 4 s in the first round and for 1 s in each other round."""
     rounds = [{"share": 1.0, "train": 8.0, "aggregate": 0.3}, *[{"train": 2.0, "aggregate": 0.1}] * 2]
     times = {"train_s": 1.0, "once_s": 3.5, "aggregate_s": 0.1, "total_s": 1 + 8 + 2 + 2}
-    sizes = {"up": 1e6, "down": 9e6, "up_once": 4096, "down_once": 3e6, "up_weights": 1e6, "down_weights": 9e6}
+    sizes = {"up": 1e6, "down": 9e6, "up_once": 4096, "down_once": 3e6}
     assert known(read_cost(saved(tmp_path, rounds, [1]))) == times | sizes, "2 MB to train and 7 MB to validate"
 
 
@@ -49,11 +48,7 @@ def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
     actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
     times = {"train_s": 1.0, "share_s": 0.5, "aggregate_s": 0.1, "total_s": 3 * (1 + 2)}
-    parts = {"up_weights": 1e6, "up_statistics": 4096, "down_weights": 9e6, "down_statistics": 3e6}
-    assert known(actual) == times | {"up": 1e6 + 4096, "down": 12e6} | parts
-    head = ["method", *(f"{way} {what} kB" for way in ("up", "down") for what in ("weights", "statistics", "facts"))]
-    numbers = ["m", "1000.000", "4.096", "0.000", "9000.000", "3000.000", "0.000"]
-    assert cost_rows({"m": actual}, PARTS) == [head, numbers]
+    assert known(actual) == times | {"up": 1e6 + 4096, "down": 12e6}
 
 
 def test_timings_of_uncommitted_rounds_are_removed_and_a_run_without_timings_has_bytes_only(tmp_path):
@@ -76,8 +71,7 @@ def test_costs_are_averaged_over_runs_and_written_in_seconds_and_bytes(tmp_path)
     numbers = ["2.00", "0.00", "0.00", "0.20", "1.000", "9.000", "0.000", "0.000"]
     assert cost_rows(costs)[1] == ["m", *numbers, "-", "-", "4.00", "updates"]
     table = pd.read_csv(io.StringIO(cost.cost_csv(costs)), index_col="method")
-    assert list(table) == [*HEAD, *PARTS] and table.down["m"] == 9e6 and pd.isna(table.images["m"])
-    assert json.loads(cost.cost_json(costs)) == [{"method": "m"} | own]
+    assert list(table) == [*HEAD] and table.down["m"] == 9e6 and pd.isna(table.images["m"])
 
 
 def run_of(tmp_path, row: ComparisonRow, rounds: int, n_steps: int, n_images: int, n_clients: int) -> tuple:

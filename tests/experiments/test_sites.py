@@ -11,8 +11,8 @@ from monai.data import MetaTensor
 from medfed.config.schema import load, load_text
 from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
-from medfed.experiments import loading
 from medfed.experiments.setup import build_experiment
+from medfed.experiments.sites import read_sites
 from medfed.tasks.classification import Classification
 
 CONFIG = "{data: {name: camelyon17, root: unused}, network: {name: densenet}, method: {name: fedavg}}"
@@ -21,13 +21,13 @@ BLACK = SimpleNamespace(read_image=lambda case, notices: MetaTensor(torch.zeros(
 
 def test_all_sites_of_a_process_together_keep_the_largest_number_of_images(monkeypatch):
     """Room for 4 images, and sites with 6 and 2: they keep 3 and 1 images."""
-    monkeypatch.setattr(loading, "MAX_CACHE_BYTES", 4 * 3 * 8 * 8)
+    monkeypatch.setattr("medfed.experiments.sites.MAX_CACHE_BYTES", 4 * 3 * 8 * 8)
     splits = {
         site: Split([Case(site, f"{k}", Path(f"{k}.png"), label=0) for k in range(n)], [], [])
         for site, n in (("s", 6), ("t", 2))
     }
     task, network = Classification(BLACK.classes, 3, 8), torch.nn.Linear(1, 1)
-    sites, _ = loading.read_sites(load_text(CONFIG, "a.yaml"), BLACK, task, network, splits, {})
+    sites, _ = read_sites(load_text(CONFIG, "a.yaml"), BLACK, task, network, splits, {})
     assert [len(site.training._cache) for site in sites] == [3, 1]
 
 

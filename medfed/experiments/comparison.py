@@ -1,36 +1,39 @@
-"""Plan the runs of a comparison of methods that leaves one or two sites out."""
+"""Compare methods: plan the runs, which leave one or two sites out, and write the tables of the finished ones."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medfed.config.schema import Config
+from medfed.config.schema import Config, resolved
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset
-from medfed.experiments.grid import Fold, Varied, check_varied, config_of, folds_of, rows_of, with_equal_effort
-from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
-from medfed.experiments.setup import build_task, check_earlier_rounds, check_match, progress_bar
+from medfed.experiments.grid import Fold, config_of, folds_of, rows_of, with_equal_effort
+from medfed.experiments.resume import check_no_other_files, check_outside_data
+from medfed.experiments.setup import check_config, check_earlier_rounds, progress_bar
 from medfed.outputs.comparison_folder import ComparisonFolder
-from medfed.results.row import BASELINE, ComparisonRow, is_federated
+from medfed.outputs.published.beside import to_published_markdown
+from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, costs_by_row, effort_notes
+from medfed.results.comparison import Comparison, ScoredRun, compare_runs
+from medfed.results.render import to_csv_file, to_json_file, to_latex_file, to_markdown_file
+from medfed.results.row import BASELINE, ComparisonRow
+from medfed.results.scores import read_scores
+from medfed.results.text_tables import text_table
+from medfed.tasks.factory import scoring_of
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """The runs of a comparison, before any of them is trained."""
+    """The runs of a comparison."""
 
-    out: Path
+    folder: ComparisonFolder
     folds: list[Fold]
     incompatible: Mapping[str, str]  # why a method or a row of equal effort is left out
-    baseline: str  # the method with which all other methods are compared
-    effort_note: str  # which rows of equal effort are added, to show before the first run
-
-    @property
-    def folder(self) -> ComparisonFolder:
-        return ComparisonFolder(self.out, {fold.folder.path: fold.key for fold in self.folds}, self.baseline)
 
 
 def plan_comparison(
@@ -39,7 +42,7 @@ def plan_comparison(
     methods: Sequence[str],
     n_seeds: int = 1,
     sites: Sequence[str] | None = None,
-    varied: Varied = (),
+    varied: Mapping[str, Sequence[str]] = {},
     leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None,
     resume: bool = False,
@@ -53,14 +56,6 @@ def plan_comparison(
         raise UserError(
             "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
         )
-    if n_seeds < 1:
-        raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
-    if not is_federated(baseline):
-        raise UserError(
-            f"--baseline {baseline}: this row has no federation, so no method is compared with it; name a federated "
-            "method of this comparison"
-        )
-    check_varied(varied)
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     names, root = dataset.site_names(), config.data.root
     every, incompatible = compatible_methods(config, dataset) if "all" in methods else ([], {})
@@ -72,35 +67,36 @@ def plan_comparison(
     if len(names) < 2:
         raise UserError(f"{root}: leaving one site out needs at least two sites, found {', '.join(names)}")
     rows = rows_of(config, methods, varied)
-    given = [row.label for row in rows]
+    federated = [row for row in rows if row.arrangement == "federated"]
+    if baseline != BASELINE and not any(row.baseline_label(baseline) == row.label for row in federated):
+        raise UserError(
+            f"--baseline {baseline}: no federated method of this name; found "
+            f"{'; '.join(row.label for row in federated)}; name one of --methods, without varied settings"
+        )
+    added: list[str] = []
     if equal_effort and baseline == BASELINE and BASELINE in methods:
-        site = unseen_sites[0]
+        site, given = unseen_sites[0], [row.label for row in rows]
         rows, refused = with_equal_effort(config, rows, names, site, validates.get(site))
         incompatible |= refused
-    if baseline != BASELINE and not any(row.baseline_label(baseline) in given for row in rows):
-        raise UserError(
-            f"--baseline {baseline}: no row of this name; found {'; '.join(given)}; name one of --methods, without "
-            "varied settings"
-        )
+        added = [row.label for row in rows if row.label not in given]
     folds = folds_of(config, out, rows, n_seeds, names, unseen_sites, validates)
-    if not resume and any(fold.folder.path.exists() for fold in folds):
-        raise UserError(
-            f"{out}: holds runs of this comparison; continue it with --resume, or choose another folder with --out"
-        )
     if not resume:
+        if any(fold.was_started for fold in folds):
+            raise UserError(f"{out}: holds runs of this comparison; --resume continues it, --out names another folder")
         check_outside_data(out, dataset)
         check_no_other_files(out)
-    for cache in {fold.config.cache for fold in folds}:
-        check_cache_folder(cache, dataset, out, config.source)
+    for fold in folds:
+        fold.config.cache.check_outside(out, config.source)
     check_rows(folds)
-    added, note = [row.label for row in rows if row.label not in given], ""
-    if added:
+    if added and not quiet:
         n_added = sum(fold.row.label in added for fold in folds)
-        note = (
+        print(
             f"Equal effort: FedAvg with as many steps and images as other methods ({'; '.join(added)}) adds {n_added} "
-            f"to {len(folds) - n_added} runs; --no-equal-effort leaves them out."
+            f"to {len(folds) - n_added} runs; --no-equal-effort leaves them out.",
+            file=sys.stderr,
         )
-    return ComparisonPlan(out, folds, incompatible, baseline, note)
+    folder = ComparisonFolder(out, {fold.folder.path: fold.key for fold in folds}, baseline)
+    return ComparisonPlan(folder, folds, incompatible)
 
 
 def compatible_methods(base: Config, dataset: Dataset) -> tuple[list[str], dict[str, str]]:
@@ -149,13 +145,40 @@ def check_rows(folds: Sequence[Fold]) -> None:
 
 
 def _check_fits(config: Config, dataset: Dataset) -> None:
-    """Raise UserError if the method does not work with the task, the network, or the size of the images."""
-    task = build_task(config, dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
-        config.network.check_image_size(dataset.image_size)
-        config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
-        check_match(config)
+        task = check_config(config, dataset)
         network = config.network.build(task.channels, task.out_channels)
-        wrapped = config.method.wrap_network(network, config.network)
-        check_earlier_rounds(config, wrapped)
+        check_earlier_rounds(config, config.method.wrap_network(network, config.network))
+
+
+def write_tables(plan: ComparisonPlan) -> tuple[Comparison, dict[str, Cost]]:
+    """Compare the finished runs of a plan, at least one, and write the tables as Markdown, CSV, JSON and LaTeX. Returns
+    the comparison, and the mean cost of the runs of each row, by its label."""
+    finished = plan.folder.finished()
+    runs, folds = [], [fold for fold in plan.folds if fold.folder.path in finished]
+    for fold in folds:
+        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
+        scoring = scoring_of(summary, path / "summary.json")
+        runs.append(ScoredRun.of(fold.row, summary, read_scores(path / "cases.csv", scoring.metrics)))
+    costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in folds])
+    rows = {fold.row for fold in folds}
+    baselines = {row.label: row.baseline_label(plan.folder.baseline) for row in rows}
+    efforts = effort_notes(costs, baselines, {row.label: row.equal_effort for row in rows if row.equal_effort})
+    notes = [plan.folder.note(), *(note for note in efforts if "NOT RUN" in note)]
+    planned = {fold.key for fold in plan.folds}
+    comparison = compare_runs(runs, plan.folder.baseline, planned, list(filter(None, notes)))
+    head, *cells = cost_rows(costs)
+    published = to_published_markdown(resolved(plan.folds[0].config)["data"], comparison)
+    markdown = to_markdown_file(comparison, [text_table("Cost", head, cells)], [NOTE, *efforts])
+    contents = {
+        "table.md": f"{markdown}\n{published}",
+        "table.tex": to_latex_file(comparison),
+        "table.json": to_json_file(comparison),
+        "table.csv": to_csv_file(comparison.scores, comparison.data),
+        "differences.csv": to_csv_file(comparison.differences, comparison.data),
+        "cost.csv": cost_csv(costs),
+    }
+    for name, content in contents.items():
+        write_atomically(plan.folder.path / name, content)
+    return comparison, costs

@@ -1,4 +1,4 @@
-"""CSV files of a run: rows are appended, read back without those that were cut off, and lose no digit."""
+"""Files of a run: one sentence for every way in which a file is damaged, and CSV files, whose rows are appended."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from medfed.core.errors import UserError
+
+
+@contextmanager
+def damaged_file(path: Path) -> Iterator[Path]:
+    """Context manager: turn the errors of reading a missing or damaged file of a run into a UserError with its path."""
+    try:
+        yield path
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
+    except Exception as error:  # of any library
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise UserError(f"{path}: the file cannot be read ({why}); copy the whole folder of the run again") from error
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:

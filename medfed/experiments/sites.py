@@ -1,4 +1,5 @@
-"""Build the sites of a federation: read the images of their patients before the training starts."""
+"""Decide which sites train, validate and stay unseen and which patients they have, and read the images of those that
+train and validate."""
 
 from __future__ import annotations
 
@@ -16,15 +17,96 @@ from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.case_facts import CaseFacts, measure_case
+from medfed.datasets.check_groups import join_problems
+from medfed.datasets.duplicates import MAX_HASHED_CASES, find_duplicates
+from medfed.datasets.partitions import partition
 from medfed.datasets.site_facts import MAX_MEASURED, site_facts
-from medfed.datasets.splits import Split
+from medfed.datasets.splits import Split, sample_cases, split
+from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.survey import SiteSurvey
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
 from medfed.tasks.task import MAX_CACHE_BYTES, Observe, Task
+
+ONE_SITE = "this is local training, not a federation"  # end of the warning; expected in the row `local`
+
+
+def assign_patients(
+    dataset: Dataset, federation: Federation, seed: int, file: str
+) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
+    """Return the split of each site that trains, then that of the validation site, which has validation patients only;
+    the split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name."""
+    source, validating, unseen = _sites(dataset, federation, seed, file)
+    cases = dataset.cases_by_site([*source, *validating, *unseen])
+    if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
+        _refuse_duplicates(dataset, sum(cases.values(), []))
+    splits = {site: split(cases[site], seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
+    for site, parts in splits.items():
+        if not parts.train:
+            raise UserError(
+                f"{dataset.root}: the site {site} has no training images in its published split; split by patient, or "
+                "leave the site out in data.sites"
+            )
+    clients: dict[str, Split] = {}
+    if federation.clients:
+        options = {name: getattr(federation, name) for name in ("mixing", "concentration", "min_images")}
+        try:
+            clients = partition(splits, federation.clients, federation.partition, seed, **options)
+        except ValueError as error:
+            raise UserError(f"{file}: federation.clients: {error}") from error
+    splits |= {site: Split([], cases[site], []) for site in validating}
+    return splits, clients, {site: sample_cases(cases[site], seed, federation.unseen_ratio) for site in unseen}
+
+
+def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tuple[list[str], list[str], list[str]]:
+    """The names of the sites that train, of the validation site and of the unseen site (or empty lists)."""
+    names = dataset.site_names()
+    special_sites = {"validation_site": federation.validation_site, "unseen_site": federation.unseen_site}
+    if federation.selection == "validation_site" and not federation.validation_site:
+        raise UserError(f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one")
+    for key, name in special_sites.items():
+        if name and name not in names:
+            raise UserError(
+                f"{file}: federation.{key}: no site '{name}' in {dataset.root}. {registry.suggestion(name, names)}"
+            )
+    source = [name for name in names if name not in special_sites.values()]
+    if not source:
+        keys = " or ".join(f"federation.{key} ('{name}')" for key, name in special_sites.items() if name)
+        raise UserError(f"{dataset.root}: no other site is left to train on; add a site, or remove {keys}")
+    source = participating_sites(source, federation.participating, seed, file)
+    if len(source) == 1 and federation.clients < 2:
+        warnings.warn(f"only one site ('{source[0]}') trains: {ONE_SITE}", stacklevel=2)
+    validating, unseen = ([name] if name else [] for name in special_sites.values())
+    return source, validating, unseen
+
+
+def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
+    """Choose `wanted` sites at random (None takes all), in the order of `source`. With the same seed, the sites that
+    are chosen for 2 are also chosen for 3."""
+    if wanted is None:
+        return source
+    if wanted > len(source):
+        raise UserError(
+            f"{file}: federation.participating: {wanted} sites are to train, but only {len(source)} "
+            f"({', '.join(source)}) are neither unseen nor validate; expected at most {len(source)}, or null for all"
+        )
+    participating = sorted(source, key=lambda site: stream_seed(seed, "participating", site))[:wanted]
+    return [site for site in source if site in participating]
+
+
+def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
+    """Refuse images whose files have equal bytes, because one copy could be in training and the other in the test."""
+    duplicates = find_duplicates(cases)
+    if duplicates and not dataset.allow_duplicates:
+        raise join_problems(duplicates)
+    if duplicates:
+        more = f" (and {len(duplicates) - 1} more)" if len(duplicates) > 1 else ""
+        same = f"{duplicates[0].place}: {duplicates[0].found}"
+        warnings.warn(f"{same}{more}; data.allow_duplicates accepts this, but scores may be too good", stacklevel=2)
 
 
 def read_sites(
