@@ -29,8 +29,7 @@ from medfed.federation.method import Method
 from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
 from medfed.federation.update_checks import find_failing_sites, validate_replies
-from medfed.functional.aggregation import change_norm
-from medfed.functional.weights import first_non_finite
+from medfed.functional.weights import change_norm, first_non_finite
 from medfed.networks.parts.bundle_config import PROGRAMS
 from medfed.outputs.bundle.check import check_bundle, open_bundle
 from medfed.outputs.bundle.write import atomic_folder

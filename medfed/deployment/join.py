@@ -27,6 +27,7 @@ from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
 from medfed.engines.flare.process import FlareProcess
+from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
 
 POLL_S = 0.5
@@ -115,7 +116,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
             f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator"
         )
     config = codec_files.resolve_codecs(config, Path(site_file.plan).parent)
-    config.cache.check_outside(Path(site_file.folder), str(path))
+    check_cache_folder(config.cache, config.data, Path(site_file.folder), str(path))
     return site_file, replace(config, source=str(path))
 
 

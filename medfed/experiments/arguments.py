@@ -141,7 +141,10 @@ def method_text(method: MethodLike, base: Config) -> str:
     defaults."""
     if isinstance(method, str):
         return method
-    block: Any = as_block(base, "method", method)
+    try:
+        block: Any = as_block(base, "method", method)
+    except UserError as error:
+        raise UserError(f"methods: {str(error).removeprefix('method: ')}") from None
     if isinstance(method, Method):
         start = resolved(changed(base, {"method.name": block["name"]}))["method"]
         block = {key: value for key, value in block.items() if key == "name" or start.get(key) != value}

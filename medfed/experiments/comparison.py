@@ -14,7 +14,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset
 from medfed.experiments.grid import Fold, config_of, folds_of, rows_of, with_equal_effort
-from medfed.experiments.resume import check_no_other_files, check_outside_data
+from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
 from medfed.experiments.setup import check_config, check_earlier_rounds, progress_bar
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.beside import to_published_markdown
@@ -86,7 +86,7 @@ def plan_comparison(
         check_outside_data(out, dataset)
         check_no_other_files(out)
     for fold in folds:
-        fold.config.cache.check_outside(out, config.source)
+        check_cache_folder(fold.config.cache, dataset, out, config.source)
     check_rows(folds)
     if added and not quiet:
         n_added = sum(fold.row.label in added for fold in folds)

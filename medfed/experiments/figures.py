@@ -17,6 +17,7 @@ from torch import Tensor
 from medfed.core.files import write_atomically
 from medfed.core.seeds import stream
 from medfed.datasets.base import Case, Dataset
+from medfed.experiments import method_figures
 from medfed.experiments.evaluation import unseen_weights
 from medfed.experiments.setup import Experiment
 from medfed.federation.message import State
@@ -149,7 +150,7 @@ def _attention_figure(
     images = torch.cat([images, even])
     on_device = images.to(next(network.parameters()).device)
     standardised = task.standardise(on_device, task.moments_of(images))
-    scores = method.score_maps(network, experiment.sites[0].architecture, standardised)
+    scores = method_figures.attention(method, network, experiment.sites[0].architecture, standardised)
     if scores is not None:
         titles = [f"{row.site}, is {row.label}\npredicted {row.predicted}" for row in rows]
         shown = list(zip([*titles, "a uniform image:\nno content"], map(reduced, images), scores))
@@ -170,7 +171,7 @@ def _style_figures(experiment: Experiment, method: Method, state: State, label: 
     lines = {}
     for site in sites[:MAX_SITES]:
         image = experiment.task.typical_image(site.training)
-        restyled = method.styles(state, image[None])
+        restyled = method_figures.restyled(method, state, image[None])
         lines[site.name] = image, {name: styled[0] for name, styled in restyled.items() if name not in hidden}
     if not any(styled for _, styled in lines.values()):
         return
@@ -180,13 +181,13 @@ def _style_figures(experiment: Experiment, method: Method, state: State, label: 
     changed = {}
     for site in experiment.sites:
         images = _shown_images(site)
-        others = [other for name, other in method.styles(state, images).items() if name != site.name]
+        others = [other for name, other in method_figures.restyled(method, state, images).items() if name != site.name]
         changed[site.name] = images, torch.cat([images, *others])
     yield "histograms", styles.histograms(changed, label)
     first, images = sites[0].name, _shown_images(sites[0])
     ratios = {"fixed ratio 1": 1.0, "ratio drawn from U(0, 1)": None}
     panels = {
-        title: method.interpolations(state, first, images, ratio, stream(0, "figures", first))
+        title: method_figures.interpolated(method, state, first, images, ratio, stream(0, "figures", first))
         for title, ratio in ratios.items()
     }
     if all(panels.values()):

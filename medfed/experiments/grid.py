@@ -98,6 +98,8 @@ def parts_of(text: str) -> list[tuple[str, dict[str, object]]]:
                 f"--methods {text}: '{name}' is FedAvg without a federation; it has no settings and cannot be combined "
                 f"with a method; expected {name}, or {name}@steps=METHOD"
             )
+        if "." not in name and (near := registry.nearest(name, [*registry.known_names("methods"), *SENT])) in SENT:
+            raise UserError(f"--methods {text}: no method or row '{name}'. Did you mean '{near}'?")
         try:
             overrides = [Override.parse(setting) for setting in split(written, ",") if setting]
         except UserError as error:

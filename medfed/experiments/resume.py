@@ -12,6 +12,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
+from medfed.federation.settings import Cache
 from medfed.networks.parts.adain import codec_path
 from medfed.outputs.run_folder import BEGINNINGS, RunFolder
 
@@ -48,12 +49,26 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
 
 def check_outside_data(path: Path, dataset: Dataset) -> None:
     """Raise UserError if results, which show patients' images, would lie in the folder of a real dataset."""
-    root = Path(dataset.root)
-    if root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve()):
+    if _lies_in_data(path, dataset):
         raise UserError(
             f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
             "choose a folder outside with --out"
         )
+
+
+def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: str) -> None:
+    """Raise UserError if `cache.folder` lies among the results or among the images of a real dataset."""
+    cache.check_outside(results, source)
+    if cache.folder and _lies_in_data(Path(cache.folder), dataset):
+        raise UserError(
+            f"{source}: cache.folder: {cache.folder} lies in {dataset.root}, the folder with the images (data.root), "
+            "and would mix restyled images with the originals; choose a folder outside"
+        )
+
+
+def _lies_in_data(path: Path, dataset: Dataset) -> bool:
+    root = Path(dataset.root)
+    return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
 
 
 def check_new_run(folder: RunFolder) -> None:

@@ -26,7 +26,14 @@ from medfed.experiments.evaluation import (
     unseen_weights,
 )
 from medfed.experiments.figures import draw_all
-from medfed.experiments.resume import changed_settings, check_data, check_new_run, check_outside_data, check_resumed_run
+from medfed.experiments.resume import (
+    changed_settings,
+    check_cache_folder,
+    check_data,
+    check_new_run,
+    check_outside_data,
+    check_resumed_run,
+)
 from medfed.experiments.setup import Experiment, build_experiment, describe_images
 from medfed.experiments.sites import ONE_SITE
 from medfed.experiments.training import record_notices, selected_state, train
@@ -66,7 +73,7 @@ def run(
             write_row(folder, row, config)
         if folder.is_finished() and not changed_settings(folder, resolved(config)):
             return
-        config.cache.check_outside(folder.path, config.source)
+        check_cache_folder(config.cache, config.data, folder.path, config.source)
         expected = ONE_SITE if row is not None and row.trained_at else ""
         try:
             with deterministic(config.training.threads), record_notices(folder, quiet, expected) as run_notices:
@@ -110,6 +117,12 @@ def _train_and_conclude(
         warnings.warn(
             "federation.unseen_site is empty, so all scores are of sites that trained; name a site to measure "
             "generalisation",
+            stacklevel=2,
+        )
+    if federation.clients_per_round > len(experiment.sites):
+        warnings.warn(
+            f"federation.clients_per_round: {federation.clients_per_round}, but there are {len(experiment.sites)}; all "
+            "train in every round",
             stacklevel=2,
         )
     federation.check_quorum(len(experiment.engine.sites()))

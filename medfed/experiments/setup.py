@@ -151,6 +151,12 @@ def check_earlier_rounds(config: Config, network: nn.Module) -> None:
     """Entries of the network that stay at the sites are saved for the last round only, so that no earlier one can be
     selected (`federation.selection`) or scored (`evaluation.unseen_every`)."""
     selection, every = config.federation.selection, config.evaluation.unseen_every
+    if every and (every > config.federation.rounds or not config.federation.unseen_site):
+        raise UserError(
+            f"{config.source}: evaluation.unseen_every: is {every}, which has no effect with "
+            f"{config.federation.rounds} rounds and federation.unseen_site '{config.federation.unseen_site}'; set it "
+            "to 0, or name a site and choose at most the number of rounds"
+        )
     for key, value, expected in (("federation.selection", selection, "last"), ("evaluation.unseen_every", every, 0)):
         if value != expected and local_entries(config, network):
             raise UserError(
@@ -162,6 +168,11 @@ def check_earlier_rounds(config: Config, network: nn.Module) -> None:
 def check_match(config: Config) -> None:
     """Raise UserError if the sites of the method do not share what `evaluation.match` needs."""
     kind = config.evaluation.match
+    if kind != "none" and not config.federation.unseen_site:
+        raise UserError(
+            f"{config.source}: evaluation.match: is '{kind}', which has no effect without federation.unseen_site; name "
+            "a site, or set evaluation.match to none"
+        )
     if kind != "none" and kind not in config.method.match_kinds:
         name, other = registry.name_of("methods", type(config.method)), "elcfs" if kind == "window" else "ccst"
         choices = " or ".join(["none", *sorted(config.method.match_kinds)])
@@ -184,10 +195,12 @@ def check_memory(config: Config, needs: MemoryNeeds | None, n_images: int) -> No
     """Raise UserError if the network and a training step with `n_images` images do not fit into the free memory."""
     free = available_memory_bytes()
     if needs is not None and free is not None and (needed := needs.parameters + n_images * needs.per_image) > free:
+        most = int((free - needs.parameters) / needs.per_image) if needs.parameters < free else 0
+        remedy = f"at most {most}" if most > 0 else "a smaller network or data.image_size"
         raise UserError(
-            f"{config.source}: training on {config.data.image_size} px with a batch size of {n_images} needs at "
-            f"least {needed / 1e9:,.1f} GB, of which the network needs {needs.parameters / 1e9:,.1f}, but "
-            f"{free / 1e9:,.1f} GB of memory are free; choose a smaller network, data.image_size or training.batch_size"
+            f"{config.source}: training.batch_size: is {config.training.batch_size}; training on "
+            f"{config.data.image_size} px with {n_images} images in a batch needs at least {needed / 1e9:,.1f} GB, but "
+            f"{free / 1e9:,.1f} GB of memory are free; choose {remedy}"
         )
 
 

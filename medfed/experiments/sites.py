@@ -66,6 +66,11 @@ def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tu
     """The names of the sites that train, of the validation site and of the unseen site (or empty lists)."""
     names = dataset.site_names()
     special_sites = {"validation_site": federation.validation_site, "unseen_site": federation.unseen_site}
+    if federation.unseen_ratio < 1 and not federation.unseen_site:
+        raise UserError(
+            f"{file}: federation.unseen_ratio: is {federation.unseen_ratio}, which has no effect without "
+            "federation.unseen_site; name a site, or leave federation.unseen_ratio out"
+        )
     if federation.selection == "validation_site" and not federation.validation_site:
         raise UserError(f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one")
     for key, name in special_sites.items():

@@ -20,7 +20,7 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  aggregate                      coordinator; sees the new memory and the old weights
     afterwards   result_weights                 coordinator; the weights that are scored, saved and sent to the sites
                  matcher                        for the test images of sites that did not train (`evaluation.match`)
-                 summarise, styles, interpolations, score_maps  for the summary and the figures of a run
+                 summarise                      for the summary of a run
 
 Sharing takes place never, once before the first round, or before every round (`shares`).
 """
@@ -115,117 +115,6 @@ class Method:
         """Check that every field lies in the range of its annotation; ValueError otherwise."""
         bounds.check(self)
 
-    @property
-    def site_weights(self) -> SiteWeights:
-        """Rule for the weights of the sites in the average: "examples" or "uniform". Default: "examples".
-
-        "examples" gives site k the weight n_k / N, where n_k is the site's number of training images and N is the sum
-        of n_k over the K sites whose updates were accepted. "uniform" gives each of these K sites the weight 1 / K. A
-        method may override this property by a field of the same name, so that a config can choose the rule.
-        """
-        return "examples"
-
-    @property
-    def unseen_bn(self) -> UnseenBatchNorm:
-        """Rule for the BatchNorm entries of a site that did not train: "average" or "batch_stats".
-
-        The rule is used only if BatchNorm entries stay at the sites that train (`local_keys`), as in `FedBN`.
-        "average", the default, uses the mean of the entries over the sites that train. "batch_stats" uses this mean for
-        the weights and biases only, and normalises each batch of test images by the mean and variance of the batch.
-        """
-        return "average"
-
-    @property
-    def shares(self) -> str:
-        """When the coordinator asks the sites for statistics (`share`): `NEVER`, `ONCE` or `EVERY_ROUND`.
-
-        `ONCE` means before the first round, `EVERY_ROUND` before each round. Default: `ONCE` if the class overrides
-        `share`, else `NEVER`. A method that does not need the statistics with its present settings returns `NEVER`, so
-        that nothing leaves a site without need.
-        """
-        return NEVER if type(self).share is Method.share else ONCE
-
-    @property
-    def share_reads_network(self) -> bool:
-        """Whether `share` reads the network's weights. Default: True.
-
-        If False, the request to share does not contain the weights; `share` receives a network with arbitrary weights
-        and may use only its device.
-        """
-        return True
-
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The lowest and the highest possible number in each tensor that sites send, by name. Default: none declared.
-
-        A name that ends in "/" is the beginning of names. The coordinator rejects a reply with a number outside of its
-        range. If noise on shared statistics (`privacy.statistics_noise`) moves a number out of its range, the site
-        sends the end of the range; this weakens no guarantee, because it depends only on the number with the noise.
-        """
-        return {}
-
-    @property
-    def row_tensors(self) -> frozenset[str]:
-        """Names of the tensors that sites send with one row per image or style, so that the number of rows may differ.
-
-        Every other tensor has the same shape at all sites that send it. Default: none.
-        """
-        return frozenset()
-
-    def effort(self, n_sites: int) -> Effort:
-        """Return how many optimiser steps and images each site takes, in multiples of FedAvg's. Default: 1 and 1.
-
-        A method whose `expand` returns more samples takes more steps; a method that adds copies to a batch takes more
-        images. A comparison shows both numbers, and can run FedAvg with as many (`fedavg@steps=METHOD`).
-        """
-        return Effort()
-
-    @property
-    def match_kinds(self) -> frozenset[str]:
-        """The values of `evaluation.match` that the shared statistics allow: "window", "style". Default: none.
-
-        "window" needs low-frequency amplitudes of images, "style" means and standard deviations of their features.
-        """
-        return frozenset()
-
-    @property
-    def fact_names(self) -> frozenset[str]:
-        """Names of the numbers that the method reports with an update (`LocalRound.facts`). Default: none.
-
-        A hospital sends no facts other than these and those of every method: number of images, number of steps, mean
-        loss.
-        """
-        return frozenset()
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Paths of the files that the method reads at the sites, from the method's settings. Default: none.
-
-        An example is the file of a style codec (an encoder and a decoder that redraw images). In a real federation,
-        every site receives a copy of these files.
-        """
-        return ()
-
-    def with_files(self, names: Mapping[str, str]) -> Method:
-        """Return a copy of the method that reads the same files from other paths. Default: the method itself.
-
-        Args:
-            names: the new path of each file, by its present path in `files`. A file that is missing here keeps its
-                path.
-        """
-        return self
-
-    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Check, before a run writes any file, that the method can work on such images. Default: accept all images.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            standardised: True if the network receives standardised images, False if it receives images in [0, 1].
-
-        Raises:
-            UserError: if the method cannot work on such images.
-        """
-
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add the method's own layers to a new network, in place or not. Default: add nothing.
 
@@ -239,14 +128,6 @@ class Method:
             UserError: if the method cannot work on such a network.
         """
         return network
-
-    def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the state-dict entries that never leave a site. Default: none.
-
-        A site leaves these entries out of its updates and keeps them between rounds (FedBN: all entries of BatchNorm).
-        The network is the one after `wrap_network`.
-        """
-        return frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Compute the statistics that a site shares, at the times given by `shares`. Default: none.
@@ -394,7 +275,7 @@ class Method:
         """Compute the new global weights from the sites' weights. Default: their weighted average.
 
         Called after `remember`. The default is w = sum_k a_k w_k, where w_k are the weights of site k after local
-        training, and a_k is the weight of site k in the average (`averaging_weights`).
+        training, and a_k is the weight of site k in the average (`site_fractions`).
 
         Args:
             state: the state with the old global weights. Its memory is already the result of `remember`.
@@ -404,14 +285,7 @@ class Method:
             The new weights by state-dict name, on the CPU. An entry that is missing in the result keeps its old value.
         """
         trained_weights = [update.weights for update in updates.values()]
-        return weight_maths.average(trained_weights, self.averaging_weights(updates))  # FedAvg, Alg. 1
-
-    def averaging_weights(self, updates: Mapping[str, Message]) -> Tensor:
-        """Return the weight of each of the K sites in the average, (K,) float64 with sum 1, as `site_weights` says."""
-        if self.site_weights == "uniform":
-            return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
-        return examples / examples.sum()  # FedAvg, Alg. 1: n_k / n
+        return weight_maths.average(trained_weights, site_fractions(updates, self.site_weights))  # FedAvg, Alg. 1
 
     def result_weights(self, state: State) -> Tensors:
         """Return all entries of the weights that are the result of the run. Default: the global weights.
@@ -441,6 +315,127 @@ class Method:
         """
         return None
 
+    # What a federation asks about the method, beside its algorithm.
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Check, before a run writes any file, that the method can work on such images. Default: accept all images.
+
+        Args:
+            image_size: height and width of the images in pixels.
+            standardised: True if the network receives standardised images, False if it receives images in [0, 1].
+
+        Raises:
+            UserError: if the method cannot work on such images.
+        """
+
+    def local_keys(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the state-dict entries that never leave a site. Default: none.
+
+        A site leaves these entries out of its updates and keeps them between rounds (FedBN: all entries of BatchNorm).
+        The network is the one after `wrap_network`.
+        """
+        return frozenset()
+
+    @property
+    def site_weights(self) -> SiteWeights:
+        """Rule for the weights of the sites in the average: "examples" or "uniform". Default: "examples".
+
+        "examples" gives site k the weight n_k / N, where n_k is the site's number of training images and N is the sum
+        of n_k over the K sites whose updates were accepted. "uniform" gives each of these K sites the weight 1 / K. A
+        method may override this property by a field of the same name, so that a config can choose the rule.
+        """
+        return "examples"
+
+    @property
+    def unseen_bn(self) -> UnseenBatchNorm:
+        """Rule for the BatchNorm entries of a site that did not train: "average" or "batch_stats".
+
+        The rule is used only if BatchNorm entries stay at the sites that train (`local_keys`), as in `FedBN`.
+        "average", the default, uses the mean of the entries over the sites that train. "batch_stats" uses this mean for
+        the weights and biases only, and normalises each batch of test images by the mean and variance of the batch.
+        """
+        return "average"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the files that the method reads at the sites, from the method's settings. Default: none.
+
+        An example is the file of a style codec (an encoder and a decoder that redraw images). In a real federation,
+        every site receives a copy of these files.
+        """
+        return ()
+
+    def with_files(self, names: Mapping[str, str]) -> Method:
+        """Return a copy of the method that reads the same files from other paths. Default: the method itself.
+
+        Args:
+            names: the new path of each file, by its present path in `files`. A file that is missing here keeps its
+                path.
+        """
+        return self
+
+    @property
+    def shares(self) -> str:
+        """When the coordinator asks the sites for statistics (`share`): `NEVER`, `ONCE` or `EVERY_ROUND`.
+
+        `ONCE` means before the first round, `EVERY_ROUND` before each round. Default: `ONCE` if the class overrides
+        `share`, else `NEVER`. A method that does not need the statistics with its present settings returns `NEVER`, so
+        that nothing leaves a site without need.
+        """
+        return NEVER if type(self).share is Method.share else ONCE
+
+    @property
+    def share_reads_network(self) -> bool:
+        """Whether `share` reads the network's weights. Default: True.
+
+        If False, the request to share does not contain the weights; `share` receives a network with arbitrary weights
+        and may use only its device.
+        """
+        return True
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The lowest and the highest possible number in each tensor that sites send, by name. Default: none declared.
+
+        A name that ends in "/" is the beginning of names. The coordinator rejects a reply with a number outside of its
+        range. If noise on shared statistics (`privacy.statistics_noise`) moves a number out of its range, the site
+        sends the end of the range; this weakens no guarantee, because it depends only on the number with the noise.
+        """
+        return {}
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """Names of the tensors that sites send with one row per image or style, so that the number of rows may differ.
+
+        Every other tensor has the same shape at all sites that send it. Default: none.
+        """
+        return frozenset()
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        """The values of `evaluation.match` that the shared statistics allow: "window", "style". Default: none.
+
+        "window" needs low-frequency amplitudes of images, "style" means and standard deviations of their features.
+        """
+        return frozenset()
+
+    @property
+    def fact_names(self) -> frozenset[str]:
+        """Names of the numbers that the method reports with an update (`LocalRound.facts`). Default: none.
+
+        A hospital sends no facts other than these and those of every method: number of images, number of steps, mean
+        loss.
+        """
+        return frozenset()
+
+    def effort(self, n_sites: int) -> Effort:
+        """Return how many optimiser steps and images each site takes, in multiples of FedAvg's. Default: 1 and 1.
+
+        A method whose `expand` returns more samples takes more steps; a method that adds copies to a batch takes more
+        images. A comparison shows both numbers, and can run FedAvg with as many (`fedavg@steps=METHOD`).
+        """
+        return Effort()
+
     def summarise(self, state: State) -> dict[str, Any]:
         """Return values that a reader of a run's scores should know, such as a number of clusters. Default: none.
 
@@ -452,48 +447,13 @@ class Method:
         """
         return {}
 
-    def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Compute for each image a map of the positions that the network attends to, for figures only. Default: None.
 
-        Args:
-            image: (B, C, H, W), standardised.
-
-        Returns:
-            (B, h, w), for a feature map of h x w positions. Each map is non-negative and has sum 1. None if the method
-            has no such map.
-        """
-        return None
-
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Redraw images in the style of each site, from the shared statistics, for figures only. Default: no images.
-
-        Args:
-            state: the coordinator's state after the last round.
-            image: (B, C, H, W) in [0, 1], not standardised.
-
-        Returns:
-            The redrawn images, (B, C, H, W) in [0, 1], by name of the site; the name is "all sites" for one common
-            style.
-        """
-        return {}
-
-    def interpolations(
-        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
-    ) -> Tensors:
-        """Mix images of one site with styles of random images of each other site, for figures only. Default: no images.
-
-        Args:
-            state: the coordinator's state after the last round.
-            site: name of the site to which the images belong; its own styles are left out.
-            image: (B, C, H, W) in [0, 1], not standardised.
-            ratio: weight of the other site's style, in [0, 1]. None draws it from U(0, 1) for each image.
-            rng: CPU generator. The styles that are drawn do not depend on `ratio`.
-
-        Returns:
-            The mixed images, (B, C, H, W) in [0, 1], by name of the other site. Empty if the method mixes no styles of
-            single images.
-        """
-        return {}
+def site_fractions(updates: Mapping[str, Message], rule: SiteWeights) -> Tensor:
+    """Return the weight of each of the K sites in the average, (K,) float64 with sum 1 (`Method.site_weights`)."""
+    if rule == "uniform":
+        return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
+    examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
+    return examples / examples.sum()  # FedAvg, Alg. 1: n_k / n
 
 
 def has_too_few_patients(

@@ -41,8 +41,7 @@ from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation, Plan, Training
-from medfed.functional.aggregation import change_norm
-from medfed.functional.weights import first_non_finite
+from medfed.functional.weights import change_norm, first_non_finite
 
 TRAINING_FACTS = frozenset({"round", "examples", "steps", "loss"})  # facts of an update that no method reports
 EXCLUDED = 0  # value in `State.took_part` of a site that did not share before round 1 and therefore never trains

@@ -102,25 +102,13 @@ def triplet_loss(
     normalise: bool = True,
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:
-    """Return the triplet margin loss of vectors, which are scaled to length 1 first unless `normalise` is False.
+    """Return max(0, |a - p| - |a - n| + margin) of anchors, positives and negatives (A, D), as eq. 5 of FISC does.
 
-        max(0, |a - p| - |a - n| + margin) for each row
-
-    Implements eq. 5 of FISC (Nguyen et al., "FISC: Federated Domain Generalization via Interpolative Style Transfer and
-    Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622). PyTorch adds 1e-6 to each difference, which keeps
-    the gradient finite at a = p.
-
-    Args:
-        anchors: a, (A, D).
-        positives: p, (A, D): row i should be close to row i of `anchors`.
-        negatives: n, (A, D): row i should be far from row i of `anchors`.
-        margin: by how much the negative must be further away from the anchor than the positive, above 0.
-        normalise: False leaves out the scaling to length 1.
-        reduction: "mean" returns the mean over the rows, "none" the loss of each row.
+    The vectors are scaled to length 1 first unless `normalise` is False. PyTorch adds 1e-6 to each difference, which
+    keeps the gradient finite at a = p.
 
     Returns:
-        At least 0: a scalar for the reduction "mean" (0 with gradient 0 if A is 0), or (A,).
-    """
+        A scalar for the reduction "mean" (0 with gradient 0 if A is 0), or (A,) for "none"."""
     if not len(anchors):
         return anchors.sum() * 0 if reduction == "mean" else anchors.sum(dim=1)
     if normalise:
@@ -159,18 +147,9 @@ def contrast_views(
 def nearest_of_same_class(
     anchors: Tensor, candidates: Tensor, labels: Tensor, normalise: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return for each anchor the nearest candidate of the same class, without the candidate of its own row.
+    """Return for each anchor (B, D) the row of the nearest candidate (B, D) of the same class, but not of its own row.
 
-    Args:
-        anchors: (B, D).
-        candidates: (B, D), row i belongs to the same image as row i of `anchors`.
-        labels: (B,), the class of each row.
-        normalise: whether vectors are scaled to length 1 before they are compared.
-
-    Returns:
-        A pair: (B,) int64, the row of the nearest candidate by Euclidean distance, and (B,) bool, False for an anchor
-        if no other row has its class. The row of such an anchor has no meaning.
-    """
+    The second tensor is False for an anchor if no other row has its class; the row of such an anchor has no meaning."""
     if normalise:
         anchors, candidates = F.normalize(anchors, dim=1), F.normalize(candidates, dim=1)
     allowed = labels[:, None] == labels[None, :]

@@ -13,10 +13,6 @@ def draw_oversampled(labels: Tensor, n: int, rng: torch.Generator) -> Tensor:
     Returns indices (n,). Each sample is drawn from the class that is rarest at that moment, so class counts (3, 2, 1)
     become (3, 3, 3) for n = 3. Within a class, no sample is drawn a second time before all others were drawn once.
     """
-    if labels.ndim != 1 or labels.is_floating_point():
-        raise ValueError(f"labels must be integers, (B,), got {labels.dtype} {tuple(labels.shape)}")
-    if n < 0 or (n > 0 and len(labels) == 0):
-        raise ValueError(f"cannot add {n} samples to a batch of {len(labels)}")
     classes, class_of, counts = labels.cpu().unique(return_inverse=True, return_counts=True)
     members = [(class_of == number).nonzero()[:, 0] for number in range(len(classes))]
     remaining: list[list[int]] = [[] for _ in members]  # by class, samples to draw before one is repeated

@@ -6,6 +6,7 @@ are never averaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -165,3 +166,37 @@ def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     """
     known = network.state_dict().keys()
     return {name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in known}
+
+
+def change_norm(start: Weights, end: Weights) -> float:
+    """Return the Euclidean norm of `end` - `start` over all floating-point entries of `end` together."""
+    return math.hypot(
+        *(
+            float(torch.linalg.vector_norm(entry.to(torch.float64) - start[name].to(torch.float64)))
+            for name, entry in end.items()
+            if entry.is_floating_point()
+        )
+    )
+
+
+def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
+    """Return the element-wise mean of K state dicts without the `cut` smallest and the `cut` largest values of each
+    element, in float64. Integer entries get the largest value.
+
+    With cut = 0 this is the mean, and with the largest cut below K / 2 the median.
+    """
+    if not 0 <= 2 * cut < len(weights):
+        raise ValueError(f"cut must be at least 0 and below half of {len(weights)} state dicts, got {cut}")
+    if cut == 0:
+        return average(weights, torch.full((len(weights),), 1 / len(weights), dtype=torch.float64))
+    for other in weights[1:]:
+        check_same_entries(weights[0], other)
+    merged = {}
+    for name, first in weights[0].items():
+        entries = torch.stack([state[name] for state in weights])
+        if first.is_floating_point():
+            ascending = entries.to(torch.float64).sort(dim=0).values
+            merged[name] = ascending[cut : len(weights) - cut].mean(dim=0).to(first.dtype)
+        else:
+            merged[name] = entries.amax(dim=0)
+    return merged

@@ -18,15 +18,12 @@ from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from medfed.functional.contrastive import info_nce, masked_mean, triplet_loss
-    from medfed.functional.prototypes import prototype_contrastive_loss, prototype_distance_loss
     from medfed.functional.weights import squared_distance
     from medfed.losses.dice import soft_dice_loss
 
 __all__ = [
     "info_nce",
     "masked_mean",
-    "prototype_contrastive_loss",
-    "prototype_distance_loss",
     "soft_dice_loss",
     "squared_distance",
     "triplet_loss",
@@ -36,7 +33,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "medfed.functional.contrastive": "info_nce masked_mean triplet_loss",
-        "medfed.functional.prototypes": "prototype_contrastive_loss prototype_distance_loss",
         "medfed.functional.weights": "squared_distance",
         "medfed.losses.dice": "soft_dice_loss",
     },

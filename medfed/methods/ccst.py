@@ -95,9 +95,7 @@ class CCST(Method):
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels, as the authors' public code does; the text
-    names no size. "released" is the public code: 512 x 512 pixels and uniform site weights. A preset does not change
-    `codec`, because no file of the paper's codec comes with medfed.
+    A preset does not change `codec`, because no file of the paper's codec comes with medfed.
     """
 
     style: Literal["overall", "single"] = "overall"
@@ -109,58 +107,6 @@ class CCST(Method):
     transfer_size: NonNegativeInt = 0
     site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {"transfer_size": 512},
-        "released": {"transfer_size": 512, "site_weights": "uniform"},
-    }
-
-    patients_advice: ClassVar[str] = "set method.style to overall, which shares one style of all patients"
-    sent: ClassVar[Mapping[str, Sent]] = {
-        "mean": STYLE_OF_IMAGES,
-        "std": STYLE_OF_IMAGES,
-        "codec_error": Sent("error of the style codec", "How similar an image and its copy from the codec are."),
-        "style/*": STYLE_OF_IMAGES._replace(title=f"{STYLE_OF_IMAGES.title}, of all sites"),
-    }
-
-    @property
-    def _style_transfer(self) -> StyleTransfer:
-        """The transfer with which images are redrawn, as the settings say."""
-        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return self._style_transfer.files
-
-    def with_files(self, names: Mapping[str, str]) -> CCST:
-        return replace(self, codec=names.get(self.codec, self.codec))
-
-    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        self._style_transfer.check(image_size, channels)
-
-    @property
-    def share_reads_network(self) -> bool:
-        return False
-
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The ranges of the means and standard deviations that a site sends."""
-        return {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
-
-    def effort(self, n_sites: int) -> Effort:
-        """K times the steps, because each image is trained in K styles."""
-        copies = min(self.k, n_sites)
-        return Effort(copies, copies)
-
-    @property
-    def match_kinds(self) -> frozenset[str]:
-        return frozenset({"style"})
-
-    @property
-    def row_tensors(self) -> frozenset[str]:
-        """Means and standard deviations, one row per style, if a site sends several styles."""
-        return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `mean` and `std`, (C,), or (J, C) for `style: single`, and with a codec `codec_error`, (1,).
@@ -201,7 +147,7 @@ class CCST(Method):
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the K n images of Algorithm 1; an image is redrawn when a batch first needs it."""
-        bank = _bank(local.message.tensors)
+        bank = style_bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
         if self.k > len(domains):
             warnings.warn(
@@ -217,7 +163,7 @@ class CCST(Method):
         choices = torch.where(drawn_sites == 0, ORIGINAL, style).int()  # Alg. 1, lines 5-10: the original, or a style
         styles = [bank[domain] for domain in domains[1:]] or [(torch.zeros(0, 0), torch.zeros(0, 0))]
         mean, std = (torch.cat(column) for column in zip(*styles, strict=True))
-        transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
+        transfer, device = self.style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor, drawn: Sequence[int], n_drawn: int) -> Tensor:
             """The image (1, C, H, W) in each of the drawn styles."""
@@ -228,29 +174,26 @@ class CCST(Method):
         self._check_masks(local.site, samples, expanded)
         return expanded
 
-    def summarise(self, state: State) -> dict[str, Any]:
-        """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
-        errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
-        return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
-
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Redraw images in the style of each site; of several single styles, in the first."""
-        bank = _bank(state.memory)
-        return {
-            site: torch.cat([self._style_transfer.restyle(single[None], mean[:1], std[:1]) for single in image]).cpu()
-            for site, (mean, std) in bank.items()
-        }
-
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
         """Redraw images in the mean of the sites' styles; with a codec, ratio 0 still encodes and decodes them."""
-        bank = _bank(state.memory)
+        bank = style_bank(state.memory)
         if not bank:
             return None
         mean, std = (
             torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
             for styles in zip(*bank.values(), strict=True)
         )
-        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
+        return replace(self.style_transfer, alpha=ratio).to_style(mean, std)
+
+    def summarise(self, state: State) -> dict[str, Any]:
+        """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
+        errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
+        return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
+
+    @property
+    def style_transfer(self) -> StyleTransfer:
+        """The transfer with which images are redrawn, as the settings say."""
+        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _features(self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]) -> Iterator[Tensor]:
         """Yield features (b, D, h, w), on the CPU, of the images that are not blank; append their indices to `used`."""
@@ -258,12 +201,12 @@ class CCST(Method):
             chosen = shows_something(batch.image)
             used.append(indices[chosen])
             if chosen.any():
-                yield from map(Tensor.cpu, self._style_transfer.features(batch.image[chosen].to(device)))
+                yield from map(Tensor.cpu, self.style_transfer.features(batch.image[chosen].to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
         """Return `codec_error`, or nothing for `transfer: moments`."""
         images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
-        error = self._style_transfer.reconstruction_error(images)
+        error = self.style_transfer.reconstruction_error(images)
         if error is None:
             return {}
         site.n_patients[ERROR] = count_patients(site.samples, order[:N_CHECKED])
@@ -286,6 +229,43 @@ class CCST(Method):
                 stacklevel=2,
             )
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.style_transfer.files
+
+    def with_files(self, names: Mapping[str, str]) -> CCST:
+        return replace(self, codec=names.get(self.codec, self.codec))
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        self.style_transfer.check(image_size, channels)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"transfer_size": 512},  # as in the authors' code; the text names no size
+        "released": {"transfer_size": 512, "site_weights": "uniform"},
+    }
+    patients_advice: ClassVar[str] = "set method.style to overall, which shares one style of all patients"
+    sent: ClassVar[Mapping[str, Sent]] = {
+        "mean": STYLE_OF_IMAGES,
+        "std": STYLE_OF_IMAGES,
+        "codec_error": Sent("error of the style codec", "How similar an image and its copy from the codec are."),
+        "style/*": STYLE_OF_IMAGES._replace(title=f"{STYLE_OF_IMAGES.title}, of all sites"),
+    }
+    share_reads_network = False
+    statistic_ranges = {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """Means and standard deviations, one row per style, if a site sends several styles."""
+        return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
+
+    match_kinds = frozenset({"style"})
+
+    def effort(self, n_sites: int) -> Effort:
+        """K times the steps, because each image is trained in K styles."""
+        copies = min(self.k, n_sites)
+        return Effort(copies, copies)
+
 
 def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
     """Return `mean` and `std` as float32: (C,) from the moments of all images, or else (J, C) from J single styles."""
@@ -295,7 +275,7 @@ def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -
     return {"mean": torch.stack(mean), "std": torch.stack(std)}
 
 
-def _bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+def style_bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return mean and standard deviation, each (J, C), by site; J is 1 for an overall style."""
     styles = select_prefix(tensors, STYLE)
     sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))

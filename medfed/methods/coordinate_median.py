@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.aggregation import coordinate_median
+from medfed.functional.weights import trimmed_mean
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class CoordinateMedian(Method):
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the median of the sites' weights, element by element (Def. 1)."""
-        return coordinate_median([update.weights for update in updates.values()])  # Def. 1
+        return trimmed_mean([update.weights for update in updates.values()], (len(updates) - 1) // 2)  # Def. 1

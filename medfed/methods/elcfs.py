@@ -29,28 +29,13 @@ from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Effort, Matcher, Method, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
+from medfed.functional import fourier
 from medfed.functional.contrastive import info_nce, pool_levels
-from medfed.functional.fourier import (
-    LowFrequencySpectrum,
-    low_frequency_spectrum,
-    low_frequency_window,
-    mix_amplitude,
-    pack_window,
-    unpack_window,
-    window_half_width,
-)
-from medfed.functional.meta_learning import inner_step
 from medfed.functional.regions import background_ring, boundary
 from medfed.functional.weights import select_prefix
 from medfed.networks.parts.amplitude_normaliser import alpha_for_half_width
 
 BANK, WINDOWS = "bank/", "windows"  # names of tensors in messages and memories
-AMPLITUDES = Sent(
-    "low-frequency amplitude windows",
-    "Brightness and coarse contrast of single images, without phase, so no shapes. Their number is the number of "
-    "images. Someone who has an image could match it to its window.",
-)
-AMPLITUDES_OF_OTHERS = AMPLITUDES._replace(title=f"{AMPLITUDES.title}, of the other sites")
 AUTO_HALF_WIDTH = 3  # cycles per image: a window of 7 x 7, as alpha 0.01 has at the paper's 384 pixels
 MAX_BATCH = 64  # largest number of images whose spectra are computed together, to limit memory
 
@@ -87,16 +72,9 @@ class ELCFS(Method):
     from the code: sites that start from different weights, and site weights that are rounded to two decimals (for five
     sites their sum exceeds 1).
 
-    The reason for the balance: without it, the boundary loss's gradient at the decoder's features is 20 to 380 times
-    that of the Dice loss in the first rounds on breast ultrasound. The two are orthogonal, and Adam divides their sum
-    by its running size, so that the Dice loss keeps about 1/30 of its step: 8 rounds of 3 epochs at 64 pixels reach
-    24.1 % Dice at the unseen site, 75.5 % with the balance, FedAvg 73.4 %. The paper trains thousands of steps. The
-    ratio is measured on the original images alone, because their last features are in both losses directly. It is
-    limited to 1, so that a boundary loss that is solved, and has hardly a gradient, is not enlarged.
-
-    As printed, eq. 6 has no lower bound and does not train either: on the prostate phantom at 48 pixels, 12 rounds with
-    gamma 0.5 and no balance reach 4.3 % Dice, 74.3 % with the positive pair in the denominator, FedAvg 77.6 %. medfed's
-    configs of the paper's experiments therefore set `denominator: positive_and_negatives`.
+    The reason for the balance: without it, the gradient of the boundary loss is up to 380 times that of the Dice loss
+    (breast ultrasound, 8 rounds: 24.1 % Dice, 75.5 % with it). Eq. 6 as printed has no lower bound and does not train
+    either (prostate phantom: 4.3 % against 74.3 %), so configs of the paper's experiments set `positive_and_negatives`.
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
@@ -143,14 +121,8 @@ class ELCFS(Method):
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
             traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" is what the paper says: `views: 0`, `boundary_features: after_inner_step`,
-    `boundary_pairs: image`, a denominator of negatives only, `balance: none`, `alpha: 0.01`, and a gradient through an
-    inner step without a limit (`second_order: true`, `inner_clamp: null`). `gamma` differs between the paper's tasks,
-    so it has to be set. "released" is the authors' public code: only the mean brightness is exchanged, and completely
-    (`alpha: 0`, `ratio: one`), one decoder level enters the boundary loss, whose weight is constant, and one eighth of
-    the images is shared. The code trains on fundus images with `gamma: 0.1`. Some settings of the public code belong to
-    other blocks of a config: `data.standardise: none` (with slice, an exchanged mean has no effect), `training.augment:
-    false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
+    Some settings of the public code belong to other blocks of a config: `data.standardise: none` (with slice, an
+    exchanged mean has no effect), `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
     alpha: Annotated[float, Field(ge=0, lt=0.5)] | Literal["auto"] = "auto"
@@ -171,118 +143,6 @@ class ELCFS(Method):
     denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
     bank_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_patients: PositiveInt = 3
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {
-            "alpha": 0.01,
-            "balance": "none",
-            "views": 0,
-            "boundary_features": "after_inner_step",
-            "boundary_pairs": "image",
-            "inner_clamp": None,
-            "second_order": True,
-            "denominator": "negatives",
-        },
-        "released": {"alpha": 0.0, "balance": "none", "ratio": "one", "decoder_levels": 1, "bank_share": 0.125},
-    }
-
-    patients_advice: ClassVar[str] = (
-        "set method.exchange to false, or choose a method that shares means over the site, such as harmofl"
-    )
-    sent: ClassVar[Mapping[str, Sent]] = {WINDOWS: AMPLITUDES, f"{BANK}*": AMPLITUDES_OF_OTHERS}
-
-    @property
-    def shares(self) -> str:
-        """Amplitudes are shared once; never without `exchange`."""
-        return ONCE if self.exchange else NEVER
-
-    @property
-    def share_reads_network(self) -> bool:
-        return False
-
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Amplitudes are in [0, 1], as none exceeds the mean of an image with intensities in [0, 1]."""
-        return {WINDOWS: (0.0, 1.0)}
-
-    def effort(self, n_sites: int) -> Effort:
-        """A step has the images and their restyled copies."""
-        return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
-
-    @property
-    def match_kinds(self) -> frozenset[str]:
-        return frozenset({"window"}) if self.exchange else frozenset()
-
-    @property
-    def row_tensors(self) -> frozenset[str]:
-        """The amplitudes, one row per image."""
-        return frozenset({WINDOWS})
-
-    def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `windows`, (n, C, P): P = (S * S + 1) / 2 distinct amplitudes of the S x S lowest frequencies (eq. 1).
-
-        One row for each of n images, in random order. The amplitude at frequency 0 is the mean of the image.
-        """
-        if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
-            return {}
-        image = site.samples.batch([0]).image
-        alpha = self._alpha(image)
-        if alpha > 0 and window_half_width(tuple(image.shape[2:]), alpha) == 0:
-            warnings.warn(
-                f"{site.name}: for method.alpha {alpha} and {min(image.shape[2:])} pixels a side, the window has only "
-                "the mean brightness, which data.standardise: slice removes; set method.alpha to auto for the paper's "
-                "window of 7 x 7",
-                stacklevel=2,
-            )
-        n = len(site.samples)
-        # A random order, so that the order of the windows does not reveal which images are of one patient.
-        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
-        site.n_patients[WINDOWS] = 1  # a row for each image
-        images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
-        windows = [low_frequency_window(part, alpha) for part in images]  # eq. 1: amplitudes
-        return {WINDOWS: torch.cat([pack_window(window) for window in windows])}
-
-    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the paper's distribution bank: `bank/SITE`, (n, C, P), the windows of each site."""
-        return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
-
-    def broadcast(self, state: State, site: str) -> Tensors:
-        """Send `bank/SITE`, (n, C, P), of all other sites."""
-        return {name: windows for name, windows in state.memory.items() if name != BANK + site}
-
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Replace the low-frequency amplitudes of images by the mean of those of each site."""
-        spectrum, ratio = self._spectrum(image), torch.ones(len(image))
-        means = _mean_windows(state)
-        return {site: _mixed(image, spectrum, [mean] * len(image), ratio) for site, mean in means.items()}
-
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
-        windows = list(_mean_windows(state).values())
-        if not windows:
-            return None
-        mean = torch.stack(windows).mean(dim=0)
-
-        def match(image: Tensor) -> Tensor:
-            """Mix the low-frequency amplitudes of images (B, C, H, W) with the mean of the sites' amplitudes."""
-            spectrum = self._spectrum(image)
-            return _mixed(image, spectrum, [mean] * len(image), torch.full((len(image),), ratio))
-
-        return match
-
-    def interpolations(
-        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
-    ) -> Tensors:
-        """Mix the amplitudes of random images of each other site into images (eq. 2-3)."""
-        spectrum, mixed = self._spectrum(image), {}
-        for name, bank in sorted(select_prefix(state.memory, BANK).items()):
-            if name != site:
-                positions, ratios = torch.rand(2, len(image), generator=rng)
-                ratios = ratios if ratio is None else torch.full_like(ratios, ratio)
-                packed = [bank[int(u * len(bank))] for u in positions.tolist()]
-                mixed[name] = _mixed(image, spectrum, packed, ratios)
-        return mixed
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss on the images and their restyled copies, plus the boundary loss (eq. 8-9)."""
@@ -306,17 +166,6 @@ class ELCFS(Method):
                 total = total + self.gamma * min(1.0, ratio) * boundary_loss
         return total, raw
 
-    def _alpha(self, image: Tensor) -> float:
-        """Half the window's side as a fraction of the shorter side of images (B, C, H, W)."""
-        if self.alpha != "auto":
-            return self.alpha
-        side = min(image.shape[2:])
-        return alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
-
-    def _spectrum(self, image: Tensor) -> LowFrequencySpectrum:
-        """The low frequencies of images (B, C, H, W), in a window of the size that `alpha` gives."""
-        return low_frequency_spectrum(image, self._alpha(image))
-
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
         """Return the V restyled copies, (V B, C, H, W); the batch itself if no other site shared amplitudes."""
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
@@ -327,7 +176,7 @@ class ELCFS(Method):
             donors = torch.arange(len(banks))[:, None].expand(-1, n)
         else:
             donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
-        spectrum = self._spectrum(batch.image)  # eq. 1; the same for all views
+        spectrum = self.spectrum(batch.image)  # eq. 1; the same for all views
         images = [self._restyle(batch.image, spectrum, banks, row.tolist(), local.rng) for row in donors]
         label = batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1))
         moments = None if batch.moments is None else batch.moments.repeat(len(images), 1, 1)
@@ -336,7 +185,7 @@ class ELCFS(Method):
     def _restyle(
         self,
         image: Tensor,
-        spectrum: LowFrequencySpectrum,
+        spectrum: fourier.LowFrequencySpectrum,
         banks: list[Tensor],
         donors: list[int],
         rng: torch.Generator,
@@ -349,7 +198,7 @@ class ELCFS(Method):
         elif self.ratio != "uniform":
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
-        return _mixed(image, spectrum, packed, ratio)
+        return mixed(image, spectrum, packed, ratio)
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return the loss that separates the features on a structure's boundary from the features of the background.
@@ -382,6 +231,113 @@ class ELCFS(Method):
             total = total + loss  # eq. 6-7
         return total
 
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Return `windows`, (n, C, P): P = (S * S + 1) / 2 distinct amplitudes of the S x S lowest frequencies (eq. 1).
+
+        One row for each of n images, in random order. The amplitude at frequency 0 is the mean of the image.
+        """
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
+            return {}
+        image = site.samples.batch([0]).image
+        alpha = self._alpha(image)
+        if alpha > 0 and fourier.window_half_width(tuple(image.shape[2:]), alpha) == 0:
+            warnings.warn(
+                f"{site.name}: for method.alpha {alpha} and {min(image.shape[2:])} pixels a side, the window has only "
+                "the mean brightness, which data.standardise: slice removes; set method.alpha to auto for the paper's "
+                "window of 7 x 7",
+                stacklevel=2,
+            )
+        n = len(site.samples)
+        # A random order, so that the order of the windows does not reveal which images are of one patient.
+        chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
+        site.n_patients[WINDOWS] = 1  # a row for each image
+        images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
+        windows = [fourier.low_frequency_window(part, alpha) for part in images]  # eq. 1: amplitudes
+        return {WINDOWS: torch.cat([fourier.pack_window(window) for window in windows])}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Return the paper's distribution bank: `bank/SITE`, (n, C, P), the windows of each site."""
+        return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """Send `bank/SITE`, (n, C, P), of all other sites."""
+        return {name: windows for name, windows in state.memory.items() if name != BANK + site}
+
+    def spectrum(self, image: Tensor) -> fourier.LowFrequencySpectrum:
+        """The low frequencies of images (B, C, H, W), in a window of the size that `alpha` gives."""
+        return fourier.low_frequency_spectrum(image, self._alpha(image))
+
+    def _alpha(self, image: Tensor) -> float:
+        """Half the window's side as a fraction of the shorter side of images (B, C, H, W)."""
+        if self.alpha != "auto":
+            return self.alpha
+        side = min(image.shape[2:])
+        return alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
+        windows = list(mean_windows(state).values())
+        if not windows:
+            return None
+        mean = torch.stack(windows).mean(dim=0)
+
+        def match(image: Tensor) -> Tensor:
+            """Mix the low-frequency amplitudes of images (B, C, H, W) with the mean of the sites' amplitudes."""
+            spectrum = self.spectrum(image)
+            return mixed(image, spectrum, [mean] * len(image), torch.full((len(image),), ratio))
+
+        return match
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {  # `gamma` differs between the paper's tasks (section 4.2), so it has to be set
+            "alpha": 0.01,  # section 4.2
+            "balance": "none",  # eq. 8: a constant weight
+            "views": 0,  # section 3.2: a copy for each other site
+            "boundary_features": "after_inner_step",  # eq. 8: theta'
+            "boundary_pairs": "image",  # eq. 6-7
+            "inner_clamp": None,  # eq. 4 has no limit
+            "second_order": True,  # eq. 9: gradients through the inner step
+            "denominator": "negatives",  # eq. 6 as printed
+        },
+        "released": {  # the authors' public code, which trains on fundus images with gamma 0.1
+            "alpha": 0.0,  # only the mean brightness is exchanged,
+            "ratio": "one",  # and completely
+            "balance": "none",
+            "decoder_levels": 1,
+            "bank_share": 0.125,  # every eighth image
+        },
+    }
+    patients_advice: ClassVar[str] = (
+        "set method.exchange to false, or choose a method that shares means over the site, such as harmofl"
+    )
+    _amplitudes = Sent(
+        "low-frequency amplitude windows",
+        "Brightness and coarse contrast of single images, without phase, so no shapes. Their number is the number of "
+        "images. Someone who has an image could match it to its window.",
+    )
+    sent: ClassVar[Mapping[str, Sent]] = {
+        WINDOWS: _amplitudes,
+        f"{BANK}*": _amplitudes._replace(title=f"{_amplitudes.title}, of the other sites"),
+    }
+
+    @property
+    def shares(self) -> str:
+        """Amplitudes are shared once; never without `exchange`."""
+        return ONCE if self.exchange else NEVER
+
+    share_reads_network = False
+    statistic_ranges = {WINDOWS: (0.0, 1.0)}
+    row_tensors = frozenset({WINDOWS})
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        return frozenset({"window"}) if self.exchange else frozenset()
+
+    def effort(self, n_sites: int) -> Effort:
+        """A step has the images and their restyled copies."""
+        return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
+
 
 def _norm_ratio(first: Tensor, second: Tensor) -> float:
     """Return |first| / |second|, or 0 if one of the norms is 0 or not finite."""
@@ -389,13 +345,31 @@ def _norm_ratio(first: Tensor, second: Tensor) -> float:
     return norms[0] / norms[1] if all(0 < norm < math.inf for norm in norms) else 0.0
 
 
-def _mean_windows(state: State) -> Tensors:
+def mean_windows(state: State) -> Tensors:
     """The mean over the packed windows that each site shared, (C, P), by name of the site."""
     return {site: bank.mean(dim=0) for site, bank in select_prefix(state.memory, BANK).items()}
 
 
-def _mixed(image: Tensor, spectrum: LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:
+def mixed(image: Tensor, spectrum: fourier.LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:
     """Mix a packed window (C, P) into each image (B, C, H, W), clipped to [0, 1]; `ratio` is (B,) (eq. 2-3)."""
-    window = unpack_window(torch.stack(packed), image.dim() - 2)
+    window = fourier.unpack_window(torch.stack(packed), image.dim() - 2)
     window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
-    return mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)
+    return fourier.mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)
+
+
+def inner_step(
+    loss: Tensor, parameters: Mapping[str, Tensor], step_size: float, clamp: float | None, second_order: bool = False
+) -> dict[str, Tensor]:
+    """Return theta' = theta - beta clamp(dL/dtheta), the weights after the virtual step on L (eq. 4), by name.
+
+    With `second_order`, gradients pass through this step; else d theta' / d theta is taken as the identity."""
+    trained = {name: entry for name, entry in parameters.items() if entry.requires_grad}
+    gradients = torch.autograd.grad(
+        loss, list(trained.values()), retain_graph=True, create_graph=second_order, allow_unused=True
+    )
+    fast = dict(parameters)
+    for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
+        if gradient is not None:
+            limited = gradient if clamp is None else gradient.clamp(-clamp, clamp)
+            fast[name] = entry - step_size * limited  # eq. 4
+    return fast

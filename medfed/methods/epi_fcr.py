@@ -13,13 +13,14 @@ weights, a site sends its own model and receives that of another site: only the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim.adam import adam
 
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -30,7 +31,6 @@ from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, has_too_few_patients
 from medfed.federation.sent import WEIGHTS, Sent
 from medfed.functional.hooks import add_submodule, capture_features, evaluation_mode
-from medfed.functional.meta_learning import adam_step
 from medfed.functional.weights import add_prefix, select_prefix
 
 # Prefixes and names of tensors in messages and memories.
@@ -244,3 +244,34 @@ def _move(memory: dict[str, Tensor], device: torch.device) -> None:
     for name, entry in memory.items():
         if name.startswith((DOMAIN, FIRST, SECOND)):
             memory[name] = entry.to(device, copy=True)
+
+
+@torch.no_grad()
+def adam_step(
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    steps: Tensor,
+    learning_rate: float,
+) -> Tensor:
+    """Do one step of Adam on plain tensors, in place; return the number of steps done, `steps` + 1.
+
+    `first` and `second` are the running means of the gradients and of their squares, 0 before the first step."""
+    counters = [steps.clone() for _ in values]
+    adam(
+        list(values),
+        list(gradients),
+        list(first),
+        list(second),
+        [],
+        counters,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=learning_rate,
+        weight_decay=0.0,
+        eps=1e-8,
+        maximize=False,
+    )
+    return steps + 1

@@ -11,7 +11,7 @@ site receives the weights twice (to measure the loss, and to train) and sends th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, Method, Tensors
 from medfed.federation.sent import MEAN_LOSS, Sent
-from medfed.functional.aggregation import add_new_sites, adjust_site_weights
 from medfed.functional.weights import add_prefix, average, select_prefix
 
 WEIGHT, LOCAL = "weight/", "local_loss/"  # prefixes in the coordinator's memory; the site's name follows
@@ -64,14 +63,9 @@ class FedDGGA(Method):
     patients_advice: ClassVar[str] = "increase data.validation_ratio, as the loss is that of the validation patients"
     sent: ClassVar[Mapping[str, Sent]] = {"loss": MEAN_LOSS._replace(title="loss of the network at the site")}
 
-    @property
-    def shares(self) -> str:
-        return EVERY_ROUND
+    shares = EVERY_ROUND
 
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Losses that training can reach; Dice losses may be below 0."""
-        return {"loss": (-1e6, 1e6)}
+    statistic_ranges = {"loss": (-1e6, 1e6)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `loss`, (1,): the loss of the global model."""
@@ -125,3 +119,28 @@ class FedDGGA(Method):
             The setting `step` up to the end of the first round, then less, down to `step` / T after the last round.
         """
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t
+
+
+def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
+    """Give each new site the mean weight of the known sites, if there are any, and scale all to sum 1."""
+    mean = sum(weights.values()) / len(weights) if weights else 1.0
+    extended = {**weights, **{site: mean for site in sites if site not in weights}}
+    total = sum(extended[site] for site in sorted(extended))
+    return {site: extended[site] / total for site in sorted(extended)}
+
+
+def adjust_site_weights(
+    weights: Mapping[str, float], present: Sequence[str], gaps: Mapping[str, float], step: float
+) -> dict[str, float]:
+    """Apply the rule for a_k to the sites in `present`, whose weights keep their sum; a site without a gap has the mean
+    gap. With fewer than two gaps, equal gaps or step 0 nothing changes."""
+    if len(gaps) < 2:
+        return dict(weights)
+    mean = sum(gaps.values()) / len(gaps)
+    largest = max(abs(gap - mean) for gap in gaps.values())
+    former_sum = sum(weights[site] for site in present)
+    if largest == 0 or step == 0:
+        return dict(weights)
+    moved = {site: max(0.0, weights[site] + step * (gaps.get(site, mean) - mean) / largest) for site in present}
+    total = sum(moved.values())
+    return {**weights, **{site: former_sum * a / total for site, a in moved.items()}}

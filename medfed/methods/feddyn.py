@@ -19,7 +19,7 @@ from torch import Tensor
 from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors
+from medfed.federation.method import Method, Tensors
 from medfed.functional.weights import add_scaled, select_prefix, squared_distance
 
 GRADIENT = "gradient/"  # prefix of g_k in a site's memory, followed by the name of the parameter
@@ -65,9 +65,7 @@ class FedDyn(Method):
 
     alpha: NonNegativeFloat = 0.01
 
-    @property
-    def site_weights(self) -> SiteWeights:
-        return "uniform"
+    site_weights = "uniform"
 
     def on_round_start(self, local: LocalRound) -> None:
         """Move g_k to the network's device; in the site's first round, set it to 0."""

@@ -9,15 +9,16 @@ whose direction differs between sites is scaled down. Sites send the same messag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.aggregation import gradient_masked_average
+from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
+from medfed.functional.weights import Weights, average
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,40 @@ class FedGMA(Method):
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the masked average change to the global weights."""
-        trained_weights = [update.weights for update in updates.values()]
+        trained = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)
-        site_weights = self.averaging_weights(updates)  # n_k / N
-        return gradient_masked_average(  # the formula of the class docstring
-            state.weights, trained_weights, site_weights, votes, state.parameters, self.tau, self.step
-        )
+        fractions = site_fractions(updates, self.site_weights)  # n_k / N
+        return gradient_masked_average(state.weights, trained, fractions, votes, state.parameters, self.tau, self.step)
+
+
+def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
+    """Return A = |sum_k v_k sign(change_k)| / sum_k v_k, element by element, in float64; `votes` v_k are (K,)."""
+    total = torch.zeros(changes[0].shape, dtype=torch.float64)
+    for change, vote in zip(changes, votes.tolist(), strict=True):
+        total.add_(change.sign().to(torch.float64), alpha=vote)
+    return total.abs() / float(votes.sum())
+
+
+def gradient_masked_average(
+    start: Weights,
+    trained: Sequence[Weights],
+    fractions: Tensor,
+    votes: Tensor,
+    parameters: Collection[str],
+    tau: float,
+    step: float = 1.0,
+) -> Tensors:
+    """Return w + step * mask * sum_k p_k (w_k - w); where step * mask is 1, bit-identical to the plain average."""
+    merged: Tensors = {}
+    for name, first in trained[0].items():
+        entries = [weights[name] for weights in trained]
+        if name not in parameters:
+            merged |= average([{name: entry} for entry in entries], fractions)
+            continue
+        before = start[name].to(torch.float64)
+        mean = average([{name: entry.to(torch.float64)} for entry in entries], fractions)[name]
+        agreement = sign_agreement([entry - start[name] for entry in entries], votes)
+        factor = step * torch.where(agreement >= tau, 1.0, agreement)
+        merged[name] = torch.where(factor == 1, mean, before + factor * (mean - before)).to(first.dtype)
+    return merged

@@ -10,14 +10,15 @@ same messages as FedAvg, in which the number of steps is a fact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
-from medfed.functional.aggregation import effective_steps, normalized_average
+from medfed.federation.method import Method, Tensors, site_fractions
+from medfed.functional.weights import Weights, add_scaled, average
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,36 @@ class FedNova(Method):
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Add the average of the normalised changes, scaled by L, to the global weights."""
+        """Add the average of the normalised changes, scaled by L, to the global weights (sec. 4, update rule)."""
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0
         lengths = [effective_steps(update.facts["steps"], momentum) for update in updates.values()]  # sec. 3.1: l_k
-        return normalized_average(  # sec. 4: FedNova's update rule
-            state.weights,
-            [update.weights for update in updates.values()],
-            self.averaging_weights(updates),
-            torch.tensor(lengths, dtype=torch.float64),
-            state.parameters,
+        trained = [update.weights for update in updates.values()]
+        fractions = site_fractions(updates, self.site_weights)  # p_k
+        return normalized_average(
+            state.weights, trained, fractions, torch.tensor(lengths, dtype=torch.float64), state.parameters
         )
+
+
+def effective_steps(steps: float, momentum: float) -> float:
+    """Return l_k: how far SGD moves if all gradients are equal, in units of one step without momentum."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def normalized_average(
+    start: Weights, trained: Sequence[Weights], fractions: Tensor, lengths: Tensor, parameters: Collection[str]
+) -> Tensors:
+    """Return w + L sum_k p_k (w_k - w) / l_k, with L = sum_k p_k l_k; entries that are not learned are averaged."""
+    if bool((lengths == lengths[0]).all()):
+        return average(trained, fractions)
+    scales = (fractions * (fractions * lengths).sum() / lengths).tolist()
+    merged: Tensors = {}
+    for name, first in trained[0].items():
+        if name not in parameters:
+            merged |= average([{name: weights[name]} for weights in trained], fractions)
+            continue
+        before = start[name].to(torch.float64)
+        changes = [weights[name].to(torch.float64) - before for weights in trained]
+        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
+    return merged

@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +28,17 @@ from medfed.federation.local_round import Architecture, LocalRound, Output, Samp
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, ONCE, STYLE_RANGES, Effort, Matcher, Method, Tensors, has_too_few_patients
 from medfed.federation.sent import SITE_STYLE, Sent
+from medfed.functional.clustering import finch_partition
 from medfed.functional.contrastive import contrast_views, region_embeddings
 from medfed.functional.style import channel_mean_std
-from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
 from medfed.functional.weights import batch_norm_layers, select_prefix
 from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, shows_something
 from medfed.transforms.image_store import ImageStore
-from medfed.transforms.restyled_view import RestyledView
+from medfed.transforms.style_expansion import RestyledView
+
+Partition = Literal["none", "first", "last"]
+Spread = Literal["mixture", "mean"]
+Median = Literal["middle", "lower"]
 
 STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
 MAX_BATCH = 32  # largest number of images that are encoded together
@@ -60,11 +64,9 @@ class FISC(Method):
     j is a random image of another class. Only the forward pass on x updates BatchNorm's statistics. A network with
     dropout draws it separately for x and x', which adds noise to the distance.
 
-    A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Each site reports its numbers of
-    triplets and of live triplets with its update (columns `triplets` and `live_triplets` of `history.csv`), and a
-    notice says if fewer than 5 % of the triplets of a round are alive. On photographs, paintings and cartoons of PACS,
-    with a pretrained EfficientNet before any training and the constants of the authors' code (margin 0.3, alpha 0.5), 0
-    to 5 % are alive. With margin 1 it is 89 % or more.
+    A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Sites report both numbers, and a
+    notice says if fewer than 5 % of a round are alive: on PACS with a pretrained EfficientNet before any training, 0 to
+    5 % are alive with the constants of the authors' code (margin 0.3, alpha 0.5), 89 % or more with margin 1.
 
     With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
     appendix C expects no gain, because styles hardly differ there. The tables of the paper have no FedAvg row, so they
@@ -75,10 +77,8 @@ class FISC(Method):
     because these few features form the mask themselves: if they are small, the contrast of their directions determines
     the mask.
 
-    Ablations of the paper's Table 11 (appendix B.6): v1 is `site_clusters: none`, v2 `common_clusters: none`, v5 the
-    whole method. v3 trains on the restyled images without contrast: `contrast: 0` and `regularisation: 0` with
-    `restyled_loss: true` (the paper does not say whether v3 keeps the regulariser). v4 is contrastive learning without
-    styles: `positives: augmented`.
+    Ablations v1 to v4 of the paper's Table 11: `site_clusters: none`; `common_clusters: none`; `contrast: 0`,
+    `regularisation: 0` (our reading) and `restyled_loss: true`; `positives: augmented`.
 
     Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated,
     scaled and flipped together with the image; the paper restyles each augmented batch again. The embeddings of the
@@ -104,9 +104,8 @@ class FISC(Method):
         site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
             most clusters, "last" the fewest, and "none" puts all images into one cluster.
         common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
-            has the most clusters (as in the authors' code; the paper does not say), "last" the fewest, and "none" puts
-            all sites into one cluster. "last" often has two clusters even for 100 clients, and the median of two
-            clusters is their mean.
+            has the most clusters (as in the authors' code; the paper does not say), "last" the fewest, often two even
+            for 100 clients, whose median is their mean, and "none" puts all sites into one cluster.
         spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
             including the distances between them (as in the authors' code); "mean" is the average of the clusters'
             standard deviations.
@@ -131,14 +130,9 @@ class FISC(Method):
         ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
             in the paper.
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, so a
-            cluster of a single patient has the same weight as a large one; `site_clusters: none` weights all images
-            alike.
+            single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, also one
+            of a single patient; `site_clusters: none` weights all images alike.
 
-    Presets: "medfed" is the default. "paper" is the text: alpha 1 (eq. 4), the mean of the clusters' standard
-    deviations, and embeddings that are not scaled. For `contrast` and `margin`, whose values are missing in our copy of
-    the text, and for `common_clusters`, it has the values of the authors' code. "released" is the authors' code: its
-    constants, the finest clusters of sites, the lower median, and frozen BatchNorm.
     """
 
     contrast: NonNegativeFloat = 0.75
@@ -161,102 +155,49 @@ class FISC(Method):
     ring_width: PositiveInt = 5
     min_patients: PositiveInt = 3
 
-    patients_advice: ClassVar[str] = "set method.site_clusters to none, which weights all images of a site alike"
-    sent: ClassVar[Mapping[str, Sent]] = {
-        "style/*": SITE_STYLE._replace(received="common to all sites"),
-        "n_clusters": Sent("number of clusters of styles", "How many kinds of appearance the site's images have."),
-        "triplets": Sent("number of triplets of the triplet loss", "Roughly how many images the site has."),
-        "live_triplets": Sent(
-            "number of triplets with a loss above 0",
-            "How well the network separates the classes of the site's images on average.",
-        ),
-    }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {
-            "contrast": 0.75,
-            "margin": 0.3,
-            "normalise": False,
-            "alpha": 1.0,
-            "spread": "mean",
-            "common_clusters": "first",
-        },
-        "released": {
-            "contrast": 0.75,
-            "margin": 0.3,
-            "normalise": True,
-            "alpha": 0.5,
-            "spread": "mixture",
-            "common_clusters": "first",
-            "median": "lower",
-            "freeze_batch_norm": True,
-        },
-    }
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """Return eq. 7; for masks, each structure and the background count as a class."""
+        embedding, place = local.architecture.embedding, local.head_input
+        output = local.forward(batch, (place,))
+        loss = local.task.loss(output.logits, batch.label)
+        if VIEW not in batch.views:
+            return loss, output
+        second = local.forward(replace(batch, image=batch.views[VIEW]), (place,), local.parameters())
+        if self.restyled_loss:
+            loss = loss + local.task.loss(second.logits, batch.label)  # Table 11, v3
+        regularisation = self.regularisation
+        if regularisation is None:
+            regularisation = REGULARISATION_OF_CLASSES if embedding else REGULARISATION_OF_MASKS
+        z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
+        kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
+        if not embedding:
+            z, kinds = region_embeddings(output.features[place], batch.label, self.ring_width)
+            second_z, _ = region_embeddings(second.features[place], batch.label, self.ring_width)
+            anchors = kinds < batch.label.shape[1]  # the structures, without the rings
+            if not len(z):
+                return loss, output  # all masks are empty
+        losses = contrast_views(  # eq. 5
+            z, second_z, kinds, anchors, local.rng, self.margin, self.normalise, same_class=self._augments
+        )
+        contrast = losses.mean() if len(losses) else losses.sum()
+        if self.contrast:
+            local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(losses)
+            local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (losses > 0).sum()
+        size = z.square().mean() + second_z.square().mean()  # eq. 6
+        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 
-    def __post_init__(self) -> None:
-        bounds.check(self, self._conflicts)
+    def on_round_start(self, local: LocalRound) -> None:
+        """With `freeze_batch_norm`, BatchNorm layers use their stored statistics during training."""
+        if self.freeze_batch_norm:
+            for norm in batch_norm_layers(local.network).values():
+                norm.eval()
 
-    def _conflicts(self) -> Iterator[tuple[str, ...]]:
-        """Yield (key, sentence, other key) if there are no restyled images for `restyled_loss`."""
-        if self.restyled_loss and self._augments:
-            sentence = "there are no restyled images with positives: augmented; set one of the two"
-            yield "restyled_loss", sentence, "positives"
-
-    @property
-    def _style_transfer(self) -> StyleTransfer:
-        """The transfer with which images are redrawn; it needs no codec if nothing is restyled."""
-        return StyleTransfer("moments" if self._augments else self.transfer, self.codec, self.alpha, self.transfer_size)
-
-    @property
-    def _augments(self) -> bool:
-        """True if the second view is an augmented copy, so that nothing is shared or restyled."""
-        return self.positives == "augmented"
-
-    @property
-    def _needs_view(self) -> bool:
-        """Whether the loss needs a second view of each image."""
-        return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return self._style_transfer.files
-
-    def with_files(self, names: Mapping[str, str]) -> FISC:
-        return replace(self, codec=names.get(self.codec, self.codec))
-
-    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Check the codec, and warn that the paper expects no gain for greyscale images."""
-        self._style_transfer.check(image_size, channels)
-        if channels == 1:
-            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
-
-    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """UserError if augmented positives, which are compared by class, are used for segmentation."""
-        if self._augments and not architecture.embedding:
-            raise UserError(
-                "method.positives: 'augmented' compares images by class, but this network segments; "
-                "set method.positives: restyled"
-            )
-        return network
-
-    @property
-    def fact_names(self) -> frozenset[str]:
-        """The numbers that a site reports about its triplets."""
-        return frozenset({TRIPLETS, LIVE_TRIPLETS})
-
-    @property
-    def shares(self) -> str:
-        """Styles are shared once; never if the positives are augmented copies."""
-        return NEVER if self._augments else ONCE
-
-    @property
-    def share_reads_network(self) -> bool:
-        return False
-
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The ranges of the means and standard deviations that a site sends."""
-        return {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """With `positives: augmented`, give the batch an augmented copy as its second view."""
+        if not self._augments or not self._needs_view:
+            return batch
+        copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
+        return replace(batch, views={**batch.views, VIEW: copy.image})
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style, `style/mean` and `style/std`, (C,), and its `n_clusters`, (1,) (eq. 1-2).
@@ -312,14 +253,6 @@ class FISC(Method):
         """Send the interpolation style, `style/mean` and `style/std`, to every site."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
-    @property
-    def match_kinds(self) -> frozenset[str]:
-        return frozenset() if self._augments else frozenset({"style"})
-
-    def effort(self, n_sites: int) -> Effort:
-        """Twice the images of FedAvg if each image has a second view."""
-        return Effort(images=2 if self._needs_view else 1)
-
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Give each image the second view `fisc` in the interpolation style, computed when a batch needs it."""
         if self._augments or not local.message.tensors or not self._needs_view:
@@ -334,50 +267,6 @@ class FISC(Method):
         store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std))
         return RestyledView(samples, VIEW, restyle, store)
 
-    def on_round_start(self, local: LocalRound) -> None:
-        """With `freeze_batch_norm`, BatchNorm layers use their stored statistics during training."""
-        if self.freeze_batch_norm:
-            for norm in batch_norm_layers(local.network).values():
-                norm.eval()
-
-    def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """With `positives: augmented`, give the batch an augmented copy as its second view."""
-        if not self._augments or not self._needs_view:
-            return batch
-        copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
-        return replace(batch, views={**batch.views, VIEW: copy.image})
-
-    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return eq. 7; for masks, each structure and the background count as a class."""
-        embedding, place = local.architecture.embedding, local.head_input
-        output = local.forward(batch, (place,))
-        loss = local.task.loss(output.logits, batch.label)
-        if VIEW not in batch.views:
-            return loss, output
-        second = local.forward(replace(batch, image=batch.views[VIEW]), (place,), local.parameters())
-        if self.restyled_loss:
-            loss = loss + local.task.loss(second.logits, batch.label)  # Table 11, v3
-        regularisation = self.regularisation
-        if regularisation is None:
-            regularisation = REGULARISATION_OF_CLASSES if embedding else REGULARISATION_OF_MASKS
-        z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
-        kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
-        if not embedding:
-            z, kinds = region_embeddings(output.features[place], batch.label, self.ring_width)
-            second_z, _ = region_embeddings(second.features[place], batch.label, self.ring_width)
-            anchors = kinds < batch.label.shape[1]  # the structures, without the rings
-            if not len(z):
-                return loss, output  # all masks are empty
-        losses = contrast_views(  # eq. 5
-            z, second_z, kinds, anchors, local.rng, self.margin, self.normalise, same_class=self._augments
-        )
-        contrast = losses.mean() if len(losses) else losses.sum()
-        if self.contrast:
-            local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(losses)
-            local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (losses > 0).sum()
-        size = z.square().mean() + second_z.square().mean()  # eq. 6
-        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
-
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Warn if fewer than 5 % of the triplets of the round were alive."""
         n, live = (sum(update.facts.get(name, 0) for update in updates.values()) for name in (TRIPLETS, LIVE_TRIPLETS))
@@ -390,6 +279,13 @@ class FISC(Method):
             )
         return state.memory
 
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
+        if STYLE + "mean" not in state.memory:
+            return None
+        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
+        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
+
     def summarise(self, state: State) -> dict[str, Any]:
         """Return the number of clusters of the sites, and of the images of each site."""
         if "n_clusters" not in state.memory:
@@ -397,14 +293,141 @@ class FISC(Method):
         sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Redraw images in the interpolation style, under the name "all sites"."""
-        match = self.matcher(state, "style", self.alpha)
-        return {"all sites": match(image).cpu()} if match else {}  # eq. 4
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """UserError if augmented positives, which are compared by class, are used for segmentation."""
+        if self._augments and not architecture.embedding:
+            raise UserError(
+                "method.positives: 'augmented' compares images by class, but this network segments; "
+                "set method.positives: restyled"
+            )
+        return network
 
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
-        if STYLE + "mean" not in state.memory:
-            return None
-        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
+    @property
+    def _style_transfer(self) -> StyleTransfer:
+        """The transfer with which images are redrawn; it needs no codec if nothing is restyled."""
+        return StyleTransfer("moments" if self._augments else self.transfer, self.codec, self.alpha, self.transfer_size)
+
+    @property
+    def _augments(self) -> bool:
+        """True if the second view is an augmented copy, so that nothing is shared or restyled."""
+        return self.positives == "augmented"
+
+    @property
+    def _needs_view(self) -> bool:
+        """Whether the loss needs a second view of each image."""
+        return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self._style_transfer.files
+
+    def with_files(self, names: Mapping[str, str]) -> FISC:
+        return replace(self, codec=names.get(self.codec, self.codec))
+
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """Check the codec, and warn that the paper expects no gain for greyscale images."""
+        self._style_transfer.check(image_size, channels)
+        if channels == 1:
+            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
+
+    def __post_init__(self) -> None:
+        bounds.check(self, self._conflicts)
+
+    def _conflicts(self) -> Iterator[tuple[str, ...]]:
+        """Yield (key, sentence, other key) if there are no restyled images for `restyled_loss`."""
+        if self.restyled_loss and self._augments:
+            sentence = "there are no restyled images with positives: augmented; set one of the two"
+            yield "restyled_loss", sentence, "positives"
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {
+            "contrast": 0.75,  # this and the next: the authors' code; the values are missing in our copy of the text
+            "margin": 0.3,
+            "normalise": False,  # not in the text
+            "alpha": 1.0,  # eq. 4
+            "spread": "mean",  # section 2.2
+            "common_clusters": "first",  # the authors' code; the text does not say
+        },
+        "released": {  # the authors' code
+            "contrast": 0.75,
+            "margin": 0.3,
+            "normalise": True,
+            "alpha": 0.5,
+            "spread": "mixture",
+            "common_clusters": "first",
+            "median": "lower",
+            "freeze_batch_norm": True,
+        },
+    }
+    patients_advice: ClassVar[str] = "set method.site_clusters to none, which weights all images of a site alike"
+    sent: ClassVar[Mapping[str, Sent]] = {
+        "style/*": SITE_STYLE._replace(received="common to all sites"),
+        "n_clusters": Sent("number of clusters of styles", "How many kinds of appearance the site's images have."),
+        "triplets": Sent("number of triplets of the triplet loss", "Roughly how many images the site has."),
+        "live_triplets": Sent(
+            "number of triplets with a loss above 0",
+            "How well the network separates the classes of the site's images on average.",
+        ),
+    }
+
+    @property
+    def shares(self) -> str:
+        """Styles are shared once; never if the positives are augmented copies."""
+        return NEVER if self._augments else ONCE
+
+    share_reads_network = False
+    statistic_ranges = {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
+    fact_names = frozenset({TRIPLETS, LIVE_TRIPLETS})
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        return frozenset() if self._augments else frozenset({"style"})
+
+    def effort(self, n_sites: int) -> Effort:
+        """Twice the images of FedAvg if each image has a second view."""
+        return Effort(images=2 if self._needs_view else 1)
+
+
+def clustered_site_style(
+    mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a site's style, mean (C,) and std (C,), and the cluster of each image, from the images' styles (N, C).
+
+    Every cluster counts alike, so that rare kinds of images count as much as common ones (eq. 1-2). `spread` "mixture"
+    takes the standard deviation of the mixture of the clusters, as the released code does; "mean" averages theirs."""
+    mean, std = mean.double(), std.double()
+    label = _partition_styles(torch.cat([mean, std], dim=1), partition)
+    styles = [mixture_mean_std(mean[label == k], std[label == k]) for k in range(int(label.max()) + 1)]
+    means, stds = (torch.stack(parts) for parts in zip(*styles, strict=True))
+    if spread == "mean":
+        return means.mean(dim=0), stds.mean(dim=0), label
+    return *mixture_mean_std(means, stds), label
+
+
+def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean (C,) and standard deviation (C,) of an evenly weighted mixture of N distributions (N, C)."""
+    within, between = std.square().mean(dim=0), mean.var(dim=0, correction=0)
+    return mean.mean(dim=0), (within + between).sqrt()
+
+
+def interpolation_style(
+    mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
+) -> tuple[Tensor, Tensor, int]:
+    """Return the interpolation style, mean (C,) and std (C,), and the number of clusters, from styles (N, C) (eq. 3).
+
+    It is the element-wise median of the clusters' means. Up to three sites form one cluster, so that it is their mean.
+    For an even number of clusters, "middle" is the mean of the two middle values, "lower" the smaller one."""
+    styles = torch.cat([mean, std], dim=1).double()
+    label = _partition_styles(styles, partition)
+    means = torch.stack([styles[label == k].mean(dim=0) for k in range(int(label.max()) + 1)])
+    common = means.median(dim=0).values if median == "lower" else means.quantile(0.5, dim=0)
+    common_mean, common_std = common.chunk(2)
+    return common_mean, common_std, len(means)
+
+
+def _partition_styles(styles: Tensor, partition: Partition) -> Tensor:
+    """Return (N,) int64: the cluster of each style (N, D); 0 for all if the partition is "none"."""
+    if partition not in get_args(Partition):
+        raise ValueError(f"partition must be one of {', '.join(get_args(Partition))}, got '{partition}'")
+    return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else finch_partition(styles, partition)

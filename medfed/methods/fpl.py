@@ -11,11 +11,12 @@ from round 2 on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from medfed.core.batch import Batch
@@ -24,14 +25,9 @@ from medfed.federation.local_round import LocalRound, Output, count_patients
 from medfed.federation.message import Message, State
 from medfed.federation.method import MAX_FEATURE, Method, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
+from medfed.functional.clustering import cluster_means, finch_partition
 from medfed.functional.contrastive import region_embeddings
 from medfed.functional.hooks import evaluation_mode
-from medfed.functional.prototypes import (
-    class_sums,
-    cluster_prototypes,
-    prototype_contrastive_loss,
-    prototype_distance_loss,
-)
 from medfed.functional.regions import background_ring
 from medfed.functional.weights import select_prefix
 
@@ -134,10 +130,7 @@ class FPL(Method):
             loss = loss + self.consistency * distance
         return loss, output
 
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The range of the numbers in the prototypes that a site sends."""
-        return {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
+    statistic_ranges = {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Send `prototype/CLASS`, (D,), for each frequent class; of S structures, class S is the ring."""
@@ -193,3 +186,60 @@ class FPL(Method):
         """Return the number of clusters of each class."""
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}
+
+
+def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]]:
+    """Return the sum (D,), float64, and the number of the vectors (N, D) of each class that has any."""
+    vectors = vectors.detach().double()
+    return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
+
+
+def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
+    """Return the means (M, D) of FINCH's coarsest clusters of the sites' prototypes of one class (eq. 4-5).
+
+    Up to three sites always form one cluster. Prototypes of exactly zero have no direction and are left out; None
+    without any other."""
+    nonzero = [prototype for prototype in prototypes if bool(prototype.any())]
+    if not nonzero:
+        return None
+    rows = torch.stack(nonzero)
+    return cluster_means(rows, finch_partition(rows, "last"))  # eq. 4-5
+
+
+def prototype_contrastive_loss(
+    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor, temperature: float
+) -> Tensor:
+    """Return -log(sum of e^s over the prototypes of the own class / sum over all), the mean over embeddings (eq. 7-8).
+
+    s is the cosine similarity of an embedding (N, D) and a prototype (M, D), divided by the temperature. Embeddings
+    whose class has no prototype are left out; without any, the loss is 0 with gradient 0."""
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    own = classes[:, None] == prototype_classes[None, :]
+    known = own.any(dim=1)
+    if not bool(known.any()):
+        return vectors.sum() * 0
+    own, vectors = own[known], vectors[known]
+    scores = F.normalize(vectors, dim=1) @ F.normalize(prototypes, dim=1).T / temperature
+    return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()  # eq. 7-8
+
+
+def prototype_distance_loss(
+    vectors: Tensor,
+    classes: Tensor,
+    prototypes: Tensor,
+    prototype_classes: Tensor,
+    over_features: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """Return the squared difference between embeddings (N, D) and the means of their classes' prototypes (M, D).
+
+    The mean gives a cluster of many sites the weight of a cluster of one (eq. 6). The sum over D is eq. 10;
+    the mean is the released code. Embeddings whose class has no prototype are left out."""
+    own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
+    n_clusters = own.sum(dim=1, keepdim=True)
+    known = n_clusters[:, 0] > 0
+    if not bool(known.any()):
+        return vectors.sum() * 0
+    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)  # eq. 6
+    mean = F.mse_loss(vectors[known], unbiased[known])  # eq. 10
+    return mean * vectors.shape[1] if over_features == "sum" else mean

@@ -9,18 +9,23 @@ is trained on many such changes has to rely on the shapes. Sites send the same m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
+from torch import Tensor
 
 from medfed.core.batch import Batch
 from medfed.core.bounds import PositiveInt, Ratio
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Method
-from medfed.functional.random_convolution import draw_shallow_networks, random_intensity_transform
+
+MIN_NORM = 1e-8  # a result with a smaller norm is not scaled up
+SLOPE = 0.01  # of the leaky ReLU for negative values
 
 MIN_STD = 1e-6  # of an image that is changed; a blank image has no intensities to change
 
@@ -73,3 +78,39 @@ class GIN(Method):
         changed = (changed * std + mean).clamp(0, 1)
         chosen = to_device(is_changed < self.probability, image.device)[:, None, None, None]
         return replace(batch, image=torch.where(chosen, changed, image))
+
+
+class ShallowNetworks(NamedTuple):
+    """One random network for each of B images: by layer, kernels (B, O, I, k, k) and shifts (B, O)."""
+
+    kernels: tuple[Tensor, ...]
+    shifts: tuple[Tensor, ...]
+
+
+def draw_shallow_networks(
+    n: int, channels: int, n_layers: int, width: int, kernel_sizes: Sequence[int], rng: torch.Generator
+) -> ShallowNetworks:
+    """Draw one network for each of n images, with all weights from the standard normal distribution."""
+    widths = [channels, *[width] * (n_layers - 1), channels]
+    kernels, shifts = [], []
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        side = kernel_sizes[int(torch.randint(len(kernel_sizes), (), generator=rng))]
+        kernels.append(torch.randn(n, outputs, inputs, side, side, generator=rng))
+        shifts.append(torch.randn(n, outputs, generator=rng))
+    return ShallowNetworks(tuple(kernels), tuple(shifts))
+
+
+def random_intensity_transform(image: Tensor, networks: ShallowNetworks, alpha: Tensor) -> Tensor:
+    """Return g(x) for images (B, C, H, W), with a leaky ReLU after every convolution except the last one."""
+    n, channels, height, width = image.shape
+    output = image
+    for layer, (kernel, shift) in enumerate(zip(networks.kernels, networks.shifts, strict=True)):
+        if layer:
+            output = F.leaky_relu(output, SLOPE)
+        grouped = output.reshape(1, -1, height, width)  # each image is a group of channels with kernels of its own
+        output = F.conv2d(grouped, kernel.to(image).flatten(0, 1), padding=kernel.shape[-1] // 2, groups=n)
+        output = output.reshape(n, -1, height, width) + shift.to(image)[..., None, None]
+    weight = alpha.to(image)[:, None, None, None]
+    mixed = weight * output + (1 - weight) * image
+    norms = [entry.flatten(1).norm(dim=1) for entry in (image, mixed)]
+    return mixed * (norms[0] / norms[1].clamp(min=MIN_NORM))[:, None, None, None]

@@ -28,10 +28,8 @@ from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
-from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.parts.amplitude_normaliser import (
     NAME,
-    AmplitudeNormaliser,
     alpha_for_half_width,
     prepend_normaliser,
 )
@@ -128,14 +126,9 @@ class HarmoFL(Method):
         """Amplitudes are shared once; never without `normalise`."""
         return ONCE if self.normalise else NEVER
 
-    @property
-    def share_reads_network(self) -> bool:
-        return False
+    share_reads_network = False
 
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Amplitudes are in [0, 1], as none exceeds the mean of an image with intensities in [0, 1]."""
-        return {WINDOW: (0.0, 1.0)}
+    statistic_ranges = {WINDOW: (0.0, 1.0)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `amplitude`, (C, (S * S + 1) / 2): the mean amplitudes of the S x S lowest frequencies.
@@ -179,10 +172,17 @@ class HarmoFL(Method):
         perturbed = local.forward(batch, fast_weights=perturbed_weights)
         return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Normalise images to the common amplitudes, under the name "all sites"."""
-        if WINDOW not in state.memory:
-            return {}
-        normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)
-        normaliser.get_buffer("window").copy_(unpack_window(state.memory[WINDOW]))
-        return {"all sites": normaliser(image)}
+
+def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:
+    """Return w + delta, with delta = distance * g / |g| and g = dL/dw over all weights together; w where g is 0.
+
+    delta is a constant to the gradient, as in sharpness-aware minimisation (Foret et al., ICLR 2021,
+    https://arxiv.org/abs/2010.01412)."""
+    trained = {name: entry for name, entry in parameters.items() if entry.requires_grad}
+    gradients = torch.autograd.grad(loss, list(trained.values()), retain_graph=True, allow_unused=True)
+    known = {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
+    if not known:
+        return dict(parameters)
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in known.values()]))
+    scale = torch.where(norm > 0, distance / norm, torch.zeros_like(norm))
+    return {**parameters, **{name: trained[name] + scale * g for name, g in known.items()}}

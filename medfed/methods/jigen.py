@@ -10,10 +10,15 @@ include the puzzle's head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, permutations
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
@@ -24,7 +29,8 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Effort, Method
 from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
-from medfed.functional.jigsaw import draw_puzzles
+
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness of a pixel (ITU-R BT.601)
 
 NAME = "jigsaw"  # name of the puzzle's head as a submodule, and so of its state-dict entries
 SIDE = 3  # number of tiles along a side of the image
@@ -38,7 +44,7 @@ class JiGen(Method):
 
     x_p is the image with its 3 x 3 tiles in order p, f the embedding, and g a linear head with `n_orders` outputs. p is
     0 (the original order) for a fraction `ordered` of the images and random for the others. The permutations are chosen
-    greedily so that they differ in as many positions as possible (`functional.jigsaw`). Predictions do not use g, and a
+    greedily so that they differ in as many positions as possible. Predictions do not use g, and a
     bundle does not contain it. If the image's side is not a multiple of 3, one or two pixels are cut off, and the edge
     is repeated after shuffling.
 
@@ -100,3 +106,76 @@ class JiGen(Method):
         features = local.forward(puzzles, (place,), local.parameters()).features[place]
         embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
         return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)  # eq. 1
+
+
+def draw_puzzles(
+    image: Tensor, side: int, n_orders: int, ordered_ratio: float, grey_ratio: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return puzzles of images (B, C, H, W), and the number (B,) in 0..n_orders-1 of each one's permutation, p.
+
+    An image stays in order (p = 0) with probability `ordered_ratio`; a tile turns grey with probability `grey_ratio`.
+    """
+    n = len(image)
+    is_ordered = torch.rand(n, generator=rng) < ordered_ratio
+    order = torch.randint(1, n_orders, (n,), generator=rng).masked_fill(is_ordered, 0)
+    grey = torch.rand(n, side * side, generator=rng) < grey_ratio
+    puzzles = shuffle_tiles(turn_tiles_grey(image, grey), tile_permutations(side, n_orders)[order])
+    return puzzles, order.to(image.device)
+
+
+@lru_cache(maxsize=8)
+def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
+    """Return n permutations (n, side * side) of the tiles of a grid, counted row by row, the identity first.
+
+    Each further one has the largest smallest Hamming distance to those before it; of equals, the one with the largest
+    sum of distances, then the first in lexicographic order. Entry j is the tile that moves to place j.
+    """
+    n_tiles = side * side
+    known = np.fromiter(chain.from_iterable(permutations(range(n_tiles))), np.int8).reshape(-1, n_tiles)
+    columns = np.ascontiguousarray(known.T)  # one long row per place, which NumPy adds much faster than short rows
+    nearest, total = np.full(len(known), n_tiles, dtype=np.int64), np.zeros(len(known), dtype=np.int64)
+    chosen = [0]
+    while len(chosen) < n:
+        distance = (columns != columns[:, chosen[-1], None]).sum(axis=0, dtype=np.int8)
+        nearest, total = np.minimum(nearest, distance), total + distance
+        chosen.append(int((nearest * (n * n_tiles + 1) + total).argmax()))  # argmax takes the first of equals
+    return torch.from_numpy(known[chosen].astype(np.int64))
+
+
+def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
+    """Put the n x n tiles of images (B, C, H, W) together in other orders, (B, n * n).
+
+    H and W are cropped to multiples of n, as evenly on both sides as possible, and the margin is filled by repeating
+    the pixels at the edge, so that it does not reveal the original order.
+    """
+    side = math.isqrt(order.shape[-1])
+    (top, bottom), (left, right) = (_margins(n, side) for n in image.shape[2:])
+    cropped = image[..., top : image.shape[2] - bottom, left : image.shape[3] - right]
+    batch, channels, height, width = cropped.shape
+    grid = cropped.reshape(batch, channels, side, height // side, side, width // side)
+    tiles = grid.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, n * n, C, h, w)
+    rows = torch.arange(len(image), device=image.device)[:, None]
+    moved = tiles[rows, order.to(image.device)].unflatten(1, (side, side)).permute(0, 3, 1, 4, 2, 5)
+    moved = moved.reshape(batch, channels, height, width)
+    return moved if moved.shape == image.shape else F.pad(moved, (left, right, top, bottom), mode="replicate")
+
+
+def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
+    """Turn marked tiles, (B, n * n) bool, of RGB images grey. Pixels of the margin belong to the nearest tile."""
+    if image.shape[1] != len(LUMA_WEIGHTS):
+        return image
+    side = math.isqrt(grey.shape[1])
+    places = [_tile_of_each_pixel(n, side).to(image.device) for n in image.shape[2:]]
+    marked = grey.to(image.device).unflatten(1, (side, side))[:, places[0]][:, :, places[1]]
+    luma = torch.einsum("bchw,c->bhw", image, image.new_tensor(LUMA_WEIGHTS))
+    return torch.where(marked[:, None], luma[:, None], image)
+
+
+def _margins(n: int, side: int) -> tuple[int, int]:
+    """Return how many of n pixels are cropped before and after `side` equal tiles."""
+    return (n % side) // 2, n % side - (n % side) // 2
+
+
+def _tile_of_each_pixel(n: int, side: int) -> Tensor:
+    """Return (n,) int64: the number of the tile, along one axis, to which each of n pixels belongs."""
+    return ((torch.arange(n) - _margins(n, side)[0]) // (n // side)).clamp(0, side - 1)

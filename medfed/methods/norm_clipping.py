@@ -9,13 +9,17 @@ FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from medfed.core.bounds import PositiveFloat
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.functional.aggregation import clipped_average
+from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
+from medfed.functional.weights import Weights, add_scaled, average, change_norm, check_same_entries
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,46 @@ class NormClipping(Method):
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the average of the clipped changes to the global weights."""
-        trained_weights, site_weights = [update.weights for update in updates.values()], self.averaging_weights(updates)
-        return clipped_average(  # norm thresholding: the formula of the class docstring
-            state.weights, trained_weights, site_weights, state.parameters, self.bound, self.times
-        )
+        trained, fractions = [update.weights for update in updates.values()], site_fractions(updates, self.site_weights)
+        return clipped_average(state.weights, trained, fractions, state.parameters, self.bound, self.times)
+
+
+def clipped_average(
+    start: Weights,
+    trained: Sequence[Weights],
+    fractions: Tensor,
+    parameters: Collection[str],
+    bound: float | None = None,
+    times: float = 1.0,
+) -> Tensors:
+    """Clip the changes of the parameters to `bound`, and those of the buffers to `times` their median, and average."""
+    for weights in trained[1:]:
+        check_same_entries(trained[0], weights)
+    learned = [{name: entry for name, entry in end.items() if name in parameters} for end in trained]
+    buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in trained]
+    merged = _clip_and_average(start, learned, fractions, bound, times)
+    merged |= _clip_and_average(start, buffers, fractions, None, times)
+    return {name: merged[name] for name in trained[0]}
+
+
+def _clip_and_average(
+    start: Weights, trained: Sequence[Weights], fractions: Tensor, limit: float | None, times: float
+) -> Tensors:
+    """Return w + sum_k p_k D_k / max(1, |D_k| / M); without a `limit` M it is `times` the median of |D_k|."""
+    norms = [change_norm(start, weights) for weights in trained]
+    limit = times * statistics.median(norms) if limit is None else limit
+    if all(norm <= limit for norm in norms):
+        return average(trained, fractions)
+    scales = [
+        fraction * min(1.0, limit / norm) if norm else fraction
+        for fraction, norm in zip(fractions.tolist(), norms, strict=True)
+    ]
+    merged: Tensors = {}
+    for name, first in trained[0].items():
+        if not first.is_floating_point():
+            merged |= average([{name: weights[name]} for weights in trained], fractions)
+            continue
+        before = start[name].to(torch.float64)
+        changes = [weights[name].to(torch.float64) - before for weights in trained]
+        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
+    return merged

@@ -9,6 +9,7 @@ Sites send the same messages as FedAvg.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,6 @@ from medfed.core.bounds import PositiveInt, Ratio
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method
 from medfed.functional.hooks import replace_output
-from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
 
 
 @dataclass(frozen=True)
@@ -151,3 +151,34 @@ def _of_true_class(values: Tensor, label: Tensor) -> Tensor:
         return values.gather(1, label[:, None])[:, 0]
     inside = label.to(values.dtype)
     return (values * inside).flatten(1).sum(dim=1) / inside.flatten(1).sum(dim=1).clamp(min=1)
+
+
+def position_mask(features: Tensor, gradient: Tensor, fraction: float) -> Tensor:
+    """Return (B, 1, H, W): 0 at the ceil(fraction H W) positions that contribute most to a score (never all), else 1.
+
+    A position's contribution is the sum of its channels, weighted by their mean gradients, as in Grad-CAM."""
+    contribution = (features.detach() * gradient.detach().mean(dim=(2, 3), keepdim=True)).sum(dim=1)
+    mask = _mask_highest(contribution.flatten(1), fraction)
+    return mask.view(len(contribution), 1, *contribution.shape[1:]).to(features.dtype)
+
+
+def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
+    """Return (B, C, 1, 1): 0 for the ceil(fraction C) channels with the highest mean gradient (never all), else 1."""
+    mask = _mask_highest(gradient.detach().mean(dim=(2, 3)), fraction)
+    return mask[..., None, None].to(gradient.dtype)
+
+
+def select_largest_drops(drop: Tensor, n: int) -> Tensor:
+    """Mark, (B,) bool, the up to n samples of a batch whose confidence dropped most (`drop` is before minus after)."""
+    chosen = torch.zeros_like(drop, dtype=torch.bool)
+    chosen[drop.detach().argsort(descending=True, stable=True)[:n]] = True
+    return chosen & (drop.detach() > 0)
+
+
+def _mask_highest(numbers: Tensor, fraction: float) -> Tensor:
+    """Return (B, N) bool: False at the ceil(fraction * N) highest numbers of each row (B, N), True at least once."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
+    n = min(math.ceil(fraction * numbers.shape[1] - 1e-9), numbers.shape[1] - 1)
+    highest = numbers.argsort(dim=1, descending=True, stable=True)[:, :n]
+    return torch.ones_like(numbers, dtype=torch.bool).scatter(1, highest, False)

@@ -72,14 +72,9 @@ class SCAFFOLD(Method):
         f"{CONTROL}*": Sent("control variates (mean gradients of all sites)", WEIGHTS.reveals),
     }
 
-    @property
-    def share_reads_network(self) -> bool:
-        return False
+    share_reads_network = False
 
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The range of `examples`, the number of training images of a site."""
-        return {"examples": (1.0, float(MAX_EXAMPLES))}
+    statistic_ranges = {"examples": (1.0, float(MAX_EXAMPLES))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `examples`, (1,), the number of training images."""

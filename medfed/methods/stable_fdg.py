@@ -37,16 +37,8 @@ from medfed.federation.method import (
     has_too_few_patients,
 )
 from medfed.federation.sent import SITE_STYLE, Sent
-from medfed.functional.feature_style import (
-    SiteStyle,
-    compute_site_style,
-    explore_and_mix_styles,
-    explore_styles,
-    feature_mean_std,
-    mix_styles,
-    shift_style,
-)
-from medfed.functional.hooks import capture_features, evaluation_mode, features_at, input_output_widths, replace_output
+from medfed.functional import feature_style
+from medfed.functional.hooks import evaluation_mode, features_at, input_output_widths, replace_output
 from medfed.functional.sampling import class_ids, draw_mixing_partners, draw_oversampled, draw_same_class
 from medfed.functional.weights import select_prefix
 from medfed.networks.parts.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
@@ -137,12 +129,9 @@ class StableFDG(Method):
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. It differs from the paper in `clamp`, because a mirrored channel is no style; in
-    `similarity`, because the attention of an inner product depends on the scale of the features, which differs between
-    networks; and in `second_sample`, which needs one more forward pass for few images. "paper" is what the paper says:
-    no clamping in exploration, the inner product, and second samples. "released" is the authors' code: no clamping
-    there, cosines, second samples, and uniform site weights. (In the code, an image without a partner uses the query of
-    the second sample alone, which passes through the network in training mode; here the mean of eq. 8 is used.)
+    The defaults differ from the paper in `clamp`, because a mirrored channel is no style; in `similarity`, because the
+    attention of an inner product depends on the scale of the features, which differs between networks; and in
+    `second_sample`, which needs one more forward pass for few images.
     """
 
     style: bool = True
@@ -165,98 +154,6 @@ class StableFDG(Method):
     site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
 
-    reads_features: ClassVar[bool] = True
-    sent: ClassVar[Mapping[str, Sent]] = {
-        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received=OTHERS)),
-        **dict.fromkeys(
-            ("mean_spread", "std_spread"),
-            Sent("how much styles vary at the site", "How similar the site's images are, but no single image.", OTHERS),
-        ),
-    }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {"clamp": False, "similarity": "inner", "second_sample": True},
-        "released": {"clamp": False, "second_sample": True, "site_weights": "uniform"},
-    }
-
-    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add the attention layer."""
-        n_stages = len(architecture.encoder_stages)
-        if self.style and max(self.stages) > n_stages:
-            raise UserError(
-                f"method.stages: got {list(self.stages)}, but this network has only the stages 1 to {n_stages}; remove "
-                "all other numbers"
-            )
-        if self.attention:
-            if architecture.decoder_levels:
-                raise UserError(
-                    "method.attention: StableFDG's attention needs one class per image, but this network predicts "
-                    "masks; set method.attention to false (method.style still works)"
-                )
-            head = network.get_submodule(architecture.head)
-            if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
-                raise UserError(
-                    "method.attention: StableFDG needs a network without an embedding layer before the classifier; set "
-                    "network.embedding_size to 0, or method.attention to false"
-                )
-            widths = input_output_widths(head)
-            highlighter = Highlighter(*widths, self.dimension, self.similarity, self.query_of)
-            attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
-        return network
-
-    @property
-    def shares(self) -> str:
-        """Styles are shared in every round, if other sites' styles are used."""
-        return EVERY_ROUND if self.style and self.received else NEVER
-
-    @property
-    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The ranges of the style statistics that a site sends."""
-        return {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
-
-    def effort(self, n_sites: int) -> Effort:
-        """A step has the images of a batch and the added copies."""
-        adds = self.style and self.probability > 0
-        return Effort(images=1 + self.oversampling if adds else 1)
-
-    def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style, (C,) each: `mean`, `std` and their deviations, `mean_spread`, `std_spread` (eq. 1-3)."""
-        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
-            return {}
-        device, styles = next(network.parameters()).device, []
-        for batch in batches(site.samples, MAX_BATCH):
-            image = site.task.standardise(batch.image.to(device), batch.moments)
-            with torch.no_grad():
-                features = features_at(network, site.architecture.encoder_stages[0], image)
-                styles.append(feature_mean_std(features))  # eq. 1
-        means, stds = (torch.cat(moment).cpu() for moment in zip(*styles, strict=True))
-        style = compute_site_style(means, stds)._asdict()  # eq. 2-3
-        site.n_patients.update(dict.fromkeys(style, site.samples.n_patients))
-        return style
-
-    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Choose the R = `received` styles of others for each site: `received/SITE/NAME`, (R, C)."""
-        senders = sorted(site for site, style in shared.items() if style)
-        order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
-        without_style = [site for site in sorted(shared) if not shared[site]]
-        places = {site: order.index(site) for site in senders} | {site: i for i, site in enumerate(without_style)}
-        memory: Tensors = {}
-        for site in sorted(shared):
-            sources = self._sources(site, order, places[site], shared)[: self.received]
-            for name in shared[sources[0]] if sources else ():
-                memory[f"{RECEIVED}{site}/{name}"] = torch.stack([shared[source][name] for source in sources])
-        return memory
-
-    def broadcast(self, state: State, site: str) -> Tensors:
-        """Send a site its R styles, (R, C)."""
-        return select_prefix(state.memory, f"{RECEIVED}{site}/")
-
-    def on_round_start(self, local: LocalRound) -> None:
-        """Store the classes of the site's training images, from which second samples are drawn."""
-        if self._draws_second_samples and CLASSES not in local.memory:
-            labels = [class_ids(batch.label) for batch in batches(local.training, MAX_BATCH)]
-            local.memory[CLASSES] = torch.cat(labels).cpu()
-
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss of the batch and the added copies, in changed styles and with attention."""
         labels = class_ids(batch.label).cpu()
@@ -273,27 +170,33 @@ class StableFDG(Method):
         output = replace(output, image=batch.image[indices], label=batch.label[indices], moments=moments)
         return local.task.loss(output.logits, output.label), output
 
-    def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Return the attention (B, h, w) of each image over the positions of the last feature map."""
-        if not self.attention:
-            return None
-        with torch.no_grad(), capture_features(network, (architecture.last_features,)) as captured:
-            network(image)
-            return getattr(network, NAME).scores(captured[architecture.last_features])
-
-    def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
-        """Return the other sites in the order in which `site`, at `place` in the circle `order`, gets their styles."""
-        if self.sharing == "farthest" and shared[site]:
-            styles = {other: torch.cat([shared[other]["mean"], shared[other]["std"]]) for other in order}
-            distance = {other: float((style - styles[site]).norm()) for other, style in styles.items()}
-            return sorted((other for other in order if other != site), key=lambda other: (-distance[other], other))
-        start = place % max(1, len(order))
-        return [other for other in order[start:] + order[:start] if other != site]
-
-    @property
-    def _draws_second_samples(self) -> bool:
-        """True if images without a partner in the batch get one from the site's training images."""
-        return self.attention and self.second_sample and self.query_of in ("both", "partner")
+    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
+        """Return indices (A,) of the images to add, and the random change of the features after each stage."""
+        rng, places = local.rng, local.architecture.encoder_stages
+        shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
+        stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
+        n_added = round(self.oversampling * len(labels)) if stages else 0
+        if self.balanced:
+            added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
+        else:
+            added = torch.randint(len(labels), (n_added,), generator=rng)
+        changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
+        if shifts and local.message.tensors:
+            received, at_random = feature_style.SiteStyle(**local.message.tensors), self.kept == "random"
+            # Section 3.1, step 2.
+            shift = partial(feature_style.shift_style, received=received, rng=rng, at_random=at_random)
+            changes.setdefault(places[0], []).append(shift)
+        if len(added) and local.architecture.decoder_levels:
+            changes.setdefault(places[0], []).append(partial(_with_added, added=added))
+        for stage in stages:
+            if stage == stages[0] and len(added):
+                change = partial(self._extend, rng=rng, n=len(labels), added=added)
+            elif self.mix:
+                change = partial(self._mix, rng=rng)
+            else:
+                continue
+            changes.setdefault(places[stage - 1], []).append(change)
+        return added, {place: partial(_chain, functions) for place, functions in changes.items()}
 
     def _partners(self, local: LocalRound, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Draw a partner for each of the N images of the batch and its copies, which `indices` (N,) names.
@@ -320,36 +223,15 @@ class StableFDG(Method):
         partners[without] = n + torch.arange(len(without))
         return partners.to(local.device), second
 
-    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
-        """Return indices (A,) of the images to add, and the random change of the features after each stage."""
-        rng, places = local.rng, local.architecture.encoder_stages
-        shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
-        stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
-        n_added = round(self.oversampling * len(labels)) if stages else 0
-        if self.balanced:
-            added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
-        else:
-            added = torch.randint(len(labels), (n_added,), generator=rng)
-        changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
-        if shifts and local.message.tensors:
-            received, at_random = SiteStyle(**local.message.tensors), self.kept == "random"
-            shift = partial(shift_style, received=received, rng=rng, at_random=at_random)  # sec. 3.1, step 2
-            changes.setdefault(places[0], []).append(shift)
-        if len(added) and local.architecture.decoder_levels:
-            changes.setdefault(places[0], []).append(partial(_with_added, added=added))
-        for stage in stages:
-            if stage == stages[0] and len(added):
-                change = partial(self._extend, rng=rng, n=len(labels), added=added)
-            elif self.mix:
-                change = partial(self._mix, rng=rng)
-            else:
-                continue
-            changes.setdefault(places[stage - 1], []).append(change)
-        return added, {place: partial(_chain, functions) for place, functions in changes.items()}
+    @property
+    def _draws_second_samples(self) -> bool:
+        """True if images without a partner in the batch get one from the site's training images."""
+        return self.attention and self.second_sample and self.query_of in ("both", "partner")
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
         """Mix the style of each feature map (B, C, H, W) with that of a random other one, as MixStyle does."""
-        return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
+        mixing = draw_mixing_partners(len(features), self.concentration, rng)
+        return feature_style.mix_styles(features, *mixing)  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
         """Explore the added images (eq. 4-5) and, if `mix`, mix all (step 5); return (n + A, C, H, W).
@@ -357,10 +239,114 @@ class StableFDG(Method):
         Rows of `features` from n on, which an earlier stage appended, are replaced.
         """
         if not self.mix:
-            explored = explore_styles(features[:n], added, self.level, self.clamp)  # eq. 4-5
+            explored = feature_style.explore_styles(features[:n], added, self.level, self.clamp)  # eq. 4-5
             return torch.cat([features[:n], explored])
         mixing = draw_mixing_partners(n + len(added), self.concentration, rng)
-        return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5; sec. 3.1, step 5
+        return feature_style.explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5
+
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Return the style, (C,) each: `mean`, `std` and their deviations, `mean_spread`, `std_spread` (eq. 1-3)."""
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
+            return {}
+        device, styles = next(network.parameters()).device, []
+        for batch in batches(site.samples, MAX_BATCH):
+            image = site.task.standardise(batch.image.to(device), batch.moments)
+            with torch.no_grad():
+                features = features_at(network, site.architecture.encoder_stages[0], image)
+                styles.append(feature_style.feature_mean_std(features))  # eq. 1
+        means, stds = (torch.cat(moment).cpu() for moment in zip(*styles, strict=True))
+        style = feature_style.compute_site_style(means, stds)._asdict()  # eq. 2-3
+        site.n_patients.update(dict.fromkeys(style, site.samples.n_patients))
+        return style
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Choose the R = `received` styles of others for each site: `received/SITE/NAME`, (R, C)."""
+        senders = sorted(site for site, style in shared.items() if style)
+        order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
+        without_style = [site for site in sorted(shared) if not shared[site]]
+        places = {site: order.index(site) for site in senders} | {site: i for i, site in enumerate(without_style)}
+        memory: Tensors = {}
+        for site in sorted(shared):
+            sources = self._sources(site, order, places[site], shared)[: self.received]
+            for name in shared[sources[0]] if sources else ():
+                memory[f"{RECEIVED}{site}/{name}"] = torch.stack([shared[source][name] for source in sources])
+        return memory
+
+    def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
+        """Return the other sites in the order in which `site`, at `place` in the circle `order`, gets their styles."""
+        if self.sharing == "farthest" and shared[site]:
+            styles = {other: torch.cat([shared[other]["mean"], shared[other]["std"]]) for other in order}
+            distance = {other: float((style - styles[site]).norm()) for other, style in styles.items()}
+            return sorted((other for other in order if other != site), key=lambda other: (-distance[other], other))
+        start = place % max(1, len(order))
+        return [other for other in order[start:] + order[:start] if other != site]
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """Send a site its R styles, (R, C)."""
+        return select_prefix(state.memory, f"{RECEIVED}{site}/")
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Add the attention layer."""
+        n_stages = len(architecture.encoder_stages)
+        if self.style and max(self.stages) > n_stages:
+            raise UserError(
+                f"method.stages: got {list(self.stages)}, but this network has only the stages 1 to {n_stages}; remove "
+                "all other numbers"
+            )
+        if self.attention:
+            if architecture.decoder_levels:
+                raise UserError(
+                    "method.attention: StableFDG's attention needs one class per image, but this network predicts "
+                    "masks; set method.attention to false (method.style still works)"
+                )
+            head = network.get_submodule(architecture.head)
+            if isinstance(network.get_submodule(architecture.embedding), nn.Linear):
+                raise UserError(
+                    "method.attention: StableFDG needs a network without an embedding layer before the classifier; set "
+                    "network.embedding_size to 0, or method.attention to false"
+                )
+            widths = input_output_widths(head)
+            highlighter = Highlighter(*widths, self.dimension, self.similarity, self.query_of)
+            attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
+        return network
+
+    def on_round_start(self, local: LocalRound) -> None:
+        """Store the classes of the site's training images, from which second samples are drawn."""
+        if self._draws_second_samples and CLASSES not in local.memory:
+            labels = [class_ids(batch.label) for batch in batches(local.training, MAX_BATCH)]
+            local.memory[CLASSES] = torch.cat(labels).cpu()
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {
+            "clamp": False,  # eq. 4-5 have no limit
+            "similarity": "inner",  # eq. 8
+            "second_sample": True,  # appendix G
+        },
+        # The authors' code. There, an image without a partner uses the query of the second sample alone, which passes
+        # through the network in training mode; here the mean of eq. 8 is used.
+        "released": {"clamp": False, "second_sample": True, "site_weights": "uniform"},
+    }
+    sent: ClassVar[Mapping[str, Sent]] = {
+        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received=OTHERS)),
+        **dict.fromkeys(
+            ("mean_spread", "std_spread"),
+            Sent("how much styles vary at the site", "How similar the site's images are, but no single image.", OTHERS),
+        ),
+    }
+    reads_features: ClassVar[bool] = True
+
+    @property
+    def shares(self) -> str:
+        """Styles are shared in every round, if other sites' styles are used."""
+        return EVERY_ROUND if self.style and self.received else NEVER
+
+    statistic_ranges = {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
+
+    def effort(self, n_sites: int) -> Effort:
+        """A step has the images of a batch and the added copies."""
+        adds = self.style and self.probability > 0
+        return Effort(images=1 + self.oversampling if adds else 1)
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:

@@ -157,12 +157,12 @@ class Stack(Method):
             if method.shares != NEVER
             else own.memory
             for i, method in enumerate(self.methods)
-            for own in [_own(state, i)]
+            for own in [own_state(state, i)]
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """What each method sends to a site; names begin with the place of the method."""
-        return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
+        return _joined(method.broadcast(own_state(state, i), site) for i, method in enumerate(self.methods))
 
     def expand_input(self, tensors: Tensors) -> Tensors:
         """What each method's `expand` reads of these tensors; names begin with the place of the method."""
@@ -230,38 +230,20 @@ class Stack(Method):
         """The result of the only method that defines one, else the global weights."""
         for i, method in enumerate(self.methods):
             if _overrides(method, "result_weights"):
-                return method.result_weights(_own(state, i))
+                return method.result_weights(own_state(state, i))
         return super().result_weights(state)
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
         """Use the first method that allows this kind of matching."""
         i, method = next((i, method) for i, method in enumerate(self.methods) if kind in method.match_kinds)
-        return method.matcher(_own(state, i), kind, ratio)
+        return method.matcher(own_state(state, i), kind, ratio)
 
     def summarise(self, state: State) -> dict[str, Any]:
         """Join the values; of two with the same name, the later one counts."""
         summary: dict[str, Any] = {}
         for i, method in enumerate(self.methods):
-            summary |= method.summarise(_own(state, i))
+            summary |= method.summarise(own_state(state, i))
         return summary
-
-    def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Return the maps of the first method that has any."""
-        all_maps = (method.score_maps(network, architecture, image) for method in self.methods)
-        return next((maps for maps in all_maps if maps is not None), None)
-
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return the styles of the first method that has any."""
-        all_styles = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
-        return next((styles for styles in all_styles if styles), {})
-
-    def interpolations(
-        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
-    ) -> Tensors:
-        """Return the images of the first method that mixes styles."""
-        own = ((_own(state, i), method) for i, method in enumerate(self.methods))
-        mixed = (method.interpolations(of_method, site, image, ratio, rng) for of_method, method in own)
-        return next((images for images in mixed if images), {})
 
     def _check_site_weights(self) -> None:
         """Check that the methods agree about the one average.
@@ -297,7 +279,7 @@ def _joined(parts: Iterable[Tensors]) -> Tensors:
     return {name: entry for i, part in enumerate(parts) for name, entry in add_prefix(part, f"{i}/").items()}
 
 
-def _own(state: State, i: int) -> State:
+def own_state(state: State, i: int) -> State:
     """The state as method number i sees it: with its own memory, under the names that it uses."""
     return replace(state, memory=select_prefix(state.memory, f"{i}/"))
 
@@ -307,7 +289,7 @@ def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[St
     own_updates = {
         site: replace(update, tensors=select_prefix(update.tensors, f"{i}/")) for site, update in updates.items()
     }
-    return _own(state, i), own_updates
+    return own_state(state, i), own_updates
 
 
 @contextmanager

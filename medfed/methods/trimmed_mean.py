@@ -19,7 +19,7 @@ from pydantic import Field
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors
-from medfed.functional.aggregation import trimmed_mean
+from medfed.functional.weights import trimmed_mean
 
 
 @dataclass(frozen=True)

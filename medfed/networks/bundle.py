@@ -115,38 +115,31 @@ class Bundle(NetworkSettings):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Paths of the decoder's levels, the finest first; () without a decoder."""
         return self.network_settings.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the submodules that end the encoder's stages, the first stage first."""
         return self.network_settings.encoder_stages
 
     @property
     def last_features(self) -> str:
-        """Path of the submodule that outputs the last feature map."""
         return self.network_settings.last_features
 
     @property
     def embedding(self) -> str:
-        """Path of the submodule whose flattened output enters the last layer; "" for segmentation."""
         return self.network_settings.embedding
 
     @property
     def head(self) -> str:
-        """Path of the network's last layer."""
         return self.network_settings.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """The entry `network_def` of a MONAI bundle that builds the same network; None if MONAI cannot."""
         return self.network_settings.network_def(in_channels, out_channels)
 
     def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
-        """The network's weights under the names that MONAI's network expects."""
         return self.network_settings.monai_weights(network, in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
@@ -168,11 +161,9 @@ class Bundle(NetworkSettings):
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
-        """The name in the network of an entry in a file of pretrained weights."""
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Paths of the submodules that pretrained weights need not fit."""
         return self.network_settings.optional_modules()
 
     def check_image_size(self, size: int) -> None:

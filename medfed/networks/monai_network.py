@@ -82,27 +82,22 @@ class MonaiNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the submodules that end the encoder's stages, the first stage first."""
         return self._places.encoder_stages
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Paths of the decoder's levels, the finest first; () without a decoder."""
         return self._places.decoder_levels
 
     @property
     def last_features(self) -> str:
-        """Path of the submodule that outputs the last feature map."""
         return self._places.last_features
 
     @property
     def embedding(self) -> str:
-        """Path of the submodule whose flattened output enters the last layer; "" for segmentation."""
         return self._places.embedding
 
     @property
     def head(self) -> str:
-        """Path of the network's last layer."""
         return self._places.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -113,7 +108,6 @@ class MonaiNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """The entry `network_def` of a MONAI bundle: the class and its arguments."""
         arguments = json.loads(json.dumps(self._all_arguments(in_channels, out_channels)))  # lists, not tuples
         return {"_target_": f"monai.networks.nets.{self.architecture}", **arguments}
 

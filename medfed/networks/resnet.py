@@ -57,7 +57,6 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def head(self) -> str:
-        """Path of the network's last layer."""
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:

@@ -43,7 +43,6 @@ class UNet(NetworkSettings):
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """The entry `network_def` of a MONAI bundle that builds the same network."""
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])
         return {"_target_": "monai.networks.nets.BasicUNet", **arguments, "features": list(self.features)}

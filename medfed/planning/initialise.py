@@ -75,6 +75,8 @@ def write_config(
     }
     start = load_text(strict_yaml.dump(document), str(out), settings)
     sites = start.data.site_names()
+    if unseen == "":
+        raise UserError("--unseen: expected the name of a site")
     wished = fixed.get("federation.unseen_site", unseen)
     unseen = _unseen(sites, folder, wished)
     validation_site = start.federation.validation_site

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from medfed import api
 from medfed.core.files import write_atomically
+from medfed.experiments.resume import check_cache_folder
 from medfed.outputs.published.beside import beside, our_rows
 from medfed.outputs.published.tables import PublishedBlock
 from medfed.outputs.tables.cost import NOTE, cost_rows
@@ -39,7 +40,7 @@ def run_entry(
     """
     configs = [part.load() for part in parts]
     for config in configs:
-        config.cache.check_outside(out, config.source)
+        check_cache_folder(config.cache, config.data, out, config.source)
     texts, n_unfinished = list[str](), 0
 
     def add(*lines: str) -> None:

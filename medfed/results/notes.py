@@ -112,8 +112,8 @@ def adaptation_notes(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
         ends = interval(own.low.iloc[0], own.high.iloc[0], digits) if len(own) == 1 and own.low.notna().all() else ""
         change = f"{number((own.adapted - own.without).mean(), digits, '+')}{unit}{ends}"
         scores = f"{number(own.without.mean(), digits)} without, {number(own.adapted.mean(), digits)} with"
-        runs = f" in {len(own)} runs" * (len(own) > 1)
-        harm = f"{own.n_worse.sum()} of {own.n_patients.sum()} patients{runs} became worse"
+        runs = f" (in {len(own)} runs; a patient counts once in each)" * (len(own) > 1)
+        harm = f"{own.n_worse.sum()} of {own.n_patients.sum()} patients became worse{runs}"
         loss = f", by up to {number(own.largest_loss.max(), digits)}{unit}" * bool(own.n_worse.sum())
         sites = ", ".join(sorted(set(own.site)))
         notes.append(f"{by} at {sites}: {name}: mean change {change} ({scores}); {harm}{loss}")

@@ -24,6 +24,7 @@ from medfed.metrics.metric import (
     Metric,
     metric_columns,
 )
+from medfed.results.statistics import limits_of
 from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE
 
 IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
@@ -78,10 +79,15 @@ def read_scores(path: Path, metrics: Sequence[Metric]) -> pd.DataFrame:
         if "seed" in table and table.seed.str.fullmatch("[0-9]{1,18}").all():
             table["seed"] = table.seed.astype("int64")
         check_scores(table)
-        known = [metric.name for metric in metrics]
+        by_name = {metric.name: metric for metric in metrics}
         of_classes = any(isinstance(metric, ClassMetric) for metric in metrics)
-        if unknown := set(table.metric[~(is_probability(table) & of_classes)]) - {*known}:
-            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(known)}")
+        of_metrics = table[~(is_probability(table) & of_classes)]
+        if unknown := set(of_metrics.metric) - {*by_name}:
+            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(by_name)}")
+        for (name, unit), values in of_metrics.groupby(["metric", "unit"]).value:
+            low, high = limits_of(by_name[name], unit)
+            if not values.dropna().between(low - 1e-6, high + 1e-6).all():
+                raise ValueError(f"{name}: expected values from {low:g} to {high:g} {unit}")
     except (ValueError, pd.errors.ParserError) as error:
         raise UserError(f"{path}: {str(error).strip()}; {COPY_AGAIN}") from error
     return table

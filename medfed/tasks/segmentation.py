@@ -40,8 +40,7 @@ from medfed.tasks.slices import SliceBuffer, Slices
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
-from medfed.transforms.scale_percentiles import ScalePercentilesd
-from medfed.transforms.scale_range import ScaleRanged
+from medfed.transforms.scale_intensity import ScalePercentilesd, ScaleRanged
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Checks for methods that you write, and toy federations of three sites that train in about a second."""
+"""Checks for methods, networks and metrics that you write, and toy federations of three sites."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.testing.checks import check_method, method_checks
+    from medfed.testing.checks import check_method, check_metric, check_network, method_checks
     from medfed.testing.rules import ContractError
     from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
 
-__all__ = ["ContractError", "ToyClassification", "ToyFederation", "ToySegmentation", "check_method", "method_checks"]
+__all__ = [
+    "ContractError",
+    "ToyClassification",
+    "ToyFederation",
+    "ToySegmentation",
+    "check_method",
+    "check_metric",
+    "check_network",
+    "method_checks",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.testing.checks": "check_method method_checks",
+        "medfed.testing.checks": "check_method check_metric check_network method_checks",
         "medfed.testing.rules": "ContractError",
         "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation",
     },

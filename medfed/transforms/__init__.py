@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from medfed.transforms.amplitude_mix import AmplitudeMix, RandAmplitudeMix, RandAmplitudeMixd
     from medfed.transforms.big_aug import BigAugRanges, build_big_aug
     from medfed.transforms.resize_slices import ResizeSlicesd
-    from medfed.transforms.scale_percentiles import ScalePercentilesd
+    from medfed.transforms.scale_intensity import ScalePercentilesd
     from medfed.transforms.simpleitk_reader import SimpleITKReader
 
 __all__ = [
@@ -72,7 +72,7 @@ __getattr__, __dir__ = lazy_names(
         "medfed.transforms.amplitude_mix": "AmplitudeMix RandAmplitudeMix RandAmplitudeMixd",
         "medfed.transforms.big_aug": "BigAugRanges build_big_aug",
         "medfed.transforms.resize_slices": "ResizeSlicesd",
-        "medfed.transforms.scale_percentiles": "ScalePercentilesd",
+        "medfed.transforms.scale_intensity": "ScalePercentilesd",
         "medfed.transforms.simpleitk_reader": "SimpleITKReader",
     },
 )

@@ -1,4 +1,4 @@
-"""Training samples in several styles each, computed when they are needed (CCST's expansion of the training set)."""
+"""Training samples in several styles: each as a sample of its own (CCST), or as a second view of the image (FISC)."""
 
 from __future__ import annotations
 
@@ -93,3 +93,30 @@ class StyleExpansion:
                 self.store.write(positions[slot], image, result)
                 stored[slot] = result
         return versions | {slot: entry.float() for slot in wanted if (entry := stored[slot]) is not None}
+
+
+class RestyledView:
+    """Training samples whose batches contain, as an entry of `Batch.views`, a restyled version of each image (FISC).
+
+    `restyle` maps an image (1, C, H, W) in [0, 1] to its restyled version. An image is restyled when a batch first
+    needs it, and stored as float16, so its values do not depend on the batch.
+    """
+
+    def __init__(self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], store: ImageStore) -> None:
+        self.samples, self.name = samples, name
+        choices = torch.zeros(len(samples), 1, dtype=torch.int32)
+        self._restyled = StyleExpansion(samples, choices, lambda image, styles, n_styles: restyle(image), store)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def n_patients(self) -> int:
+        return self.samples.n_patients
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The batch with the restyled images as its view `name`."""
+        originals = self.samples.batch(indices)
+        pairs = zip(indices, originals.image, strict=True)
+        view = torch.stack([self._restyled.versions(index, [0], image)[0] for index, image in pairs])
+        return replace(originals, views={**originals.views, self.name: view})

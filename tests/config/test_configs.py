@@ -30,7 +30,7 @@ def test_a_shipped_config_comes_back_from_its_own_text_and_exchanges_a_window_of
     config.network.check_image_size(config.data.image_size)
     if config.method_name == "elcfs":
         image = torch.rand(1, 1, config.data.image_size, config.data.image_size)
-        assert config.method._spectrum(image).half_width == 3
+        assert config.method.spectrum(image).half_width == 3
 
 
 N_WEIGHTS = {  # channels of the image, classes or structures, and the number of weights of the network

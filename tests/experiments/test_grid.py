@@ -108,6 +108,9 @@ def test_a_setting_given_twice_and_two_equal_rows_are_refused(config):
 
 def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_refused_before_any_run_starts(tiny_config):
     """Each row is checked: FedBN keeps entries at the sites."""
+    config = load(tiny_config, ["evaluation.unseen_every=3", "federation.rounds=3"])
+    with pytest.raises(UserError, match="fedavg, federation.rounds=2: .*unseen_every: is 3, which has no effect"):
+        check_rows(folds(config, ["fedavg"], "federation.rounds=3,2"))
     config = load(tiny_config, ["evaluation.unseen_every=2", "network.norm=batch"])
     check_rows(folds(config, ["fedavg", "elcfs"]))
     with pytest.raises(UserError, match="fedbn: .*is 2, but entries of the network stay at the .* Nothing was trained"):

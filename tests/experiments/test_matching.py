@@ -107,6 +107,7 @@ def test_without_shared_statistics_nothing_is_matched_and_a_warning_says_so():
     [
         (["method.name=fedavg", "evaluation.match=window"], "fedavg with these settings shares no low-frequency"),
         (["evaluation.match=style"], "set evaluation.match to none or window"),
+        (["federation.unseen_site=", "evaluation.match=window"], "has no effect without federation.unseen_site"),
         (["method.exchange=false", "evaluation.match=window"], "elcfs with these settings shares no"),
     ],
 )

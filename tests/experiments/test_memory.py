@@ -75,14 +75,18 @@ def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
 def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong = config(override)
-    with pytest.raises(UserError, match="^a.yaml: training on .* px with a batch size of 1 needs .* but 8.0 GB of mem"):
+    with pytest.raises(
+        UserError, match="^a.yaml: .* with 1 images in a batch needs .* but 8.0 GB of .* choose a smaller network"
+    ):
         check_memory(wrong, estimate_needs(wrong, TASK), 1)
 
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong, needs = config("training.batch_size=100"), MemoryNeeds(1 * GB, 0.1 * GB)
-    with pytest.raises(UserError, match="batch size of 90 needs at least 10.0 GB, .* but 8.0 GB"):
+    with pytest.raises(
+        UserError, match="is 100; .* with 90 images in a batch needs at least 10.0 GB, but 8.0 GB .* at most 70"
+    ):
         check_memory(wrong, needs, 90)
     check_memory(wrong, needs, 70)
     check_memory(wrong, None, 90)

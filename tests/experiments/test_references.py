@@ -21,6 +21,7 @@ from medfed.experiments.comparison import plan_comparison
 from medfed.experiments.grid import folds_of, rows_of
 from medfed.experiments.sites import assign_patients
 from medfed.federation.privacy import Privacy
+from medfed.outputs.report.ledger import WITHOUT_FEDERATION
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import row_of
 
@@ -278,6 +279,7 @@ def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federati
     page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
     assert all(words in page for words in ("gain from joining", "fedavg - local", "pooled - fedavg"))
     assert "images moved" in page and "nothing sent" in page
+    assert all(text in page for text in WITHOUT_FEDERATION.values())
 
 
 def test_the_python_interface_has_the_rows_and_the_differences(comparison):

@@ -12,7 +12,7 @@ from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.functional.aggregation import change_norm
+from medfed.functional.weights import change_norm
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg

@@ -7,12 +7,12 @@ from toy_runs import first_round, local_round
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
+from medfed.experiments.method_figures import interpolated, restyled
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.privacy import Privacy
 from medfed.functional.fourier import low_frequency_window, pack_window
-from medfed.functional.meta_learning import inner_step
-from medfed.methods.elcfs import BANK, ELCFS, WINDOWS, _norm_ratio
+from medfed.methods.elcfs import BANK, ELCFS, WINDOWS, _norm_ratio, inner_step
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stack import Stack
 from medfed.testing.small_unet import SmallUNet
@@ -144,13 +144,13 @@ def test_the_gradient_is_finite_with_other_settings_and_for_a_single_site(toy, s
 @pytest.mark.parametrize("side", [64, 96, 384])
 def test_the_automatic_window_is_seven_by_seven_and_that_of_the_paper_at_384_pixels(side):
     image = torch.rand(1, 1, side, side, generator=stream(0, "x"))
-    window = ELCFS()._spectrum(image).window()
+    window = ELCFS().spectrum(image).window()
     assert window.shape[2:] == (7, 7)
     assert torch.equal(window, low_frequency_window(image, 0.01)) is (side == 384)
 
 
 def test_the_automatic_window_of_a_tiny_image_fits_it():
-    assert ELCFS()._spectrum(torch.rand(1, 1, 6, 9)).window().shape[2:] == (5, 5)
+    assert ELCFS().spectrum(torch.rand(1, 1, 6, 9)).window().shape[2:] == (5, 5)
 
 
 def test_a_site_shares_only_packed_windows(toy):
@@ -312,7 +312,7 @@ def test_styles_for_figures_come_from_every_site_of_the_bank(toy):
     method = ELCFS(alpha=ALPHA)
     image = disc_slices("north").images[:1].double()
     state = State(1, {}, bank_of("south") | bank_of("west"))
-    actual = method.styles(state, image)
+    actual = restyled(method, state, image)
     assert set(actual) == {"south", "west"} and all(s.shape == image.shape for s in actual.values())
 
 
@@ -324,7 +324,7 @@ def test_interpolations_lie_between_an_image_and_a_random_image_of_each_other_si
     banks = {"a": torch.full((2, 1, 1), 0.3), "b": torch.full((5, 1, 1), 0.6), "own": torch.ones(1, 1, 1)}
     state = State(1, {}, {prefix + BANK + name: entry for name, entry in banks.items()})
     method = Stack((FedAvg(), method)) if stacked else method
-    full, half, drawn = (method.interpolations(state, "own", own, ratio, stream(0, "x")) for ratio in (1.0, 0.5, None))
+    full, half, drawn = (interpolated(method, state, "own", own, ratio, stream(0, "x")) for ratio in (1.0, 0.5, None))
     assert [set(images) for images in (full, half, drawn)] == [{"a", "b"}] * 3
     for name, mean in (("a", 0.3), ("b", 0.6)):
         assert torch.allclose(full[name], torch.tensor(mean))

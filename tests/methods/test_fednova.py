@@ -4,9 +4,8 @@ import torch
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Plan, Training
-from medfed.functional.aggregation import effective_steps
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.fednova import FedNova
+from medfed.methods.fednova import FedNova, effective_steps
 from medfed.testing.toy import ToySegmentation
 
 UPDATES = {

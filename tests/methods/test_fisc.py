@@ -18,7 +18,7 @@ from medfed.methods.fisc import FISC, VIEW
 from medfed.networks.parts.adain import build_codec, serialise_codec
 from medfed.testing.toy import DiscImages, ToyClassification
 from medfed.transforms.image_store import ImageStore
-from medfed.transforms.restyled_view import RestyledView
+from medfed.transforms.style_expansion import RestyledView
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
 FEW = {"min_patients": 1}

@@ -4,6 +4,7 @@ from toy_runs import batch_of, local_round, rounds_of, shared_run
 
 from medfed.config.schema import load
 from medfed.core.errors import UserError
+from medfed.experiments.method_figures import restyled
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import State, digest
 from medfed.federation.settings import Training
@@ -94,7 +95,7 @@ def test_images_of_an_unseen_site_are_normalised(raw_toy):
     plain = raw_toy.network(FedAvg())
     plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
     image = raw_toy.samples("east").batch(range(3)).image
-    seen = method.styles(State(1, {}, state.memory), image)["all sites"]
+    seen = restyled(method, State(1, {}, state.memory), image)["all sites"]
     assert torch.allclose(network.eval()(image), plain.eval()(seen), atol=1e-6)
     assert not torch.allclose(seen, image, atol=0.05)
 

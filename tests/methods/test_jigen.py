@@ -9,9 +9,8 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import State, digest
-from medfed.functional.jigsaw import draw_puzzles, shuffle_tiles, tile_permutations
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.jigen import NAME, JiGen
+from medfed.methods.jigen import NAME, JiGen, draw_puzzles, shuffle_tiles, tile_permutations
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.testing.toy import ToyClassification
 

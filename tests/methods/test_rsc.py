@@ -6,10 +6,9 @@ from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.message import digest
 from medfed.functional.hooks import capture_features, replace_output
-from medfed.functional.self_challenging import channel_mask
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
-from medfed.methods.rsc import RSC, _places
+from medfed.methods.rsc import RSC, _places, channel_mask
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification

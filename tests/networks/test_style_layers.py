@@ -5,10 +5,9 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.functional.feature_style import add_style_noise, feature_mean_std, mix_styles
-from medfed.functional.histogram_matching import mix_histograms
 from medfed.functional.sampling import draw_mixing_partners
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle, insert_after_stages
+from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle, insert_after_stages, mix_histograms
 from medfed.networks.unet import UNet
 from medfed.testing.small_unet import SmallUNet
 

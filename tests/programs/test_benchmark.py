@@ -41,7 +41,7 @@ def test_functions_are_timed_in_turn_and_the_first_time_is_not_counted():
     ids=["exchange", "hd95", "one_round"],
 )
 def test_the_peer_does_the_same_work(measure):
-    """It raises ValueError otherwise. Never the speed itself: a busy machine may be slow."""
+    """The exchange and HD95 raise ValueError otherwise. Never the speed itself: a busy machine may be slow."""
     rows = measure()
     assert rows and all(row.medfed > 0 and row.peer > 0 for row in rows)
 

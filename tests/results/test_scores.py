@@ -111,6 +111,7 @@ def of_metric(name):
         ("dice,90.0", "dice,nan", "line 2: the value is 'nan'; expected a finite number"),
         ("dice,90.0", "dice,inf", "line 2: the value is 'inf'; expected a finite number"),
         ("dice,90.0,%,ok", "dice,90.0", "the status is not one of"),
+        ("dice,90.0", "dice,190.0", "dice: expected values from 0 to 100 %"),
         ("dice,90.0,%,ok", "dice,90.0,%,ok,more", "line 2: the value is '%'"),
         ("ece,,%,ok", "ece,,%,ok,more", "Expected 14 fields in line 7, saw 15"),
         (of_metric("hd"), of_metric("dice"), "A/1, disc, dice.*in two rows"),

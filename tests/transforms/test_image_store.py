@@ -16,6 +16,8 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
+from medfed.datasets.collections.folder import Folder
+from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
 from medfed.transforms.image_store import CHECKSUM_BYTES, ImageStore
 
@@ -198,16 +200,22 @@ def test_an_error_of_the_disk_is_not_hidden(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_suitable_is_named(tmp_path):
-    results = tmp_path / "run"
-    results.mkdir()
+    data, results = Folder(root=str(tmp_path / "data")), tmp_path / "run"
+    (tmp_path / "data").mkdir()
     (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to(results)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
     of_results = "a.yaml: cache.folder: .* must not hold images of patients"
-    for folder in ("run", "run/images", "link/images"):
-        with pytest.raises(UserError, match=of_results):
-            Cache(str(tmp_path / folder)).check_outside(results, "a.yaml")
+    of_originals = r"a.yaml: cache.folder: .* lies in .*data, .*\(data.root\).*; choose a"
+    for folder, reason in (
+        ("data", of_originals),
+        ("data/cache", of_originals),
+        ("link/cache", of_originals),
+        ("run/images", of_results),
+    ):
+        with pytest.raises(UserError, match=reason):
+            check_cache_folder(Cache(str(tmp_path / folder)), data, results, "a.yaml")
     for other in ("", None, str(tmp_path / "data2")):
-        Cache(other).check_outside(results, "a.yaml")
+        check_cache_folder(Cache(other), data, results, "a.yaml")
     with pytest.raises(UserError, match="cache.folder: no file for the restyled images of HK can be created in .*file"):
         ImageStore(Cache(str(tmp_path / "file")), "HK")
     for folder in ("", None):

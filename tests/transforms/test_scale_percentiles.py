@@ -6,7 +6,7 @@ from monai.data import MetaTensor
 from monai.transforms import ScaleIntensityRanged, ScaleIntensityRangePercentilesd
 
 from medfed.transforms import ScalePercentilesd
-from medfed.transforms.scale_range import ScaleRanged
+from medfed.transforms.scale_intensity import ScaleRanged
 
 
 def test_the_percentiles_become_0_and_1_and_what_lies_outside_is_clipped():

@@ -56,7 +56,10 @@ class NetworkSettings:
 
     @property
     def head(self) -> str:
-        """Path of the network's last layer, which computes the logits, such as "fc"."""
+        """Path of the network's last layer, which computes the logits, such as "fc".
+
+        Methods with heads of their own (such as COPA) need an nn.Linear or nn.Conv2d there, and refuse other layers.
+        """
         return ""
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:

@@ -156,10 +156,10 @@ def open_bundle(path: Path) -> BundleFiles:
     names = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
-        if name.parts[0] in IMAGE_FOLDERS or (file.is_dir() and not file.is_symlink()):
-            continue
-        if file.is_symlink() or not file.is_file():
+        if file.is_symlink() or not (file.is_file() or file.is_dir()):
             raise UserError(f"{path}: '{name.as_posix()}' is a link, a pipe or a device; replace it by the file itself")
+        if name.parts[0] in IMAGE_FOLDERS or file.is_dir():
+            continue
         names[name.as_posix()] = file
     return BundleFiles(path, names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from medfed.outputs.run_files import damaged_file
 
 FOLDER = Path(__file__).parent
 MAX_WIDTH, QUALITY = 1200, 75  # of a figure in pixels, enough for a screen with small pixels; of WebP, 0 to 100
+
+
+_NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters that HTML and UTF-8 cannot hold
 
 
 class EmbeddedFigure(NamedTuple):
@@ -49,7 +53,12 @@ def _environment(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_replace_invalid_characters,
     )
+
+
+def _replace_invalid_characters(value: object) -> object:
+    return _NOT_HTML.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _hash_source(text: str) -> str:

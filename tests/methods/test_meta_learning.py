@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from medfed.functional.meta_learning import inner_step, sharpness_ascent
+from medfed.methods.elcfs import inner_step
+from medfed.methods.harmofl import sharpness_ascent
 
 
 def test_first_order_adds_the_outer_gradient_at_the_fast_weights():

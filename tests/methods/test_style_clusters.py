@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from medfed.functional.style_clusters import clustered_site_style, interpolation_style, mixture_mean_std
+from medfed.methods.fisc import clustered_site_style, interpolation_style, mixture_mean_std
 
 
 def styles(n: int, channels: int = 6, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from medfed.functional.histogram_matching import mix_histograms
+from medfed.networks.parts.style_layers import mix_histograms
 
 
 def maps(n: int, seed: int = 0, side: int = 5) -> torch.Tensor:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from medfed.functional.prototypes import (
+from medfed.methods.fpl import (
     class_sums,
     cluster_prototypes,
     prototype_contrastive_loss,

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from medfed.federation.message import State
-from medfed.functional.aggregation import gradient_masked_average, normalized_average, sign_agreement
 from medfed.functional.weights import average
+from medfed.methods.fedgma import gradient_masked_average, sign_agreement
+from medfed.methods.fednova import normalized_average
 
 COUNTER = "n.num_batches_tracked"
 START = {"w": torch.zeros(4), "n.running_mean": torch.tensor([5.0]), COUNTER: torch.tensor(2)}

@@ -1,6 +1,6 @@
 import torch
 
-from medfed.functional.random_convolution import ShallowNetworks, draw_shallow_networks, random_intensity_transform
+from medfed.methods.gin import ShallowNetworks, draw_shallow_networks, random_intensity_transform
 
 
 def images(n=3, channels=2, side=8) -> torch.Tensor:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.self_challenging import channel_mask, position_mask, select_largest_drops
+from medfed.methods.rsc import channel_mask, position_mask, select_largest_drops
 
 
 def random_maps(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -1,6 +1,6 @@
 import pytest
 
-from medfed.functional.aggregation import add_new_sites, adjust_site_weights
+from medfed.methods.feddg_ga import add_new_sites, adjust_site_weights
 
 THREE = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
 ALL = ("a", "b", "c")

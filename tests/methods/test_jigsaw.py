@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from medfed.functional.jigsaw import shuffle_tiles, tile_permutations, turn_tiles_grey
+from medfed.methods.jigen import shuffle_tiles, tile_permutations, turn_tiles_grey
 
 
 def image(side: int, channels: int = 3, n: int = 4) -> torch.Tensor:
@@ -34,12 +34,6 @@ def test_fewer_permutations_are_the_first_of_more():
     assert tile_permutations(3, 12).equal(tile_permutations()[:12])
 
 
-@pytest.mark.parametrize("wrong", [{"side": 4}, {"n": 0}, {"side": 2, "n": 25}])
-def test_impossible_permutation_counts_are_rejected(wrong):
-    with pytest.raises(ValueError, match="side must|n must"):
-        tile_permutations(**wrong)
-
-
 @pytest.mark.parametrize("side", [3, 9, 30])
 def test_the_identity_returns_the_image(side):
     assert shuffle_tiles(image(side), torch.arange(9).expand(4, 9)).equal(image(side))
@@ -67,11 +61,6 @@ def test_an_image_of_unfitting_size_is_cropped_and_its_edge_repeated(side):
     assert result[..., inner, inner].equal(shuffle_tiles(image(side)[..., inner, inner], order))
     assert result[..., -1, :].equal(result[..., inner.stop - 1, :])
     assert result[..., -1].equal(result[..., inner.stop - 1])
-
-
-def test_shapes_that_do_not_fit_are_rejected():
-    with pytest.raises(ValueError, match="order .B, side"):
-        shuffle_tiles(image(9), tile_permutations()[:3])
 
 
 def test_only_marked_tiles_lose_their_colours():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from medfed.functional.quantiles import quantiles
+from medfed.transforms.scale_intensity import quantiles
 
 
 def test_a_quantile_between_two_values_is_interpolated():
