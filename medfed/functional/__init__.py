@@ -1,4 +1,4 @@
-"""The mathematics of the methods: functions of tensors and networks, without configs and files.
+"""Mathematics that several modules use: functions of tensors and networks, without configs and files.
 
 >>> import torch
 >>> from medfed.functional import exchange_amplitude, low_frequency_window

@@ -194,7 +194,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
         ({"methods": ["elcf"]}, "--methods elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
         ({"methods": {"nam": "fedprox"}}, "methods: a dictionary needs the key 'name', got"),
         ({"methods": []}, "methods: expected a list of at least 1 entries, got \\[\\]"),
-        ({"methods": 5}, "method: expected settings by name, .*, got 5"),
+        ({"methods": 5}, "methods: expected settings by name, .*, got 5"),
         (
             {"methods": [{"name": "fedprox", "mu": -1}]},
             "--methods fedprox:mu=-1: method.mu: expected a number of at least 0, got -1",

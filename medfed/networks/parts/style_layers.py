@@ -75,7 +75,7 @@ class EFDMix(MixStyle):
     """Layer that mixes each channel's histogram with the histogram of this channel in another image of the batch.
 
     See Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization", CVPR
-    2022, https://arxiv.org/abs/2203.07740, and `medfed.functional.histogram_matching.mix_histograms`.
+    2022, https://arxiv.org/abs/2203.07740, and `mix_histograms`.
 
     Args:
         probability: probability in [0, 1] of acting on a batch in training.

@@ -101,7 +101,10 @@ def test_a_runs_table_card_and_report_state_the_harm(tmp_path, unpainted_figures
     assert harm in (path / "report.html").read_text()
     notes = adaptation_notes([summary, summary | {"unseen_site": "D"}])
     (note,) = notes
-    assert "Tent at C, D: disc, Dice: mean change -0.43 points (" in note and "2 of 14 patients in 2 runs" in note
+    assert (
+        "Tent at C, D: disc, Dice: mean change -0.43 points (" in note
+        and "2 of 14 patients became worse (in 2 runs; a" in note
+    )
 
 
 def test_a_comparison_states_the_harm_of_its_runs_in_its_notes(tmp_path, unpainted_figures):
@@ -113,7 +116,7 @@ def test_a_comparison_states_the_harm_of_its_runs_in_its_notes(tmp_path, unpaint
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "elcfs: window match at A, B, C: disc, Dice: mean change -0.43 points (" in page
-    assert "3 of 21 patients in 3 runs became worse, by up to 3.00 points" in page
+    assert "3 of 21 patients became worse (in 3 runs; a patient counts once in each), by up to 3.00 points" in page
     assert "elcfs: TRANSDUCTIVE (window): at sites that did not train" in page and "fedavg: window" not in page
 
 
