@@ -88,6 +88,12 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
     return total.to(start.dtype)
 
 
+def add_scaled_changes(start: Tensor, ends: Sequence[Tensor], scales: Iterable[float]) -> Tensor:
+    """Return start + sum_k scale_k * (end_k - start), computed in float64, in the dtype of the first end."""
+    before = start.to(torch.float64)
+    return add_scaled(before, [end.to(torch.float64) - before for end in ends], scales).to(ends[0].dtype)
+
+
 def select_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
     """Return the entries whose names start with `prefix` (such as "bank/"), without the prefix in their names."""
     return {name.removeprefix(prefix): entry for name, entry in entries.items() if name.startswith(prefix)}

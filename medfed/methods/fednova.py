@@ -18,7 +18,7 @@ from torch import Tensor
 
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, Tensors, site_fractions
-from medfed.functional.weights import Weights, add_scaled, average
+from medfed.functional.weights import Weights, add_scaled_changes, average
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,9 @@ def normalized_average(
         return average(trained, fractions)
     scales = (fractions * (fractions * lengths).sum() / lengths).tolist()
     merged: Tensors = {}
-    for name, first in trained[0].items():
+    for name in trained[0]:
         if name not in parameters:
             merged |= average([{name: weights[name]} for weights in trained], fractions)
             continue
-        before = start[name].to(torch.float64)
-        changes = [weights[name].to(torch.float64) - before for weights in trained]
-        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
+        merged[name] = add_scaled_changes(start[name], [weights[name] for weights in trained], scales)
     return merged

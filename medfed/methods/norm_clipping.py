@@ -13,13 +13,12 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from medfed.core.bounds import PositiveFloat
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
-from medfed.functional.weights import Weights, add_scaled, average, change_norm, check_same_entries
+from medfed.functional.weights import Weights, add_scaled_changes, average, change_norm, check_same_entries
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,5 @@ def _clip_and_average(
         if not first.is_floating_point():
             merged |= average([{name: weights[name]} for weights in trained], fractions)
             continue
-        before = start[name].to(torch.float64)
-        changes = [weights[name].to(torch.float64) - before for weights in trained]
-        merged[name] = add_scaled(before, changes, scales).to(first.dtype)
+        merged[name] = add_scaled_changes(start[name], [weights[name] for weights in trained], scales)
     return merged
