@@ -161,6 +161,7 @@ def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_compariso
     [
         ("fedavg@steps=pooled", "with a federated method"),
         ("fedavg@steps=fedavg@steps=ccst", "with a federated method"),
+        ("poolled", "Did you mean 'pooled'"),
         ("elcfs@steps=ccst", "no method 'elcfs@steps=ccst'"),
         ("fedavg@epochs=ccst", "expected fedavg@steps=METHOD"),
         ("fedavg@steps=", "expected fedavg@steps=METHOD"),

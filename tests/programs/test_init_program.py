@@ -12,6 +12,7 @@ from PIL import Image
 
 from medfed.config.schema import load
 from medfed.core import registry
+from medfed.core.errors import UserError
 from medfed.experiments.setup import build_experiment
 from medfed.init import main
 from medfed.planning import initialise
@@ -259,3 +260,8 @@ def test_unusual_patterns_of_the_user_read_back(folder, settings):
     assert init(folder, *(word for flag in flags for word in ("--set", flag))) == 0
     data = load("my.yaml").data
     assert {key: getattr(data, key) for key in settings} == settings
+
+
+def test_an_empty_name_of_the_unseen_site_is_refused(folder):
+    with pytest.raises(UserError, match="--unseen: expected the name of a site"):
+        initialise.write_config(folder, Path("empty.yaml"), unseen="")

@@ -17,7 +17,7 @@ from PIL import Image
 from medfed.auditing.page import TEMPLATES as AUDIT_TEMPLATES
 from medfed.core.errors import UserError
 from medfed.outputs.report import page as page_module
-from medfed.outputs.report.html import FOLDER, embed_png, render_page
+from medfed.outputs.report.html import FOLDER, _environment, embed_png, render_page
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.read import read_runs
 from medfed.outputs.run_folder import RunFolder
@@ -379,3 +379,8 @@ def test_nine_runs_that_are_named_one_by_one_have_a_page_below_3_mb_without_a_fi
     assert sum(caption.endswith(", unseen C") for caption in captions) == 9
     assert not {"Unseen cases, chosen without regard to scores", "Scores of each case by site"} & {*captions}
     assert text.count("More figures of this run are in its folder figures: ") == 9
+
+
+def test_characters_that_html_cannot_hold_are_replaced():
+    text = _environment(FOLDER).from_string("{{ name }}").render(name="a\x00\x1bb")
+    assert text == "a\ufffd\ufffdb"
