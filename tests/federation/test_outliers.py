@@ -71,10 +71,10 @@ def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
 
 
 def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
-    """100 x 100 changes of 0.1 have the norm 10; one change of 5 more adds little to it, but is 50 times the others."""
+    """100 x 100 changes of 0.1 have the norm 10; one change of -5.1 adds little to it, but is 51 times the others."""
     facts, sites = {"steps": 5, "examples": 9}, ("a", "b", "c", "bad")
     replies = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in sites}
-    replies["bad"].weights["w"][3, 4] += 5
+    replies["bad"].weights["w"][3, 4] = -5.1
     outliers = size_outliers(replies, replace(TRAIN, weights={"w": torch.zeros(100, 100)}))
     assert outliers.keys() == {"bad"}
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
