@@ -1,5 +1,6 @@
 """Short runs and single rounds of a method in a toy federation, for tests that read weights and messages."""
 
+from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -42,6 +43,15 @@ def rounds_of(
 def first_round(toy: ToyFederation, method: Method) -> Round:
     """Train one round, without validation, and return its result."""
     return rounds_of(toy, method)[0]
+
+
+def changing_replies(
+    engine: InProcess, change: Callable[[str, dict[str, Message], dict[str, Message]], dict[str, Message]]
+) -> InProcess:
+    """Return the engine, whose replies of each exchange become `change(kind, requests, replies)`."""
+    exchange = engine.exchange
+    engine.exchange = lambda kind, messages: change(kind, messages, exchange(kind, messages))
+    return engine
 
 
 class SharedRun(NamedTuple):

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from monai.networks.blocks.convolutions import Convolution
 from torch import Tensor, nn
 
-from medfed.core.bounds import PositiveInt
 from medfed.networks.parts.base import NetworkSettings
+
+N_CHANNELS = (4, 4, 8)  # of the encoder's levels, the finest first
 
 
 @dataclass(frozen=True)
 class SmallUNet(NetworkSettings):
     """Settings of a 2-D U-Net with three levels and one convolution per level, whose training steps take milliseconds.
 
-    It has the parts that federated methods use: stages of the encoder, levels of the decoder, and a last layer.
-
     Args:
-        features: numbers of channels of the three encoder levels, the finest first.
         norm: normalisation after each convolution: "instance" (without running statistics) or "batch".
     """
 
-    features: tuple[PositiveInt, PositiveInt, PositiveInt] = (4, 4, 8)
     norm: Literal["instance", "batch"] = "instance"
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("upcat_1", "upcat_2")
@@ -34,20 +31,18 @@ class SmallUNet(NetworkSettings):
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """Build the U-Net for images whose H and W are multiples of 4."""
-        return _SmallUNet(in_channels, out_channels, self.features, self.norm)
+        return _SmallUNet(in_channels, out_channels, self.norm)
 
 
 class _SmallUNet(nn.Module):
     """The network of `SmallUNet`, with the names of the parts of MONAI's BasicUNet."""
 
-    def __init__(self, in_channels: int, out_channels: int, features: tuple[int, int, int], norm: str) -> None:
+    def __init__(self, in_channels: int, out_channels: int, norm: str) -> None:
         super().__init__()
-        fine, middle, coarse = features
+        fine, middle, coarse = N_CHANNELS
 
-        def convolution(n_in: int, n_out: int) -> nn.Sequential:
-            normalise = nn.BatchNorm2d(n_out) if norm == "batch" else nn.InstanceNorm2d(n_out, affine=True)
-            after = nn.Sequential(OrderedDict(N=normalise, A=nn.LeakyReLU()))
-            return nn.Sequential(OrderedDict(conv=nn.Conv2d(n_in, n_out, 3, padding=1), adn=after))
+        def convolution(n_in: int, n_out: int) -> nn.Module:
+            return Convolution(2, n_in, n_out, act="LEAKYRELU", norm=(norm, {"affine": True}))
 
         self.conv_0 = convolution(in_channels, fine)
         self.down_1 = nn.Sequential(nn.MaxPool2d(2), convolution(fine, middle))

@@ -1,12 +1,9 @@
-"""The training run that several checks of a method look at."""
+"""The training runs whose results the rules look at."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import shutil
 import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,30 +27,14 @@ from medfed.federation.settings import Federation
 from medfed.methods.stack import Stack
 from medfed.testing.toy import SITES, ToyFederation
 
-SETTINGS = Federation(rounds=3)
-UNSCORED = Federation(rounds=3, validate_every=3)  # the same training; no sites validate before round 3
-N_ROUNDS = 2  # of the three rounds are trained
-HOOKS = (  # that receive tensors which they must not change in place
-    "combine",
-    "broadcast",
-    "expand_input",
-    "expand",
-    "on_round_start",
-    "augment",
-    "loss",
-    "regulariser",
-    "on_round_end",
-    "remember",
-    "aggregate",
-)
+N_ROUNDS = 2
+SETTINGS = Federation(rounds=N_ROUNDS + 1, validate_every=N_ROUNDS + 1)  # no site validates in the rounds that train
+HOOKS = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
 
 
 @dataclass
 class Trial:
-    """One method in one small simulated federation, with a training run whose result several checks use.
-
-    `is_stacked`: whether the method runs inside a stack (a combination of several methods).
-    """
+    """One method in one toy federation, alone or inside a stack, with training runs whose results several rules use."""
 
     definition: Method | type[Method]
     toy: ToyFederation
@@ -61,27 +42,19 @@ class Trial:
 
     @cached_property
     def method(self) -> Method:
-        """The given method itself, or a stack that contains only this method."""
         method = self.definition() if isinstance(self.definition, type) else self.definition
         return Stack((method,)) if self.is_stacked else method
 
     @cached_property
     def start(self) -> State:
         """The coordinator's state before the first round."""
-        task = self.toy.task
-        self.toy.architecture.check_image_size(task.image_size)
-        self.method.check(task.image_size, self.toy.channels, False)  # the images lie in [0, 1]
+        self.method.check(self.toy.image_side, self.toy.task.channels, False)  # the images lie in [0, 1]
         return self.toy.start(self.method)
 
-    def first_round(self, engine: InProcess, seed: int = 0) -> Round:
-        """Train one round with all sites of an engine, from new weights, and return its result."""
-        start = self.start if seed == 0 else self.toy.start(self.method, seed)
-        return next(federate(self.method, engine, start, UNSCORED, seed))
-
-    def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
-        """Train with all sites until round 2, from `state` (None: new weights), and return the result of each round."""
-        state = state or self.start
-        return list(islice(federate(self.method, engine, state, UNSCORED, 0), N_ROUNDS - state.round))
+    def train(self, engine: InProcess, n: int = N_ROUNDS, state: State | None = None, seed: int = 0) -> list[Round]:
+        """Train n rounds with all sites of an engine, from `state` (None: new weights)."""
+        state = state or (self.start if seed == 0 else self.toy.start(self.method, seed))
+        return list(islice(federate(self.method, engine, state, SETTINGS, seed), n))
 
     @cached_property
     def outgoing(self) -> Sequence[Outgoing]:
@@ -89,42 +62,36 @@ class Trial:
         return dry_run(self.toy.engine(self.method, SITES[:1]).local_sites[0], self.start, 0)
 
     @cached_property
-    def run(self) -> CompleteRun:
-        """The result of training for two rounds, after which the sites validate; the first access trains."""
-        folder = Path(tempfile.mkdtemp(prefix="medfed-check-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        settings = snapshot(self.method)
-        engine = self.toy.engine(self.method, folder=folder / "sites")
-        samples = engine.local_sites[0].training
-        before = copy.deepcopy(samples.batch(range(len(samples))))
-        with _watched_hooks(type(self.method)) as changes:
-            rounds = []
-            for done in islice(federate(self.method, engine, self.start, SETTINGS, 0), N_ROUNDS):
-                rounds.append(done)
-                if len(rounds) == 1 and (folder / "sites").is_dir():
-                    shutil.copytree(folder / "sites", folder / "sites_after_round_1")
-        after = samples.batch(range(len(samples)))
-        return CompleteRun(rounds, folder / "sites_after_round_1", settings, before, after, changes)
+    def rounds(self) -> list[Round]:
+        with tempfile.TemporaryDirectory() as folder:
+            return self.train(self.toy.engine(self.method, folder=Path(folder)))
 
+    @cached_property
+    def interrupted_rounds(self) -> list[Round]:
+        """Two rounds with the sites in reverse order, of which the second continues from what was saved.
 
-@dataclass(frozen=True)
-class CompleteRun:
-    """The result of a training run that was not interrupted.
+        Between the rounds, two of the three sites train with another seed, which overwrites what the method keeps
+        outside of its state.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            first = self.train(self.toy.engine(self.method, SITES[::-1], Path(folder)), 1)[0]
+            self.train(self.toy.engine(self.method, SITES[:2], seed=1), 1, seed=1)
+            engine = self.toy.engine(self.method, SITES[::-1], Path(folder))
+            engine.restore(first.state.took_part)
+            return [first, *self.train(engine, 1, State.from_bytes(first.state.to_bytes()))]
 
-    Args:
-        rounds: result of each round.
-        sites_folder: folder with a copy of what the sites stored in round 1.
-        settings: the attributes of the method before the run, as text.
-        batch_before, batch_after: all training images and labels of one site, before and after the run.
-        changes: tensors that hooks changed in place although they only received them, such as "`loss` changes label".
-    """
-
-    rounds: list[Round]
-    sites_folder: Path
-    settings: str
-    batch_before: Batch
-    batch_after: Batch
-    changes: list[str]
+    def side_effects(self) -> list[str]:
+        """Train, and return what changed but must not change, each as a sentence with advice."""
+        site = self.toy.engine(self.method).local_sites[0]
+        engine, before = self.toy.engine(self.method), _attributes(self.method)
+        with _watched_hooks(type(self.method)) as effects:
+            self.train(engine)
+        for name in ("images", "labels"):
+            if not torch.equal(getattr(engine.local_sites[0].training, name), getattr(site.training, name)):
+                effects.append(f"training changed the site's {name} in place: return a new batch from `augment`")
+        if _attributes(self.method) != before:
+            effects.append("the method object changed while it trained: use `remember` or `local.memory` instead")
+        return effects
 
 
 @contextmanager
@@ -136,12 +103,13 @@ def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
     changes: list[str] = []
 
     def watch(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a hook so that in-place changes of its arguments are recorded."""
-
         def watched(*arguments: Any, **keywords: Any) -> Any:
-            before = [(part, tensor, tensor._version) for part, tensor in _tensors([*arguments, *keywords.values()])]
+            tensors = [pair for value in (*arguments, *keywords.values()) for pair in _tensors(value)]
+            before = [(part, tensor, tensor._version) for part, tensor in tensors]
             result = hook(*arguments, **keywords)
-            changes.extend(f"`{name}` changes {part}" for part, tensor, version in before if tensor._version > version)
+            for part, tensor, version in before:
+                if tensor._version > version:
+                    changes.append(f"`{name}` changes {part} in place: compute a new tensor instead")
             return result
 
         return watched
@@ -154,23 +122,21 @@ def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors that a hook must not change in place, each with the name of its attribute or entry."""
+    """Yield the tensors that a hook must not change in place, each with the path of its attribute or entry."""
+    if isinstance(value, LocalRound):
+        value = {"message": value.message, "start_weights": value.start_weights}
+    elif isinstance(value, Batch | Output | State | Message):
+        value = vars(value)
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif isinstance(value, Batch | Output | State | Message):
-        for part, entry in vars(value).items():
-            yield from _tensors(entry, part)
-    elif isinstance(value, LocalRound):
-        yield from _tensors(value.message)
-        yield from _tensors(value.start_weights, "start_weights")
-    elif isinstance(value, Mapping | list):
-        for entry in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(entry, name)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _tensors(entry, f"{name}.{key}" if name else str(key))
 
 
-def snapshot(method: Method) -> str:
-    """Return the attributes of a method object as text, without the values that a `cached_property` stores."""
-    attributes = {entry.name: getattr(method, entry.name) for entry in dataclasses.fields(method)}
-    attributes |= getattr(method, "__dict__", {})
-    cached = [name for name in attributes if isinstance(getattr(type(method), name, None), cached_property)]
-    return repr(sorted((name, value) for name, value in attributes.items() if name not in cached))
+def _attributes(method: Method) -> str:
+    """The attributes of a method object as text, without the values that a `cached_property` stores."""
+    values = {entry.name: getattr(method, entry.name) for entry in dataclasses.fields(method)}
+    values |= getattr(method, "__dict__", {})
+    cached = [name for name in values if isinstance(getattr(type(method), name, None), cached_property)]
+    return repr(sorted((name, value) for name, value in values.items() if name not in cached))

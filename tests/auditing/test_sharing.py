@@ -71,7 +71,7 @@ def test_the_moments_of_images_are_audited_beside_what_the_method_shares(toy):
     """With `data.standardise: dataset`, a site of FedAvg sends the mean and the variance of its pixels."""
     for method in (FedAvg(), METHODS["fisc"]):
         site = toy.engine(method).local_sites[0]
-        prepend_input_scale(site.network, toy.channels)
+        prepend_input_scale(site.network, toy.task.channels)
         shared = SharedStatistics.from_site(site, site.network.state_dict())
         own = site.reply(moments_request())
         assert torch.equal(shared.sent["image_moments"], own.tensors["image_moments"])

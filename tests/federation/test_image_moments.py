@@ -33,7 +33,7 @@ class Scaled(ToySegmentation):
 
     def network(self, method, seed=0):
         network = super().network(method, seed)
-        prepend_input_scale(network, self.channels)
+        prepend_input_scale(network, self.task.channels)
         return network
 
 

@@ -197,5 +197,5 @@ class Liar(Method):
 
 
 def test_the_rules_find_a_method_that_reads_the_network_though_it_says_no():
-    with pytest.raises(ContractError, match="share_without_network-segmentation: `share_reads_network` is False"):
+    with pytest.raises(ContractError, match="sharing-segmentation: `share_reads_network` is False"):
         check_method(Liar, tasks=["segmentation"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy_runs import changing_replies
 
 from medfed.core.errors import UserError
 from medfed.federation.exchange import Exchange
@@ -70,10 +71,10 @@ def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
 
 
 def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
-    """100 x 100 changes of 0.1 have the norm 10; one change of 5 more adds little to it, but is 50 times the others."""
+    """100 x 100 changes of 0.1 have the norm 10; one change of -5.1 adds little to it, but is 51 times the others."""
     facts, sites = {"steps": 5, "examples": 9}, ("a", "b", "c", "bad")
     replies = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in sites}
-    replies["bad"].weights["w"][3, 4] += 5
+    replies["bad"].weights["w"][3, 4] = -5.1
     outliers = size_outliers(replies, replace(TRAIN, weights={"w": torch.zeros(100, 100)}))
     assert outliers.keys() == {"bad"}
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
@@ -184,10 +185,14 @@ def test_controls_are_compared_too():
     assert outliers.keys() == {"bad"} and outliers["bad"].startswith("changes 'change/...' by 120 (L2 norm)")
 
 
-def test_sizes_of_two_sites_or_without_a_limit_are_not_compared():
-    replies = with_bad(update(1e5))
-    assert size_outliers({"a": replies["a"], "bad": replies["bad"]}, TRAIN) == {}
-    assert size_outliers(replies, replace(TRAIN, largest_change=None)) == {}
+def test_sizes_are_not_compared_of_two_sites_without_a_limit_or_with_a_median_of_zero():
+    for size in (1e5, -1e5):
+        replies = with_bad(update(size))
+        assert size_outliers(replies, TRAIN).keys() == {"bad"}
+        two = {"a": replies["a"], "bad": replies["bad"]}
+        assert size_outliers(two, replace(TRAIN, largest_change=1.5)) == {}, "the larger one is twice their median"
+        assert size_outliers(replies, replace(TRAIN, largest_change=None)) == {}
+    assert size_outliers({**{site: update(0.0) for site in "abc"}, "bad": update(1.0)}, TRAIN) == {}
 
 
 @pytest.mark.parametrize(("fact", "noun"), [("examples", "training images"), ("steps", "training steps")])
@@ -280,22 +285,6 @@ def test_a_range_may_be_that_of_all_names_with_a_beginning():
     assert range_of("prototype", SHARE.ranges) is None
 
 
-class _Poisoned:
-    """An engine that changes the replies of one site."""
-
-    def __init__(self, engine, kind, change):
-        self.engine, self.kind, self.change = engine, kind, change
-
-    def sites(self):
-        return self.engine.sites()
-
-    def exchange(self, kind, messages):
-        replies = self.engine.exchange(kind, messages)
-        if kind == self.kind and "south" in replies:
-            replies = {**replies, "south": self.change(replies["south"], messages["south"])}
-        return replies
-
-
 def small_toy() -> ToyClassification:
     """Return a federation whose sites do two training steps in a round, on small images."""
     return ToyClassification(DenseNetwork(4, 2, (1, 1)), image_side=16, n_images=6)
@@ -303,7 +292,11 @@ def small_toy() -> ToyClassification:
 
 def two_rounds(method, kind, change, toy=None):
     toy, settings = toy or small_toy(), Federation(rounds=2, on_bad_update="drop", quorum=2)
-    engine = _Poisoned(toy.engine(method, SITES), kind, change)
+
+    def poison(of, messages, replies):
+        return replies | {site: change(reply) for site, reply in replies.items() if (of, site) == (kind, "south")}
+
+    engine = changing_replies(toy.engine(method, SITES), poison)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         *_, last = federate(method, engine, toy.start(method), settings, 0)
@@ -311,19 +304,19 @@ def two_rounds(method, kind, change, toy=None):
 
 
 def times(factor):
-    return lambda reply, request: replace(
+    return lambda reply: replace(
         reply, tensors={name: (tensor * factor).to(tensor.dtype) for name, tensor in reply.tensors.items()}
     )
 
 
-def one_huge_weight(reply, request):
+def one_huge_weight(reply):
     name = next(iter(reply.weights))
     entry = reply.weights[name].clone()
     entry.view(-1)[0] = 1e5
     return replace(reply, weights={**reply.weights, name: entry})
 
 
-def doubled(reply, request):
+def doubled(reply):
     return replace(reply, tensors={name: torch.cat([one, one]) for name, one in reply.tensors.items()})
 
 
@@ -341,7 +334,7 @@ def test_only_the_sender_of_a_bad_reply_is_rejected(method, kind, change):
     assert {site for site, number in last.state.took_part.items() if number == 2} == {"east", "north", "west"}
 
 
-def one_channel(reply, request):
+def one_channel(reply):
     """Raise the first channel of a style to nine times its root mean square."""
     tensors = {name: tensor.clone() for name, tensor in reply.tensors.items()}
     for tensor in tensors.values():
@@ -369,15 +362,12 @@ def infinite(reply):
 
 def test_sites_that_all_diverge_are_not_blamed_one_by_one():
     toy, settings = small_toy(), Federation(rounds=1, on_bad_update="drop", quorum=1)
-    engine = toy.engine(FedAvg(), SITES)
-    exchange = engine.exchange
-    engine.exchange = lambda kind, messages: {
-        site: infinite(reply) if kind == "train" and site != "west" else reply
-        for site, reply in exchange(kind, messages).items()
+    diverging = lambda kind, _, replies: {  # noqa: E731
+        site: infinite(reply) if kind == "train" and site != "west" else reply for site, reply in replies.items()
     }
-    with pytest.raises(
-        UserError, match=r"^round 1: the replies of 3 of 4 sites are not .*global weights or the settings"
-    ):
+    engine = changing_replies(toy.engine(FedAvg(), SITES), diverging)
+    sentence = "^round 1: the replies of 3 of 4 sites are not .*global weights or the settings"
+    with pytest.raises(UserError, match=sentence):
         list(federate(FedAvg(), engine, toy.start(FedAvg()), settings, 0))
 
 

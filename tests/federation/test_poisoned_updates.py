@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from toy_runs import small_toy
+from toy_runs import changing_replies, small_toy
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest, failed_reply
@@ -62,17 +62,11 @@ def learned(weights):
 @cache
 def recorded(method):
     """Return the start state and the replies of the toy sites in round 1, for all tests of a method."""
-    replies = {}
-    engine, start = small_toy().engine(method, SITES), small_toy().start(method)
-    exchange = engine.exchange
-
-    def record(kind, messages):
-        replies[kind] = exchange(kind, messages)
-        return replies[kind]
-
-    engine.exchange = record
+    recorded_replies, start = {}, small_toy().start(method)
+    record = lambda kind, _, replies: recorded_replies.setdefault(kind, replies)  # noqa: E731
+    engine = changing_replies(small_toy().engine(method, SITES), record)
     list(federate(method, engine, start, Federation(rounds=1), 0))
-    return start, replies
+    return start, recorded_replies
 
 
 @cache

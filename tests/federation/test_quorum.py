@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pytest
+from toy_runs import changing_replies, small_toy
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
@@ -16,7 +17,6 @@ from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
 from medfed.methods.scaffold import SCAFFOLD
-from medfed.networks.densenet import DenseNetwork
 from medfed.testing.toy import ToyClassification
 
 SITES = ("east", "north", "south", "west")
@@ -50,8 +50,7 @@ def built(toy, method, lost=(), sites=SITES):
 
 @pytest.fixture
 def toy() -> ToyClassification:
-    """Sites with one training step in a round, on small images."""
-    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4)
+    return small_toy()
 
 
 @named
@@ -114,16 +113,13 @@ def test_a_missing_score_is_not_part_of_the_mean(toy, fedavg):
 
 
 def test_a_reply_that_was_not_requested_is_rejected(toy, fedavg):
-    engine = built(toy, fedavg)
-    exchange, late = engine.exchange, {}
+    late = {}
 
-    def with_late_reply(kind, messages):
-        replies = exchange(kind, messages)
+    def with_late_reply(kind, messages, replies):
         late.update({"south": replies["south"]} if kind == "train" and "south" in replies else {})
         return {**replies, **late} if kind == "train" else replies
 
-    engine.exchange = with_late_reply
-    settings = Federation(rounds=4, clients_per_round=2)
+    settings, engine = Federation(rounds=4, clients_per_round=2), changing_replies(built(toy, fedavg), with_late_reply)
     rounds, warned = finish(engine, fedavg, toy.start(fedavg), settings)
     expected, _ = finish(built(toy, fedavg), fedavg, toy.start(fedavg), settings)
     assert digest(rounds[-1].state.to_bytes()) == digest(expected[-1].state.to_bytes())
@@ -131,18 +127,13 @@ def test_a_reply_that_was_not_requested_is_rejected(toy, fedavg):
 
 
 def test_a_site_that_reports_another_number_of_images_is_refused(toy, fedavg):
-    engine = built(toy, fedavg)
-    exchange = engine.exchange
-
-    def growing(kind, messages):
-        replies = exchange(kind, messages)
+    def growing(kind, messages, replies):
         if kind == "train" and messages["west"].facts["round"] == 2:
             replies["west"] = replace(replies["west"], facts={**replies["west"].facts, "examples": 5})
         return replies
 
-    engine.exchange = growing
     with pytest.raises(UserError, match="west: its update of round 2 reports 5 training images, but 4 in an"):
-        finish(engine, fedavg, toy.start(fedavg), Federation(rounds=3))
+        finish(changing_replies(built(toy, fedavg), growing), fedavg, toy.start(fedavg), Federation(rounds=3))
 
 
 def test_a_quorum_that_no_round_could_reach_is_refused_before_the_first(toy, fedavg):

@@ -21,7 +21,7 @@ ZERO = {"foreign_classifier": 0.0, "foreign_features": 0.0, "random_classifier":
 
 def plain_network(toy, seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return toy.architecture.build(toy.channels, toy.n_logits).train()
+    return toy.architecture.build(toy.task.channels, toy.task.out_channels).train()
 
 
 def started(toy, method, foreign: torch.nn.Module | None = None) -> LocalRound:

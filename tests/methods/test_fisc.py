@@ -16,7 +16,8 @@ from medfed.functional.weights import batch_norm_layers
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
 from medfed.networks.parts.adain import build_codec, serialise_codec
-from medfed.testing.toy import DiscImages, ToyClassification
+from medfed.tasks.slices import Slices
+from medfed.testing.toy import ToyClassification, disc_images
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import RestyledView
 
@@ -32,7 +33,7 @@ def test_a_style_of_the_vgg_codec_has_4096_bytes(tmp_path):
     settings = {"architecture": "vgg16"}
     torch.manual_seed(0)
     (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
-    shared = share(FISC(codec=str(tmp_path), **FEW), DiscImages.of_site("north", 2))
+    shared = share(FISC(codec=str(tmp_path), **FEW), disc_images("north", 2))
     assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
 
 
@@ -45,23 +46,22 @@ def test_styles_are_sent_once(any_toy):
 
 
 def test_a_site_with_blank_images_shares_nothing():
-    blank = DiscImages(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]))
+    blank = Slices(torch.full((4, 3, 32, 32), 0.5), torch.tensor([0, 1, 0, 1]), torch.arange(4))
     with pytest.warns(UserWarning, match="all training images are blank"):
         assert share(FISC(**FEW), blank) == {}
-    three = DiscImages.of_site("north", 3)
-    mixed = DiscImages(torch.cat([three.images, blank.images]), torch.zeros(7, dtype=torch.int64))
+    three = disc_images("north", 3)
+    mixed = Slices(torch.cat([three.images, blank.images]), torch.zeros(7, dtype=torch.int64), torch.arange(7))
     assert torch.equal(share(FISC(**FEW), mixed)["style/mean"], share(FISC(**FEW), three)["style/mean"])
 
 
 def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
     plain, noisy, repeated = (
-        share(FISC(**FEW, **extra), DiscImages.of_site("north"))
-        for extra in ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2)
+        share(FISC(**FEW, **extra), disc_images("north")) for extra in ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2)
     )
     difference = noisy["style/mean"] - plain["style/mean"]
     assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
     assert torch.equal(noisy["style/mean"], repeated["style/mean"]) and noisy["style/std"].min() >= 0
-    other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), DiscImages.of_site("north"), seed=1)
+    other = share(FISC(**FEW, noise=0.5, noise_scale=4.0), disc_images("north"), seed=1)
     assert not torch.equal(other["style/mean"], noisy["style/mean"])
 
 

@@ -74,8 +74,8 @@ def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_in_all_rounds
 def test_the_amplitudes_are_sent_once_as_25_numbers_per_channel(raw_toy):
     done = shared_run(raw_toy, HarmoFL(**FEW), 3).rounds
     crossed = [[row for row in one.ledger if row["name"] == "amplitude"] for one in done]
-    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("up", 100 * raw_toy.channels)) == 3
-    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("down", 100 * raw_toy.channels)) == 3
+    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("up", 100 * raw_toy.task.channels)) == 3
+    assert [(row["direction"], row["bytes"]) for row in crossed[0]].count(("down", 100 * raw_toy.task.channels)) == 3
     assert not crossed[1] and not crossed[2]
 
 

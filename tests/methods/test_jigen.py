@@ -82,7 +82,7 @@ def test_the_puzzles_give_gradients(any_toy):
 
 
 def test_predictions_do_not_use_the_head(any_toy):
-    method, image = JiGen(), torch.rand(2, any_toy.channels, 32, 32)
+    method, image = JiGen(), torch.rand(2, any_toy.task.channels, 32, 32)
     wrapped, plain = any_toy.network(method).eval(), any_toy.network(FedAvg()).eval()
     with torch.no_grad():
         assert torch.equal(wrapped(image), plain(image)), "so an export does not contain it"

@@ -23,7 +23,7 @@ def test_the_loss_equals_that_of_features_masked_by_hand(mask):
 
     The second prediction counts for the two of six samples whose confidence decreased most."""
     toy = ToyClassification(ResidualNetwork(depth=10, width=8), image_side=64)
-    toy.task, toy.n_logits = Classification(("x", "y", "z"), 3, 64), 3
+    toy.task = Classification(("x", "y", "z"), 3, 64)
     rng = stream(0, "images")
     batch = Batch(torch.rand(6, 3, 64, 64, generator=rng), torch.tensor([0, 1, 2, 0, 1, 2]))
     local = local_round(toy, RSC())

@@ -17,7 +17,8 @@ from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
-from medfed.testing.toy import DiscImages, ToyClassification
+from medfed.tasks.slices import Slices
+from medfed.testing.toy import ToyClassification
 
 STATISTICS = ("mean", "std", "mean_spread", "std_spread")
 SMALL = {"min_patients": 1, "stages": (1, 2)}
@@ -77,7 +78,9 @@ def test_a_site_is_sent_only_the_styles_that_it_receives():
 
 def test_a_resnet18_site_sends_1024_bytes_per_round():
     settings = ResidualNetwork(depth=18)
-    samples = DiscImages(torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), 4)
+    samples = Slices(
+        torch.rand(4, 3, 64, 64, generator=stream(0, "images")), torch.tensor([0, 1, 0, 1]), torch.arange(4)
+    )
     data = SiteData("a", samples, Classification(("x", "y"), 3, 64), settings, stream(0, "share"))
     shared = StableFDG().share(data, settings.build(3, 2).eval())
     assert sum(4 * entry.numel() for entry in shared.values()) == 1024

@@ -136,6 +136,14 @@ class Exchange(threading.Thread):
         return self.replies
 
 
+def without_hk(server, flare, timeout_s: float) -> tuple[Exchange, str]:
+    """Begin round 1, fetch both tasks and let BMC reply; return the exchange and the key of HK's task."""
+    exchange = Exchange(flare, request(), timeout_s)
+    key, _ = server.fetch("HK")
+    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    return exchange, key
+
+
 def test_replies_in_time_are_returned_without_a_warning(flare, server):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -147,9 +155,7 @@ def test_replies_in_time_are_returned_without_a_warning(flare, server):
 
 
 def test_a_reply_a_little_late_is_replaced_by_the_reason(flare, patient_server):
-    exchange = Exchange(flare, request(), 1.0)
-    key, _ = patient_server.fetch("HK")
-    patient_server.reply("BMC", patient_server.fetch("BMC")[0], update_of("BMC"))
+    exchange, key = without_hk(patient_server, flare, 1.0)
     time.sleep(1.2)
     patient_server.reply("HK", key, update_of("HK"))
     replies = exchange.done()
@@ -180,11 +186,9 @@ def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(fl
 
 
 def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(flare, patient_server):
-    exchange = Exchange(flare, request(), 1.0)
-    keys = {site: patient_server.fetch(site)[0] for site in SITES}
-    patient_server.reply("BMC", keys["BMC"], update_of("BMC"))
+    exchange, key = without_hk(patient_server, flare, 1.0)
     time.sleep(1.2)
-    patient_server.reply("HK", keys["HK"], failed_reply("did not finish in time and was stopped"))
+    patient_server.reply("HK", key, failed_reply("did not finish in time and was stopped"))
     assert exchange.done()["HK"] == failed_reply("did not finish in time and was stopped")
 
 
@@ -226,9 +230,7 @@ def test_a_reply_that_cannot_be_read_costs_its_site_the_round_and_no_other(serve
 
 def reply_late(server, flare, reply: Message) -> str:
     """Run round 1, in which HK replies after the exchange is over; return the key of its task."""
-    exchange = Exchange(flare, request(), 1.0)
-    key, _ = server.fetch("HK")
-    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    exchange, key = without_hk(server, flare, 1.0)
     assert exchange.done()["HK"] == failed_reply("did not reply within 1 s")
     server.reply("HK", key, reply)
     return key
@@ -252,9 +254,7 @@ def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(flare,
 
 
 def test_a_late_reply_during_the_next_exchange_is_reported_with_it(flare, server):
-    exchange = Exchange(flare, request(), 1.0)
-    key, _ = server.fetch("HK")
-    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    exchange, key = without_hk(server, flare, 1.0)
     exchange.done()
     with pytest.warns(UserWarning, match="HK: its reply 'train' of round 1 was received late"):
         exchange = Exchange(flare, request(1, "validate"), 20)
@@ -288,9 +288,7 @@ def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(flare
 
 
 def test_a_reply_of_a_site_that_flare_gave_up_is_reported(flare, server):
-    exchange = Exchange(flare, request(), 20)
-    key, _ = server.fetch("HK")
-    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    exchange, key = without_hk(server, flare, 20)
     for task in server.controller.communicator._tasks:
         task.completion_status = controller_module.TaskCompletionStatus.CLIENT_DEAD
     assert exchange.done()["HK"].facts["why"].startswith("did not reply: FLARE says ")
@@ -319,9 +317,7 @@ def test_a_sites_first_reply_may_also_take_the_time_to_read_its_data(server):
     controller, header = server.controller, {"timeout_s": 20.0, "load_timeout_s": 600.0}
     assert controller._timeout_s("HK", header) == 620 and controller._timeout_s("HK", {**header, "timeout_s": 0}) == 0
     flare = FlareConnection(server.start)
-    exchange = Exchange(flare, request(), 20)
-    key, _ = server.fetch("HK")
-    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    exchange, key = without_hk(server, flare, 20)
     server.reply("HK", key, failed_reply("was still reading its data after 600 s"))
     exchange.done()
     assert [controller._timeout_s(site, header) for site in SITES] == [20, 20]
