@@ -17,11 +17,11 @@ import torch
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.seeds import stream
 from medfed.engines.in_process import InProcess
+from medfed.federation.checks import REPLY_FACTS
 from medfed.federation.ledger import FACT, statistic_name
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import Kind, State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
-from medfed.federation.reply_checks import REPLY_FACTS
 from medfed.federation.rounds import Round
 from medfed.testing.toy import SITES
 from medfed.testing.trial import Trial, snapshot
