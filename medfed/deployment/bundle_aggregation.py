@@ -1,7 +1,7 @@
 """Average bundles that hospitals trained without medfed, for example with `python -m monai.bundle run`.
 
 All hospitals start from the same bundle and send their trained bundles back. Each hospital's weights pass the checks of
-a round (`medfed.federation.update_checks`). The bundles are read as data; no code in them runs.
+a round (`medfed.federation.checks`). The bundles are read as data; no code in them runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from medfed.cli.defaults import RULES
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
 from medfed.federation import ledger
+from medfed.federation.checks import Earlier, Expected, check_replies, find_failing_sites
 from medfed.federation.message import Kind, Message, State, digest
 from medfed.federation.method import Method
-from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
-from medfed.federation.update_checks import find_failing_sites, validate_replies
 from medfed.functional.weights import change_norm, first_non_finite
 from medfed.networks.parts.bundle_config import PROGRAMS
 from medfed.outputs.bundle.check import check_bundle, open_bundle
@@ -119,7 +118,8 @@ def aggregate_bundles(
             replies.pop(name, None)
             rejected[name] = str(error)
     method = METHODS[rule]()
-    used, failed = _check(replies, state, largest_change, method)
+    used, failed, unusual = _check(replies, state, largest_change, method)
+    notices += unusual
     rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):
         raise UserError(
@@ -130,9 +130,6 @@ def aggregate_bundles(
     if entry := first_non_finite(weights):
         raise UserError(f"the combined weights contain NaN or infinite values, first in '{entry}'; nothing was written")
     changes = {name: change_norm(state.weights, reply.weights) for name, reply in used.items()}
-    notices += [
-        f"{name}: its weights are those of the start; it has not trained" for name, norm in changes.items() if not norm
-    ]
     if len(used) == 1:
         notices.append(f"only the weights of {next(iter(used))} are left, so nothing was combined")
     counts = {name: reply.facts["examples"] for name, reply in used.items()} if images else {}
@@ -253,17 +250,17 @@ def _differences(name: str, path: Path, config: Mapping[str, Any]) -> list[str]:
 
 def _check(
     replies: Mapping[str, Message], state: State, largest_change: float | None, method: Method
-) -> tuple[dict[str, Message], dict[str, str]]:
-    """Return the replies that pass the checks of a round and that the rule can use, and why the others do not."""
+) -> tuple[dict[str, Message], dict[str, str], list[str]]:
+    """Return the replies that pass the checks of a round and that the rule can use, the other sites, and notices."""
     requests = dict.fromkeys(replies, Message(Kind.TRAIN, state.weights, {}, {"round": 1}))
-    expected = Expected(Kind.TRAIN, 1, state.weights, {}, state.parameters, largest_change, local_keys=frozenset())
-    used, rejected = validate_replies(requests, replies, expected)
+    expected = Expected(Kind.TRAIN, 1, state.weights, state.parameters, largest_change, local_keys=frozenset())
+    used, rejected, notices = check_replies(requests, replies, expected, Earlier())
     rejected += find_failing_sites(lambda one: method.aggregate(state, one), used, Kind.TRAIN, 1)
     flag = f"--largest-change {largest_change}"
-    reasons = {
-        one.site: f"{one.site}: its bundle {one.reason.replace('federation.largest_change', flag)}" for one in rejected
-    }
-    return {name: reply for name, reply in used.items() if name not in reasons}, reasons
+    reasons = {one.site: f"{one.site}: its bundle {one.reason}" for one in rejected}
+    reasons = {site: reason.replace("federation.largest_change", flag) for site, reason in reasons.items()}
+    notices = [notice.replace("federation.largest_change", "--largest-change") for notice in notices]
+    return {name: reply for name, reply in used.items() if name not in reasons}, reasons, notices
 
 
 def _write(

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from medfed.deployment.agreement import Agreement, Refused, counted_bytes, no_noise, too_few_patients
+from medfed.federation.checks import REPLY_FACTS, is_number
 from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes, readable
 from medfed.federation.method import NEVER, ONCE
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
-from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
 from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = (Kind.SHARE, Kind.TRAIN, Kind.VALIDATE, Kind.END)
 VALIDATION_KINDS = (Kind.VALIDATE, Kind.END)  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # the only facts that a request may hold; one to share also `moments`
 DIGEST = re.compile("[0-9a-f]{64}")
+MAX_FACT_BYTES = 32  # of the JSON text of one number
 MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 
 

@@ -16,12 +16,12 @@ from medfed.cli.notes import show_notes_by
 from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
 from medfed.core.errors import UserErrors
+from medfed.federation.checks import Earlier, Expected, Rejection, check_replies
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Row
 from medfed.federation.ledger import message_rows
 from medfed.federation.message import Kind, State
 from medfed.federation.method import Method
-from medfed.federation.reply_checks import Expected
 from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
 from medfed.federation.survey import (
@@ -36,7 +36,6 @@ from medfed.federation.survey import (
     survey_request,
 )
 from medfed.federation.survey_mismatches import find_mismatches
-from medfed.federation.update_checks import Rejection, validate_replies
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import SENT, read_row
 from medfed.results.text_tables import aligned
@@ -106,7 +105,7 @@ def survey_sites(engine: Engine, task: Task, folder: RunFolder, stops: bool, qui
     ledger's rows. A mismatch is a warning; UserErrors for the severe ones if `stops`."""
     requests = dict.fromkeys(engine.sites(), survey_request())
     replies = engine.exchange(Kind.SURVEY, requests)
-    accepted, rejected = validate_replies(requests, replies, Expected(Kind.SURVEY, 1, {}, {}, frozenset()))
+    accepted, rejected, _ = check_replies(requests, replies, Expected(Kind.SURVEY, 1, {}, frozenset()), Earlier())
     facts: dict[str, Facts] = {}
     for site, reply in accepted.items():
         try:

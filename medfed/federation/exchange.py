@@ -15,23 +15,21 @@ from typing import TypeVar
 
 from medfed.core.errors import UserError
 from medfed.federation import ledger
+from medfed.federation.checks import (
+    DIVERGED,
+    Earlier,
+    Expected,
+    Rejection,
+    check_replies,
+    find_failing_sites,
+    received_ratios,
+)
 from medfed.federation.engine import Engine
 from medfed.federation.message import Kind, Message, State
 from medfed.federation.model_transfer import WeightsSender
-from medfed.federation.outliers import (
-    MIN_SITES,
-    UNUSUAL_RATIO,
-    image_shares,
-    received_ratios,
-    reported_count,
-    unusual_statistics,
-)
-from medfed.federation.reply_checks import DIVERGED, Expected
 from medfed.federation.settings import Federation
-from medfed.federation.update_checks import CONTENTS, Rejection, find_failing_sites, validate_replies
 
 Row = dict[str, object]
-DOMINANT_SHARE = 2 / 3  # a site with a larger share of the images is named, and used
 Result = TypeVar("Result")
 
 
@@ -81,7 +79,7 @@ class Exchange:
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
         self._sender = WeightsSender(engine)
-        self._n_examples: dict[str, int] = {}  # the images that each site reported in earlier rounds of this process
+        self._earlier = Earlier()
 
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
@@ -106,7 +104,6 @@ class Exchange:
             kind,
             number,
             state.weights,
-            self._n_examples,
             state.parameters,
             self.settings.largest_change,
             self.settings.largest_count,
@@ -115,16 +112,15 @@ class Exchange:
             local_keys=state.local_keys,
             local_epochs=self.settings.local_epochs,
             batch_size=self.batch_size,
-            momentum=state.plan.training.momentum,
         )
         if kind == Kind.TRAIN:
             expected = replace(expected, received=received_ratios(messages, expected))
-        accepted, rejected = validate_replies(messages, replies, expected)
+        accepted, rejected, notices = check_replies(messages, replies, expected, self._earlier)
         self._handle_rejections(rejected, accepted, len(messages))
-        self._notify(accepted, expected)
-        if kind == Kind.SHARE:
-            shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
-            self._n_examples |= {site: count for site, count in shared.items() if count is not None}
+        for notice in notices:
+            if notice not in self._notified:
+                warnings.warn(notice, UserWarning, stacklevel=2)
+        self._notified.update(notices)
         return Replies(kind, number, len(messages), accepted)
 
     def apply(
@@ -154,8 +150,6 @@ class Exchange:
                 used = {site: reply for site, reply in used.items() if site not in failing}
                 self._handle_rejections(rejected, used, replies.n_asked)
                 result = step(used)
-        if replies.kind == Kind.TRAIN:
-            self._n_examples |= {site: update.facts["examples"] for site, update in used.items()}
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
@@ -171,36 +165,6 @@ class Exchange:
         """
         if state.round and is_validated(state.round, self.settings):
             self._sender.assume_sent(state.weights, state.plan.sites)
-
-    def _notify(self, accepted: Mapping[str, Message], expected: Expected) -> None:
-        """Warn of unusual statistics and numbers of images, and of a check that too few replies do not allow.
-
-        Each notice is given once. The texts contain nothing that differs between rounds, so that a resumed run adds no
-        notice.
-        """
-        notices = [
-            f"{site}: its {CONTENTS[expected.kind]} holds '{name}' "
-            f"{f'more than {UNUSUAL_RATIO:g}' if ratio > 1 else f'less than {1 / UNUSUAL_RATIO:g}'} times as large as "
-            "the median of the sites (root mean square); it is used, because an unusual scanner is no error; check the "
-            "images of that site with python -m medfed.data check"
-            for site, name, ratio in unusual_statistics(accepted, expected)
-        ]
-        if expected.kind == Kind.TRAIN and expected.largest_change and len(accepted) < MIN_SITES:
-            notices.append(
-                f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
-                "round, but fewer sent a valid update"
-            )
-        if expected.kind == Kind.TRAIN and len(accepted) >= MIN_SITES:
-            notices += [
-                f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
-                "decides most of an average that is weighted by images; make sure that this number is right"
-                for site, share in image_shares(accepted).items()
-                if share > DOMINANT_SHARE
-            ]
-        for notice in notices:
-            if notice not in self._notified:
-                warnings.warn(notice, UserWarning, stacklevel=2)
-        self._notified.update(notices)
 
     def _handle_rejections(self, rejected: list[Rejection], left: Iterable[str], n_asked: int) -> None:
         """Warn of each rejected reply; raise UserError if a bad reply stops the run, or if too few replies are left."""

@@ -21,8 +21,8 @@ from torch import Tensor
 from medfed.core import bounds
 from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
+from medfed.federation.checks import range_of
 from medfed.federation.message import Message
-from medfed.federation.reply_checks import range_of
 
 Tensors = Mapping[str, Tensor]
 NO_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({})

@@ -14,9 +14,8 @@ Guarantees:
 * Resuming is bit-identical. A round depends on `State`, the sites' data and the seed alone, and all random numbers come
   from streams that are named after their purpose and round.
 * If only some sites reply, the result is bit-identical to a round in which only those sites were asked.
-* A late reply is never used: an engine returns only replies to the current requests. Replies do not state their round.
-  A site that sends its own reply of an earlier round again is therefore not recognised: like a lie within the limits of
-  the checks, a replay counts as this site's update.
+* A late reply is never used: an engine returns only replies to the current requests, and a site that sends the weights
+  of an earlier round again is rejected (`medfed.federation.checks`).
 * A site's work counts once. Each request contains the number of the site's last accepted round, and the site restores
   its memory from that round, so that work of a rejected round leaves no trace and a repeated request gives the same
   reply.
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.federation import update_checks
+from medfed.federation.checks import ADVICE
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
 from medfed.federation.image_moments import RANGES as MOMENT_RANGES
@@ -207,7 +206,7 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
         largest = max(norms, key=lambda site: norms[site])
         raise UserError(
             f"{largest}: after round {state.round + 1}, '{name}' contains NaN or infinite values, and the update of "
-            f"this site changes the weights most; {update_checks.ADVICE}"
+            f"this site changes the weights most; {ADVICE}"
         )
 
 

@@ -117,7 +117,7 @@ class Federation:
         local_epochs: how many times a site goes over its training images in a round.
         clients_per_round: how many clients, drawn at random in each round, take part. 0 takes all of them.
         quorum: how many accepted replies a round needs. 0 needs one from every site that was asked.
-        on_bad_update: what happens if a reply fails the checks of `medfed.federation.update_checks`: "stop" ends the
+        on_bad_update: what happens if a reply fails the checks of `medfed.federation.checks`: "stop" ends the
             run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
         largest_change: a reply is rejected if it changes the global weights, or the running statistics of BatchNorm,
             more than this many times as much as the median site, by the L2 norm or by the largest element. A site with

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.federation.checks import MAX_COUNT
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
-from medfed.federation.reply_checks import MAX_EXAMPLES
 from medfed.federation.sent import N_IMAGES, WEIGHTS, Sent
 from medfed.functional.weights import add_scaled, select_prefix
 
@@ -74,7 +74,7 @@ class SCAFFOLD(Method):
 
     share_reads_network = False
 
-    statistic_ranges = {"examples": (1.0, float(MAX_EXAMPLES))}
+    statistic_ranges = {"examples": (1.0, float(MAX_COUNT))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `examples`, (1,), the number of training images."""

@@ -11,11 +11,11 @@ import torch
 
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.seeds import stream
+from medfed.federation.checks import REPLY_FACTS
 from medfed.federation.ledger import FACT
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import Kind
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
-from medfed.federation.reply_checks import REPLY_FACTS
 from medfed.methods.fedavg import FedAvg
 from medfed.testing.toy import SITES
 from medfed.testing.trial import HOOKS, Trial

@@ -63,7 +63,11 @@ def test_the_mean_counts_each_hospital_by_its_images(start, trained, tmp_path, c
     torch.testing.assert_close(weights_of(tmp_path / "organ_segmentation")[ENTRY], expected)
     check_bundle(tmp_path / "organ_segmentation")
     output = capsys.readouterr()
-    assert "\nA   " in output.out and " 30  " in output.out and "note" not in output.err
+    assert (
+        "\nA   " in output.out
+        and " 30  " in output.out
+        and "not compared: --largest-change needs 3 sites" in output.err
+    )
 
 
 def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp_path):
@@ -233,4 +237,7 @@ def test_a_hospital_that_did_not_train_or_changed_the_transforms_is_named(start,
     (b / "configs" / "inference.json").write_text(json.dumps(config))
     assert run(a, b, "--start", start, "--out", tmp_path / "o_segmentation", "--quiet") == 0
     notes = capsys.readouterr().err
-    assert "A: its weights are those of" in notes and "B: its configs/inference.json has another preprocessing" in notes
+    assert (
+        "A: returned the weights unchanged" in notes
+        and "B: its configs/inference.json has another preprocessing" in notes
+    )

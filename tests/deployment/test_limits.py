@@ -13,10 +13,10 @@ from medfed.deployment.agreement_check import check_agreement, planned_releases
 from medfed.deployment.dry_run import dry_run, format_report
 from medfed.deployment.guarded_site import LEDGER, GuardedSite, describe_participation
 from medfed.deployment.hospital_state import COUNTS
+from medfed.federation.checks import REPLY_FACTS
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases, epsilon
-from medfed.federation.reply_checks import REPLY_FACTS
 from medfed.federation.site import Site
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS

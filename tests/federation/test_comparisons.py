@@ -1,6 +1,7 @@
 """Replies are compared with the median of the sites: counts, sizes of updates, shared statistics."""
 
 import math
+import re
 import warnings
 from dataclasses import replace
 
@@ -9,18 +10,18 @@ import torch
 from toy_runs import changing_replies
 
 from medfed.core.errors import UserError
+from medfed.federation.checks import (
+    MAX_MEAN_DISTANCE,
+    OPPOSED_ROUNDS,
+    Earlier,
+    Expected,
+    check_replies,
+    range_of,
+    received_ratios,
+)
 from medfed.federation.exchange import Exchange
 from medfed.federation.image_moments import MOMENTS, RANGES
 from medfed.federation.message import Message, State
-from medfed.federation.outliers import (
-    count_outliers,
-    received_ratios,
-    size_outliers,
-    step_outliers,
-    unusual_statistics,
-    variance_outliers,
-)
-from medfed.federation.reply_checks import Expected, InvalidReply, check_reply, range_of
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
@@ -39,14 +40,19 @@ GLOBAL = {
     "bn.running_var": torch.ones(4),
     "bn.num_batches_tracked": torch.tensor(0),
 }
-TRAIN = Expected("train", 1, GLOBAL, {}, frozenset({"w"}), largest_change=10.0, largest_count=100.0)
-SHARE = Expected("share", 1, GLOBAL, {}, frozenset({"w"}), ranges={"windows": (0.0, 1.0), "prototype/": (-5.0, 5.0)})
+TRAIN = Expected("train", 1, GLOBAL, frozenset({"w"}), largest_change=10.0, largest_count=100.0)
+SHARE = Expected("share", 1, GLOBAL, frozenset({"w"}), ranges={"windows": (0.0, 1.0), "prototype/": (-5.0, 5.0)})
 SHARE_MOMENTS, VALIDATE = replace(SHARE, ranges=RANGES), replace(TRAIN, kind="validate")
 
 
 def update(w=0.1, mean=0.1, steps=10, examples=10, tensors=None, **entries):
     weights = {**GLOBAL, "w": GLOBAL["w"] + w, "bn.running_mean": GLOBAL["bn.running_mean"] + mean, **entries}
     return Message("train", weights, tensors or {}, {"round": 1, "examples": examples, "steps": steps, "loss": 0.5})
+
+
+def rejected(replies, expected, earlier=None):
+    """Return, by site, why its reply is rejected."""
+    return {one.site: one.reason for one in check_replies(replies, replies, expected, earlier or Earlier())[1]}
 
 
 def with_bad(bad):
@@ -57,25 +63,19 @@ def share(size):
     return Message("share", tensors={"windows": torch.full((3, 1, 5), size)}, facts={"round": 1})
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        (update(1.2), "changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44"),
-        (update(mean=1.2), "changes the running statistics by 2.4 (L2 norm), but the median of the sites is 0.2"),
-    ],
-)
-def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
+def test_an_update_more_than_ten_times_the_median_is_an_outlier():
     """A change of all 16 weights by 1.2 has the norm 4.8; the median of the norms 0.36, 0.4, 0.48 and 4.8 is 0.44."""
-    outliers = size_outliers(with_bad(bad), TRAIN)
-    assert outliers.keys() == {"bad"} and outliers["bad"].startswith(reason)
+    outliers = rejected(with_bad(update(1.2)), TRAIN)
+    assert outliers.keys() == {"bad"}
+    assert outliers["bad"].startswith("changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44")
 
 
 def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
     """100 x 100 changes of 0.1 have the norm 10; one change of -5.1 adds little to it, but is 51 times the others."""
-    facts, sites = {"steps": 5, "examples": 9}, ("a", "b", "c", "bad")
+    facts, sites = {"steps": 5, "examples": 9, "loss": 0.5}, ("a", "b", "c", "bad")
     replies = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in sites}
     replies["bad"].weights["w"][3, 4] = -5.1
-    outliers = size_outliers(replies, replace(TRAIN, weights={"w": torch.zeros(100, 100)}))
+    outliers = rejected(replies, replace(TRAIN, weights={"w": torch.zeros(100, 100)}))
     assert outliers.keys() == {"bad"}
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
 
@@ -86,52 +86,47 @@ LIMITS = [
     ({"w": 1.2, "steps": 20}, {}, True),
     ({"w": 1.2, "examples": 20}, {}, True),
     ({"w": 1.2, "steps": 5}, {}, True),
-    # received statistics widen the limit at most three times; the site's share is 1/4, so the products are 3.5 and 4.5
-    ({"w": 14 * 0.11}, {"received": {"bad": 300.0}}, False),
-    ({"w": 18 * 0.11}, {"received": {"bad": 300.0}}, True),
-    # with 100 times the steps and images, its share is 0.97; share times change may be 4 * 15 times the median
-    ({"w": 6.5, "steps": 1000, "examples": 1000}, {}, False),
-    ({"w": 7.0, "steps": 1000, "examples": 1000}, {}, True),
-    ({"w": 8.0, "steps": 1000, "examples": 1000}, {"momentum": 0.9}, False),
-    ({"w": 12.0, "steps": 1000, "examples": 1000}, {"momentum": 0.9}, True),
-    # with nearly all images but few steps, its change may be 4 / 0.97 = 4.1 times the median
-    ({"w": 0.44, "examples": 1000}, {}, False),
-    ({"w": 0.5, "examples": 1000}, {}, True),
+    ({"w": 10.0, "steps": 1000, "examples": 1000}, {}, False),
+    ({"w": 12.0, "steps": 1000, "examples": 1000}, {}, True),
+    # received statistics widen the limit at most three times
+    ({"w": 29 * 0.11}, {"received": {"bad": 300.0}}, False),
+    ({"w": 31 * 0.11}, {"received": {"bad": 300.0}}, True),
 ]
 
 
 @pytest.mark.parametrize(("bad", "changes", "is_outlier"), LIMITS)
 def test_the_limit_of_a_change_depends_on_steps_images_and_what_was_received(bad, changes, is_outlier):
-    outliers = size_outliers(with_bad(update(**bad)), replace(TRAIN, **changes))
+    outliers = rejected(with_bad(update(**bad)), replace(TRAIN, **changes))
     assert outliers.keys() == ({"bad"} if is_outlier else set())
-    if bad["w"] == 7.0:
-        assert "the weights by 28 (L2 norm) with 97% of the images" in outliers["bad"]
 
 
-def test_frozen_statistics_may_not_change_at_all():
-    replies = {site: update(mean=0.0) for site in "abc"} | {"bad": update(mean=1e-3)}
-    assert size_outliers(replies, TRAIN).keys() == {"bad"}
+def test_means_of_one_layer_far_from_the_other_sites_are_outliers():
+    """The median variance is 1, so that a mean which is x larger is x standard deviations away."""
+    near, far = (update(mean=0.1 + factor * MAX_MEAN_DISTANCE) for factor in (0.99, 1.01))
+    assert rejected(with_bad(near), TRAIN) == {}
+    outliers = rejected(with_bad(far), TRAIN)
+    assert outliers.keys() == {"bad"} and "holds means in 'bn.running_mean' that are" in outliers["bad"]
 
 
 def test_variances_near_zero_in_one_layer_are_outliers():
     """Their sum over all layers hardly changes, but BatchNorm divides by their roots."""
-    assert variance_outliers(with_bad(update(**{"bn.running_var": torch.full((4,), 0.11)})), TRAIN) == {}
-    outliers = variance_outliers(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
+    assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.11)})), TRAIN) == {}
+    outliers = rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
     assert outliers.keys() == {"bad"}
     assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
     few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 0.03)})
-    assert variance_outliers(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
+    assert rejected(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
     sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}  # of another model
     own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
-    outliers = variance_outliers(own, TRAIN)
+    outliers = rejected(own, TRAIN)
     assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
 
 
 def test_large_statistics_widen_the_limits_of_their_receivers_only():
     expected = replace(TRAIN, received={"a": 4.0, "b": 4.0})
-    assert size_outliers(with_bad(update(1.2)), expected).keys() == {"bad"}
-    replies = {**with_bad(update()), "a": update(1.2), "b": update(mean=9.0)}
-    assert size_outliers(replies, expected) == {} and size_outliers(replies, TRAIN).keys() == {"a", "b"}
+    assert rejected(with_bad(update(1.2)), expected).keys() == {"bad"}
+    replies = {**with_bad(update()), "a": update(1.2), "b": update(mean=9 * MAX_MEAN_DISTANCE)}
+    assert rejected(replies, expected) == {} and rejected(replies, TRAIN).keys() == {"a", "b"}
 
 
 def test_what_a_site_received_is_compared_with_what_the_median_site_received():
@@ -143,24 +138,18 @@ def test_what_a_site_received_is_compared_with_what_the_median_site_received():
     assert received_ratios({"a": requests["a"], "b": requests["b"]}, TRAIN) == {"a": 1.0, "b": 60.0}
 
 
-@pytest.mark.parametrize(
-    ("steps", "examples", "is_outlier"),
-    [(40, 10, False), (41, 10, True), (50, 20, False), (1000, 1000, False), (1, 10, False)],
-)
-def test_many_steps_need_many_images(steps, examples, is_outlier):
-    replies = with_bad(update(steps=steps, examples=examples))
-    assert step_outliers(replies, TRAIN).keys() == ({"bad"} if is_outlier else set())
-
-
 def test_a_site_that_decides_the_average_is_named_once():
     class Recorded:
         def sites(self):
             return ["a", "b", "bad", "c"]
 
         def exchange(self, kind, messages):
-            return with_bad(update(steps=90, examples=90))
+            return with_bad(update(0.11, steps=90, examples=90))
 
-    exchange, state = Exchange(Recorded(), Federation()), State(0, dict(GLOBAL), parameters=frozenset({"w"}))
+    exchange, state = (
+        Exchange(Recorded(), Federation(largest_change=None)),
+        State(0, dict(GLOBAL), parameters=frozenset({"w"})),
+    )
     requests = dict.fromkeys("abc", Message("train", dict(GLOBAL), {}, {"round": 1, "last": 0}))
     requests["bad"] = requests["a"]
     with pytest.warns(UserWarning, match="^bad: reports more than 67% of all training images of a round") as warned:
@@ -171,45 +160,92 @@ def test_a_site_that_decides_the_average_is_named_once():
 
 def test_shared_counts_are_compared_and_the_largest_of_several_counts():
     counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in (("a", 3), ("b", 301))}
-    assert count_outliers(counts, SHARE).keys() == set()
-    assert count_outliers(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
+    assert rejected(counts, SHARE).keys() == set()
+    assert rejected(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
     hidden = Message("share", tensors={"examples": torch.tensor([10**7])}, facts={"round": 1, "examples": 10})
     others = {site: Message("share", tensors={"examples": torch.tensor([10])}) for site in "abc"}
-    assert count_outliers({**others, "bad": hidden}, replace(SHARE, largest_count=100.0)).keys() == {"bad"}
+    assert rejected({**others, "bad": hidden}, replace(SHARE, largest_count=100.0)).keys() == {"bad"}
 
 
 def test_controls_are_compared_too():
     sizes = {"a": 0.1, "b": 0.2, "c": 0.1, "bad": 30.0}
     controls = {site: update(tensors={"change/w": torch.full((4, 4), size)}) for site, size in sizes.items()}
-    outliers = size_outliers(controls, TRAIN)
+    outliers = rejected(controls, TRAIN)
     assert outliers.keys() == {"bad"} and outliers["bad"].startswith("changes 'change/...' by 120 (L2 norm)")
 
 
 def test_sizes_are_not_compared_of_two_sites_without_a_limit_or_with_a_median_of_zero():
     for size in (1e5, -1e5):
         replies = with_bad(update(size))
-        assert size_outliers(replies, TRAIN).keys() == {"bad"}
+        assert rejected(replies, TRAIN).keys() == {"bad"}
         two = {"a": replies["a"], "bad": replies["bad"]}
-        assert size_outliers(two, replace(TRAIN, largest_change=1.5)) == {}, "the larger one is twice their median"
-        assert size_outliers(replies, replace(TRAIN, largest_change=None)) == {}
-    assert size_outliers({**{site: update(0.0) for site in "abc"}, "bad": update(1.0)}, TRAIN) == {}
+        assert rejected(two, replace(TRAIN, largest_change=1.5)) == {}, "the larger one is twice their median"
+        assert rejected(replies, replace(TRAIN, largest_change=None)) == {}
+    assert rejected({**{site: update(0.0) for site in "abc"}, "bad": update(1.0)}, TRAIN) == {}
 
 
 @pytest.mark.parametrize(("fact", "noun"), [("examples", "training images"), ("steps", "training steps")])
 def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun):
-    assert count_outliers({"a": update(), "b": update(**{fact: 1000})}, TRAIN) == {}
-    outliers = count_outliers({"a": update(), "b": update(**{fact: 1001})}, TRAIN)
+    assert rejected({"a": update(), "b": update(**{fact: 1000})}, TRAIN) == {}
+    outliers = rejected({"a": update(), "b": update(**{fact: 1001})}, TRAIN)
     assert outliers == {
         "b": f"reports 1,001 {noun}, but the median of the other sites is 10 and "
         "federation.largest_count allows 100 times the median"
     }
-    assert count_outliers({"b": update(**{fact: 1001})}, TRAIN) == {}
+    assert rejected({"b": update(**{fact: 1001})}, TRAIN) == {}
 
 
-def test_a_statistic_ten_times_as_large_or_as_small_is_unusual():
-    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.5), "zero": share(0.0)}
-    unusual = {(site, name): ratio for site, name, ratio in unusual_statistics(replies, SHARE)}
-    assert unusual == {("large", "windows"): pytest.approx(50), ("zero", "windows"): 0}
+def test_statistics_far_from_the_median_are_named_and_of_at_least_four_sites_rejected():
+    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.08), "zero": share(0.0)}
+    accepted, refused, notices = check_replies(replies, replies, SHARE, Earlier())
+    assert len(accepted) == 5 and refused == [] and [text.partition(":")[0] for text in notices] == ["large", "zero"]
+    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "bad": share(0.5)}
+    assert rejected(replies, SHARE).keys() == {"bad"}
+    del replies["c"]
+    assert rejected(replies, SHARE) == {}
+
+
+def test_an_update_of_an_earlier_round_is_rejected():
+    earlier = Earlier()
+    assert rejected(with_bad(update()), TRAIN, earlier) == {}
+    later = replace(TRAIN, round=2, weights={**GLOBAL, "w": GLOBAL["w"] + 0.05})
+    replies = {site: reply_of_round_2(0.2 + index / 100) for index, site in enumerate(("a", "b", "c"))}
+    replies["bad"] = replace(update(), facts={**update().facts, "round": 2})
+    assert rejected({**replies, "bad": reply_of_round_2(0.19)}, later) == {}
+    assert rejected(replies, later, earlier) == {
+        "bad": "has the same weights as its update of round 1, although the model has changed"
+    }
+
+
+def reply_of_round_2(w):
+    return replace(update(w), facts={**update().facts, "round": 2})
+
+
+def test_unchanged_and_equal_weights_are_named():
+    replies = {"a": update(0.1), "b": update(0.1), "c": update(0.09), "idle": update(0.0)}
+    earlier = Earlier()
+    accepted, _, notices = check_replies(replies, replies, TRAIN, earlier)
+    assert set(accepted) == set(replies)
+    assert [text.partition(":")[0] for text in notices] == ["idle", "a and b"]
+    assert rejected(replies, TRAIN, earlier) == {}, "a repeated request has the same reply"
+
+
+@pytest.mark.parametrize("kind", ["weights", "control"])
+def test_a_change_that_points_against_the_others_is_named_after_three_rounds(kind):
+    """The others change all weights upwards, the bad site downwards: the cosine is -1."""
+    signs, earlier, named = {"a": 0.1, "b": 0.12, "c": 0.09, "bad": -0.1}, Earlier(), []
+    for number in range(OPPOSED_ROUNDS):
+        replies = {
+            site: update(number / 100 + (sign if kind == "weights" else 0.1 + index / 100))
+            for index, (site, sign) in enumerate(signs.items())
+        }
+        if kind == "control":
+            tensors = {site: {"change/w": torch.full((4, 4), sign)} for site, sign in signs.items()}
+            replies = {site: replace(reply, tensors=tensors[site]) for site, reply in replies.items()}
+        accepted, refused, notices = check_replies(replies, replies, TRAIN, earlier)
+        assert len(accepted) == 4 and not refused
+        named.append([text.partition(":")[0] for text in notices])
+    assert named == [[]] * (OPPOSED_ROUNDS - 1) + [["bad"]]
 
 
 def counted(examples):
@@ -232,14 +268,10 @@ def variance(size, beginning=""):
     return {f"{beginning}bn.running_var": torch.full((4,), size)}
 
 
-def counter(number, beginning=""):
-    return {f"{beginning}bn.num_batches_tracked": torch.tensor(number)}
-
-
 @pytest.mark.parametrize(
     ("expected", "reply", "reason"),
     [
-        *((SHARE, counted(count), "but a whole number above 0 is expected") for count in ("abc", [3], 0, True)),
+        *((SHARE, counted(count), "training images, but a whole number from 1") for count in ("abc", [3], 0, True)),
         (SHARE, share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
         (SHARE, share(1.5), "contains the number 1.5 in 'windows'"),
         (SHARE, Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "the number 6 in 'prototype/2'"),
@@ -248,36 +280,30 @@ def counter(number, beginning=""):
         (VALIDATE, scored(1e17), r"reports the score 1e\+17, but a number from 0 to 1 is expected"),
         (VALIDATE, scored(-7.0), "-7.0"),
         (VALIDATE, scored(1.0001), "the score 1.0001"),
-        *((TRAIN, with_loss(loss), "the loss .* a number from -1e.06 to 1e.06") for loss in (-1e17, 1.1e6, -2e6)),
+        *((TRAIN, with_loss(loss), r"the loss .*, but at most 1e\+06") for loss in (-1e17, 1.1e6, -2e6)),
         (TRAIN, update(**variance(-1.0)), "the number -1 in 'bn.running_var', but numbers at least 0 are expected"),
-        (TRAIN, update(**counter(10**12)), "in 'bn.num_batches_tracked', but numbers from 0 to"),
-        (TRAIN, update(1e7), r"contains the weight 1e\+07 in 'w'"),
-        (TRAIN, update(-1.0), "is 0 everywhere in 'w'"),
         (TRAIN, update(tensors=variance(-1.0, "domain/")), "the number -1 in 'domain/bn.running_var', but numbers at"),
-        (TRAIN, update(tensors=counter(10**12, "0/domain/")), "in '0/domain/bn.num_batches_tracked', but numbers from"),
-        (TRAIN, update(tensors={"change/w": torch.full((4, 4), -1e7)}), r"contains the weight 1e\+07 in 'change/w'"),
     ],
 )
 def test_a_number_that_no_honest_site_sends_is_refused(expected, reply, reason):
     """Intensities are in [0, 1], and so are their means and variances. A tensor has the limits of its entry."""
-    with pytest.raises(InvalidReply, match=reason):
-        check_reply("a", reply, expected)
+    assert re.search(reason, rejected({"a": reply}, expected)["a"])
 
 
 def test_usual_numbers_are_accepted():
     for score in (0, 0.5, 1.0):
-        check_reply("a", scored(score), VALIDATE)
-    check_reply("a", with_loss(-0.9), TRAIN)
-    check_reply("a", update(tensors={**variance(1.0, "domain/"), "change/w": torch.zeros(4, 4)}), TRAIN)
+        assert rejected({"a": scored(score)}, VALIDATE) == {}
+    assert rejected({"a": with_loss(-0.9)}, TRAIN) == {}
+    tensors = {**variance(1.0, "domain/"), "change/w": torch.zeros(4, 4)}
+    assert rejected({"a": update(tensors=tensors)}, TRAIN) == {}
 
 
 def test_the_number_of_steps_follows_from_the_plan():
     """10 images in batches of 4 are 3 steps in an epoch, and 3 images are one step."""
     plan = replace(TRAIN, batch_size=4, local_epochs=2)
-    check_reply("a", update(steps=6, examples=10), plan)
-    check_reply("a", update(steps=2, examples=3), plan)
-    with pytest.raises(InvalidReply, match="but 10 images in batches of 4 give 6 steps in 2 epochs"):
-        check_reply("a", update(steps=60, examples=10), plan)
+    assert rejected({"a": update(steps=6, examples=10), "b": update(steps=2, examples=3)}, plan) == {}
+    wrong = rejected({"a": update(steps=60, examples=10)}, plan)
+    assert "but 10 images in batches of 4 give 6 steps in 2 epochs" in wrong["a"]
 
 
 def test_a_range_may_be_that_of_all_names_with_a_beginning():
@@ -350,7 +376,7 @@ def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
 
 
 def test_unusual_statistics_are_named_once_and_used():
-    last, warned = two_rounds(STYLES, "share", times(30.0))
+    last, warned = two_rounds(STYLES, "share", times(9.0))
     named = [text for text in warned if "times as large as the median" in text]
     assert named and all(text.startswith("south: its share holds '") for text in named)
     assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"

@@ -1,0 +1,659 @@
+"""Checks of the replies of one round: each reply on its own, then against the network and the other sites.
+
+A rejected reply never enters a computation; `federation.on_bad_update` and `federation.quorum` decide whether the run
+goes on without it. A site is compared with the median of the sites, which fewer than half of them cannot move, and only
+if at least `MIN_SITES` replied. What is unusual but may be honest is named in a notice, and used.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medfed.core.errors import UserError
+from medfed.federation.encoding import DTYPES, pack
+from medfed.federation.message import FAILED, Kind, Message, digest, n_bytes, readable
+from medfed.functional.weights import check_same_entries
+
+Replies = dict[str, Message]
+Reasons = dict[str, str]  # by site, a clause whose subject is the site's reply
+CONTENTS: dict[str, str] = {
+    Kind.SURVEY: "survey",
+    Kind.SHARE: "share",
+    Kind.TRAIN: "update",
+    Kind.VALIDATE: "score",
+}
+# The facts that a site's reply may hold, by the kind of the request. A reply to "train" also holds those that the
+# method reports (`Method.fact_names`), one to "survey" those of `medfed.federation.survey`, and a reply to "share" has
+# `pixels` only with the moments of the images.
+REPLY_FACTS: dict[str, frozenset[str]] = {
+    Kind.SURVEY: frozenset(),
+    Kind.SHARE: frozenset({"pixels"}),
+    Kind.TRAIN: frozenset({"examples", "steps", "loss"}),
+    Kind.VALIDATE: frozenset({"score", "boundary_distance"}),
+    Kind.END: frozenset(),
+}
+NOUNS = {"examples": "training images", "steps": "training steps", "pixels": "pixels"}
+MAX_COUNT = 10**8  # more images or steps than any hospital has
+MAX_NUMBER = 1e18  # the square of a larger number could overflow float32
+MAX_LOSS = 1e6  # absolute value; Dice losses may be below 0
+MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as large as the model, plus statistics
+MAX_ENTRIES = 100_000
+MAX_REASON_CHARACTERS = 300
+MIN_SITES = 3  # two values do not show which of them is unusual
+MIN_SITES_TO_REJECT_STATISTICS = 4
+MAX_STATISTIC_RATIO = 20.0  # to the median of the sites, above which a statistic is rejected
+UNUSUAL_STATISTIC_RATIO = 5.0  # above which, or below its inverse, a statistic is named
+MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may change the weights
+MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
+MAX_MEAN_DISTANCE = 10.0  # of running means, in standard deviations
+EPSILON = 1e-5  # BatchNorm adds it to a variance
+OPPOSED_COSINE, OPPOSED_ROUNDS = -0.4, 3  # a site whose change points against the others is named after these rounds
+DOMINANT_SHARE = 2 / 3  # of the images; a site with more is named
+DIVERGED = (
+    "training diverged at this site, so try a smaller training.learning_rate, or check its images with "
+    "python -m medfed.data check"
+)
+ADVICE = (
+    "check the data and the log of that site, or set federation.on_bad_update to drop to continue without its reply"
+)
+
+
+@dataclass
+class Earlier:
+    """What the coordinator remembers of the sites' replies of earlier rounds, in this process.
+
+    Attributes:
+        n_images: by site, the number of training images that it reported.
+        rounds: by site, the rounds of its updates by the digest of their weights.
+        opposed: by site and group of tensors, in how many rounds in a row its change pointed against the others.
+    """
+
+    n_images: dict[str, int] = field(default_factory=dict)
+    rounds: dict[str, dict[str, int]] = field(default_factory=dict)
+    opposed: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the replies to one request are compared with.
+
+    Attributes:
+        weights: the global weights that were sent.
+        parameters: the names of the entries of `weights` that are parameters; the others are buffers.
+        largest_change, largest_count: the settings in `federation`.
+        ranges: the lowest and the highest possible number of tensors, by name (`Method.statistic_ranges`).
+        row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
+        received: by name of the site, how many times as large the statistics are that the site received with its
+            request, compared with those that the median site received; at least 1 (`received_ratios`).
+        local_keys: names of the entries of `weights` that stay at the sites; None if they are not known.
+        batch_size: images per training step, from which the number of steps follows. 0 if it is not known, or if the
+            method trains on other images than the site's own.
+    """
+
+    kind: str
+    round: int
+    weights: Mapping[str, Tensor]
+    parameters: frozenset[str]
+    largest_change: float | None = None
+    largest_count: float = math.inf
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    row_tensors: frozenset[str] = frozenset()
+    received: Mapping[str, float] = field(default_factory=dict)
+    local_keys: frozenset[str] | None = None
+    local_epochs: int = 1
+    batch_size: int = 0
+
+
+class InvalidReply(ValueError):
+    """A reply fails a check. Its arguments are a reason, as in `Reasons`, and optionally an advice to the user."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a site's reply is not used; `str` returns one sentence that begins with the name of the site.
+
+    Attributes:
+        reason: a clause whose subject is the reply, such as "was not received".
+        is_bad: true if a reply was received and failed a check; false if no usable reply to this request was received.
+    """
+
+    site: str
+    round: int
+    kind: str
+    reason: str
+    advice: str = ADVICE
+    is_bad: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.site}: its {CONTENTS[self.kind]} of round {self.round} {self.reason}"
+
+
+def check_replies(
+    requests: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected, earlier: Earlier
+) -> tuple[Replies, list[Rejection], list[str]]:
+    """Separate the replies into accepted and rejected ones, both sorted by site, and return notices.
+
+    1. A missing reply, a reply without a request, a reply that cannot be read (`Message.check`) and a failed reply are
+       rejected, but not as bad (`Rejection.is_bad`).
+    2. A reply must be of the kind and round of its request, not too large, and without anything that was not requested.
+       Its numbers must be finite, variances not negative, tensors in their ranges, counts and losses plausible. An
+       update must differ from the site's updates of earlier rounds.
+    3. The weights of an update must be exactly those entries of the network that do not stay at the sites, with the
+       shapes and dtypes of the global weights. A tensor whose name is or ends in the name of a network entry, such as
+       `control/ENTRY`, must have the shape and dtype of this entry. Any other tensor must have the dtype and shape of
+       more than half of the sites that sent it; only the number of rows of `row_tensors` may differ.
+    4. Numbers of images and steps, shared statistics, running means and variances, and changes are compared with the
+       other sites. `earlier` then learns the accepted replies.
+    """
+    accepted: Replies = {}
+    rejected = [
+        Rejection(site, expected.round, expected.kind, "was not received", is_bad=False)
+        for site in requests
+        if site not in replies
+    ]
+    for site in sorted(replies):
+        reply = readable(replies[site])
+        try:
+            if reply.kind == FAILED or site not in requests:
+                why = "".join(c if c.isprintable() else " " for c in reply.facts.get("why", "")[:MAX_REASON_CHARACTERS])
+                reason = f"was not received: {why}" if site in requests else "was not requested"
+                rejected.append(Rejection(site, expected.round, expected.kind, reason, is_bad=False))
+                continue
+            _check_reply(site, reply, expected, earlier)
+            accepted[site] = reply
+        except InvalidReply as invalid:
+            rejected.append(Rejection(site, expected.round, expected.kind, *invalid.args))
+    for compare in COMPARISONS if accepted else ():
+        reasons = compare(accepted, expected)
+        rejected += [Rejection(site, expected.round, expected.kind, reason) for site, reason in reasons.items()]
+        accepted = {site: reply for site, reply in accepted.items() if site not in reasons}
+    notices = list(_notices(accepted, expected, earlier))
+    return accepted, sorted(rejected, key=lambda rejection: rejection.site), notices
+
+
+def find_failing_sites(step: Callable[[Replies], Any], replies: Replies, kind: str, number: int) -> list[Rejection]:
+    """Find the sites whose accepted replies make `step` fail, by calling it with the reply of one site at a time.
+
+    A `UserError` does not count as a failure. The list is empty if `step` fails with every site, because the error is
+    then in the method and not in the replies.
+    """
+    failing = []
+    for site, reply in replies.items():
+        try:
+            step({site: reply})
+        except UserError:
+            pass  # the method refuses to work with one site, which is not an error of this site
+        except Exception as error:
+            reason = f"cannot be used by the method ({type(error).__name__}: {reprlib.repr(str(error))})"
+            failing.append(Rejection(site, number, kind, reason))
+    return failing if len(failing) < len(replies) else []
+
+
+def received_ratios(requests: Mapping[str, Message], expected: Expected) -> dict[str, float]:
+    """Return, by site, how much larger than usual the statistics are that it receives with its request; at least 1.
+
+    It is the largest ratio, over the tensors that are not named after a network entry, of the root mean square or of
+    the largest element to the median of the sites that receive a tensor of this name (of two values, the smaller one).
+    """
+    result = dict.fromkeys(requests, 1.0)
+    for measure in (_root_mean_square, _largest):
+        for by_site in _statistic_sizes(requests, expected, measure).values():
+            median = statistics.median_low(by_site.values())
+            for site, size in by_site.items():
+                result[site] = max(result[site], size / median if median else 1.0)
+    return result
+
+
+def range_of(name: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the range of a tensor, or None; a name in `ranges` that ends in "/" is the beginning of names."""
+    return ranges.get(name) or next(
+        (limits for start, limits in ranges.items() if start.endswith("/") and name.startswith(start)), None
+    )
+
+
+def entry_named(name: str, weights: Mapping[str, Tensor]) -> str:
+    """Return the network entry after which a tensor is named: ENTRY for `control/ENTRY` or `0/control/ENTRY`; or ""."""
+    while name not in weights and "/" in name:
+        name = name.partition("/")[2]
+    return name if name in weights else ""
+
+
+def is_number(value: object) -> bool:
+    """Return whether a fact is a finite number with an absolute value of at most 1e18."""
+    return isinstance(value, int | float) and type(value) is not bool and -MAX_NUMBER <= value <= MAX_NUMBER
+
+
+# One reply on its own
+
+
+def _check_reply(site: str, reply: Message, expected: Expected, earlier: Earlier) -> None:
+    if reply.kind != expected.kind:
+        raise InvalidReply(f"is of kind {reprlib.repr(str(reply.kind))}, but '{expected.kind}' was requested")
+    if reply.facts.get("round", expected.round) != expected.round:
+        raise InvalidReply(f"belongs to round {reprlib.repr(reply.facts['round'])}, but {expected.round} was requested")
+    entries = [*reply.weights.values(), *reply.tensors.values()]
+    size, max_size = (sum(map(n_bytes, tensors)) for tensors in (entries, expected.weights.values()))
+    max_size = MAX_MODELS * max_size + EXTRA_BYTES
+    if size > max_size or len(entries) > MAX_ENTRIES:
+        raise InvalidReply(
+            f"has {size:,} bytes in {len(entries):,} entries, but at most {max_size:,} bytes in {MAX_ENTRIES:,} "
+            "entries are allowed; this limit follows from the size of the network, and no setting changes it"
+        )
+    if expected.kind != Kind.TRAIN and reply.weights:
+        raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
+    if expected.kind in (Kind.VALIDATE, Kind.SURVEY) and reply.tensors:
+        raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
+    for name, tensor in [*reply.weights.items(), *reply.tensors.items()]:
+        _check_tensor(name, tensor, expected)
+    _check_facts(reply.facts, expected, earlier.n_images.get(site))
+    if expected.kind == Kind.TRAIN and not _is_unchanged(reply, expected):
+        number = earlier.rounds.get(site, {}).get(_digest(reply), expected.round)
+        if number != expected.round:
+            raise InvalidReply(f"has the same weights as its update of round {number}, although the model has changed")
+
+
+def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
+    if tensor.dtype not in DTYPES.values():
+        raise InvalidReply(f"holds {tensor.dtype} in '{name}', but real numbers are expected")
+    low, high = (float(end) for end in torch.aminmax(tensor)) if tensor.numel() else (0.0, 0.0)  # NaN if any is NaN
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidReply(f"is not finite (first in '{name}')", DIVERGED)
+    if (largest := max(-low, high)) > MAX_NUMBER:
+        raise InvalidReply(
+            f"contains the number {largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed", DIVERGED
+        )
+    is_variance = entry_named(name, expected.weights).endswith("running_var")
+    limits = (0.0, math.inf) if is_variance else range_of(name, expected.ranges)
+    if limits is None:
+        return
+    tolerance = 1e-4 * min(limits[1] - limits[0], 1.0)  # for rounding
+    if low < limits[0] - (tolerance if limits[0] else 0) or high > limits[1] + tolerance:
+        number = low if low < limits[0] else high
+        text = f"at least {limits[0]:g}" if is_variance else f"from {limits[0]:g} to {limits[1]:g}"
+        raise InvalidReply(f"contains the number {number:.3g} in '{name}', but numbers {text} are expected")
+
+
+def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: int | None) -> None:
+    for name, fact in facts.items():
+        if "/" in name:  # NAME/SITE is a column of the history
+            raise InvalidReply(f"reports a number with the name {reprlib.repr(name)}, which must not contain '/'")
+        if name in NOUNS and (type(fact) is not int or not 1 <= fact <= MAX_COUNT):
+            raise InvalidReply(
+                f"reports {reprlib.repr(fact)} {NOUNS[name]}, but a whole number from 1 to {MAX_COUNT:,} is expected"
+            )
+        if not is_number(fact):
+            raise InvalidReply(
+                f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected",
+                DIVERGED if isinstance(fact, float) else ADVICE,
+            )
+    if not 0 <= facts.get("score", 0) <= 1:
+        raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
+    if expected.kind != Kind.TRAIN:
+        return
+    if missing := sorted(REPLY_FACTS[Kind.TRAIN] - facts.keys()):
+        raise InvalidReply(f"does not report {', '.join(missing)}")
+    if abs(facts["loss"]) > MAX_LOSS:
+        raise InvalidReply(f"reports the loss {facts['loss']!r}, but at most {MAX_LOSS:g} is expected", DIVERGED)
+    n_images, n_steps = facts["examples"], facts["steps"]
+    if n_images_before not in (None, n_images):
+        raise InvalidReply(f"reports {n_images} training images, but {n_images_before} in an earlier round")
+    planned = expected.local_epochs * math.ceil(n_images / expected.batch_size) if expected.batch_size else n_steps
+    if n_steps != planned:
+        raise InvalidReply(
+            f"reports {n_steps:,} training steps, but {n_images:,} images in batches of {expected.batch_size} give "
+            f"{planned:,} steps in {expected.local_epochs} epochs"
+        )
+
+
+def _is_unchanged(update: Message, expected: Expected) -> bool:
+    return all(
+        name not in expected.parameters or name not in expected.weights or torch.equal(entry, expected.weights[name])
+        for name, entry in update.weights.items()
+    )
+
+
+def _digest(update: Message) -> str:
+    return digest(pack({"weights": update.weights}, {}))
+
+
+# Replies against the network and against each other
+
+
+def _wrong_entries(replies: Replies, expected: Expected) -> Reasons:
+    """Find updates with missing or unknown network entries, or entries of another shape or dtype."""
+    if expected.kind != Kind.TRAIN:
+        return {}
+    local = expected.local_keys
+    if local is None:
+        sent = Counter(name for reply in replies.values() for name in reply.weights)
+        local = frozenset(name for name in expected.weights if 2 * sent[name] < len(replies))
+    common = {name: entry for name, entry in expected.weights.items() if name not in local}
+    reasons = {}
+    for site, reply in replies.items():
+        try:
+            check_same_entries(common, reply.weights)
+        except ValueError as error:
+            reasons[site] = f"does not fit the network: {error}"
+    return reasons if common else dict.fromkeys(replies, "does not fit the network: it holds none of its entries")
+
+
+def _unlike_other_sites(replies: Replies, expected: Expected) -> Reasons:
+    """Find tensors whose dtype or shape is not that of their network entry, or of most sites that sent the tensor."""
+    reasons = {}
+    if expected.kind == Kind.SHARE:  # a site may share nothing
+        names = Counter(tuple(sorted(reply.tensors)) for reply in replies.values() if reply.tensors)
+        for site, reply in replies.items():
+            if reply.tensors and 2 * names[tuple(sorted(reply.tensors))] <= names.total():
+                reasons[site] = f"holds {reprlib.repr(sorted(reply.tensors))}, but at most half of the sites sent these"
+    votes: dict[str, Counter] = {}
+    for reply in replies.values():
+        for name, tensor in reply.tensors.items():
+            votes.setdefault(name, Counter())[_form(name, tensor, expected)] += 1
+    for site, reply in replies.items():
+        for name, tensor in reply.tensors.items():
+            found = f"holds '{name}' as {_format(tensor)}, but"
+            entry = expected.weights.get(entry_named(name, expected.weights))
+            if entry is not None:
+                if entry.shape != tensor.shape or entry.dtype != tensor.dtype:
+                    reasons[site] = f"{found} the network's entry is {_format(entry)}"
+            elif name in expected.row_tensors and not (tensor.dim() and len(tensor)):
+                reasons[site] = f"{found} at least one row is expected"
+            elif 2 * votes[name][_form(name, tensor, expected)] <= votes[name].total():
+                reasons[site] = f"{found} at most half of the sites sent that form"
+    return reasons
+
+
+def _form(name: str, tensor: Tensor, expected: Expected) -> tuple:
+    """Return what must be equal at all sites: the dtype and the shape, or the shape of one row."""
+    return tensor.dtype, tensor.dim(), tuple(tensor.shape[int(name in expected.row_tensors) :])
+
+
+def _format(tensor: Tensor) -> str:
+    """Shape and dtype as text, such as "(2, 3) float32"."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _count_outliers(replies: Replies, expected: Expected) -> Reasons:
+    """Find numbers of images, steps or pixels above `largest_count` times the median of the other sites.
+
+    A site with many images dominates every average that is weighted by numbers of images.
+    """
+    reasons: Reasons = {}
+    for name, noun in NOUNS.items():
+        counts = {site: count for site, reply in replies.items() if (count := _reported_count(reply, name)) is not None}
+        for site, count in counts.items():
+            others = [number for other, number in counts.items() if other != site]
+            if others and count > expected.largest_count * (median := statistics.median(others)):
+                reasons.setdefault(
+                    site,
+                    f"reports {count:,} {noun}, but the median of the other sites is {median:,g} and "
+                    f"federation.largest_count allows {expected.largest_count:g} times the median",
+                )
+    return reasons
+
+
+def _reported_count(reply: Message, name: str) -> int | None:
+    """Return the largest of the facts and tensors of this name (of a tensor also the end "/NAME"); None without any."""
+    tensors = [entry for key, entry in reply.tensors.items() if key.rpartition("/")[2] == name and entry.numel()]
+    counts = [int(entry.max()) for entry in tensors] + ([reply.facts[name]] if name in reply.facts else [])
+    return max(counts, default=None)
+
+
+def _statistic_outliers(replies: Replies, expected: Expected) -> Reasons:
+    """Find shared statistics far above the median of at least `MIN_SITES_TO_REJECT_STATISTICS` sites."""
+    return {
+        site: f"holds '{name}' {ratio:.3g} times as large as the median of the sites (root mean square), and at most "
+        f"{MAX_STATISTIC_RATIO:g} times is accepted"
+        for site, name, ratio, n_sites in _statistic_ratios(replies, expected)
+        if ratio > MAX_STATISTIC_RATIO and n_sites >= MIN_SITES_TO_REJECT_STATISTICS
+    }
+
+
+def _statistic_ratios(replies: Replies, expected: Expected) -> Iterator[tuple[str, str, float, int]]:
+    """Yield the site, the name, the ratio of its size to the median, and the number of sites of each statistic."""
+    for name, by_site in _statistic_sizes(replies, expected, _root_mean_square).items():
+        median = statistics.median(by_site.values())
+        if len(by_site) >= MIN_SITES and median:
+            yield from ((site, name, size / median, len(by_site)) for site, size in by_site.items())
+
+
+def _statistic_sizes(
+    messages: Mapping[str, Message], expected: Expected, measure: Callable[[Tensor], float]
+) -> dict[str, dict[str, float]]:
+    """Return the size of each statistic, by its name and by site.
+
+    A single number, such as a loss, is left out: its ratios have no limit.
+    """
+    sizes: dict[str, dict[str, float]] = {}
+    for site, message in messages.items():
+        for name, tensor in message.tensors.items():
+            if tensor.numel() > 1 and tensor.is_floating_point() and not entry_named(name, expected.weights):
+                sizes.setdefault(name, {})[site] = measure(tensor)
+    return sizes
+
+
+def _median(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).quantile(0.5, dim=0)
+
+
+def _root_mean_square(tensor: Tensor) -> float:
+    return math.sqrt(float(tensor.to(torch.float64).square().mean()))
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.to(torch.float64).abs().max())
+
+
+def _layer_outliers(replies: Replies, expected: Expected) -> Reasons:
+    """Find updates whose running means or variances are, in one layer, far from the median of the sites.
+
+    Both change the sum over all layers little, but all activations of their layer. Variances: the geometric mean of
+    the ratios to the median is compared with `largest_change`, and with the ratio of the steps, because few steps leave
+    a running variance near its start. Means: the root mean square of their distances to the median, in standard
+    deviations (roots of the median variances), is compared with `MAX_MEAN_DISTANCE`. A site that received large
+    statistics of another site may be as far as their square.
+    """
+    if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
+        return {}
+    reasons: Reasons = {}
+    ratios = _step_ratios(replies)
+    entries = {site: {**reply.tensors, **reply.weights} for site, reply in replies.items()}
+    names = sorted({name for by_name in entries.values() for name in by_name if name.endswith("running_var")})
+    for name in (name for name in names if entry_named(name, expected.weights)):
+        variances = {site: by_name[name].double() + EPSILON for site, by_name in entries.items() if name in by_name}
+        mean_name = f"{name.removesuffix('running_var')}running_mean"
+        means = {site: entries[site][mean_name].double() for site in variances if mean_name in entries[site]}
+        if len(variances) < MIN_SITES:
+            continue
+        variance = _median(variances.values())
+        for site in variances:
+            received = expected.received.get(site, 1.0) ** 2
+            ratio = math.exp(float((variances[site] / variance).log().mean()))
+            if max(ratio, 1 / ratio) > expected.largest_change * max(ratios[site], 1 / ratios[site]) * received:
+                reasons.setdefault(
+                    site,
+                    f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric "
+                    f"mean), and federation.largest_change allows a factor of {expected.largest_change:g}, and more "
+                    "only for another number of training steps",
+                )
+        for site in means:
+            distance = _root_mean_square((means[site] - _median(means.values())) / variance.sqrt())
+            if distance > MAX_MEAN_DISTANCE * expected.received.get(site, 1.0) ** 2:
+                reasons.setdefault(
+                    site,
+                    f"holds means in '{mean_name}' that are {distance:.3g} standard deviations from the median of the "
+                    f"sites (root mean square), and at most {MAX_MEAN_DISTANCE:g} are accepted",
+                )
+    return reasons
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """How the sites change a group of tensors: the inner products of the changes, and their largest elements."""
+
+    sites: list[str]
+    products: Tensor
+    largest: Tensor
+
+    @staticmethod
+    def of(tensors: Mapping[str, Mapping[str, Tensor]], start: Mapping[str, Tensor]) -> _Changes:
+        """Return the changes of `tensors`, by site and name, from those in `start`; a missing tensor is 0 there."""
+        products, largest = torch.zeros(2 * (len(tensors),), dtype=torch.float64), torch.zeros(len(tensors))
+        for name in next(iter(tensors.values())):
+            stacked = torch.stack([of_site[name].double().flatten() for of_site in tensors.values()])
+            changes = stacked - start[name].double().flatten() if name in start else stacked
+            if changes.numel():
+                products += changes @ changes.T
+                largest = largest.maximum(changes.abs().amax(dim=1))
+        return _Changes(list(tensors), products, largest)
+
+    def sizes(self) -> Iterator[tuple[str, list[float]]]:
+        """Yield what is measured, and the size of each site's change."""
+        yield "L2 norm", self.products.diag().clamp_min(0).sqrt().tolist()
+        yield "largest element", self.largest.tolist()
+
+    def cosine(self, site: str) -> float:
+        """Return the median of the cosines of the angles between a site's change and those of the other sites."""
+        norms = self.products.diag().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        own = self.sites.index(site)
+        cosines = (self.products[own] / (norms[own] * norms)).tolist()
+        return statistics.median(cosines[:own] + cosines[own + 1 :])
+
+
+def _changes(replies: Replies, expected: Expected) -> dict[str, _Changes]:
+    """Return the changes of the parameters, and of each group of tensors that are named after parameters, such as
+    SCAFFOLD's `change/ENTRY`; a group that sites send in part is left out."""
+    groups: dict[str, dict[str, dict[str, Tensor]]] = {}
+    for site, reply in replies.items():
+        for name, entry in reply.weights.items():
+            if name in expected.parameters:
+                groups.setdefault("the weights", {}).setdefault(site, {})[name] = entry
+        for name, tensor in reply.tensors.items():
+            if (entry_name := entry_named(name, expected.weights)) in expected.parameters:
+                groups.setdefault(f"'{name.removesuffix(entry_name)}...'", {}).setdefault(site, {})[name] = tensor
+    return {
+        group: _Changes.of(tensors, expected.weights)
+        for group, tensors in groups.items()
+        if len(tensors) == len(replies) and len({tuple(sorted(of_site)) for of_site in tensors.values()}) == 1
+    }
+
+
+def _size_outliers(replies: Replies, expected: Expected) -> Reasons:
+    """Find updates that change the weights, or a control, much more than the updates of most sites.
+
+    Two sizes are compared: the L2 norm and the largest element. The limit is `largest_change` times the median. A site
+    that makes k times as many steps as the median site may change the weights k times as much, if it also has k times
+    as many images. A control is a mean of few or of many gradients, so that its limit grows with the ratio of the steps
+    in both directions. A site that received large statistics of another site may change the weights more, so that it is
+    not rejected for what the other site shared.
+    """
+    if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
+        return {}
+    ratios = _step_ratios(replies)
+    reasons: Reasons = {}
+    for group, changes in _changes(replies, expected).items():
+        for measure, sizes in changes.sizes():
+            median = statistics.median(sizes)
+            for site, size in zip(changes.sites, sizes, strict=True):
+                slack = max(ratios[site], 1.0 if group == "the weights" else 1 / ratios[site])
+                received = min(expected.received.get(site, 1.0), MAX_RECEIVED)
+                if median and size > expected.largest_change * received * slack * median:
+                    reasons.setdefault(
+                        site,
+                        f"changes {group} by {size:.4g} ({measure}), but the median of the sites is {median:.4g} and "
+                        f"federation.largest_change allows {expected.largest_change:g} times the median, and more only "
+                        "for more training steps",
+                    )
+    return reasons
+
+
+def _step_ratios(replies: Replies) -> dict[str, float]:
+    """Return, by site, the ratio of its steps to the median, from 1 / `MAX_STEP_RATIO` to `MAX_STEP_RATIO`.
+
+    A ratio that the number of images does not explain does not count: of the ratio of the steps and that of the images,
+    the one that is closer to 1 is returned, and 1 if they are on different sides of 1.
+    """
+    n_images, n_steps = (
+        statistics.median(reply.facts[name] for reply in replies.values()) for name in ("examples", "steps")
+    )
+    ratios = {}
+    for site, reply in replies.items():
+        low, high = sorted((reply.facts["examples"] / n_images, reply.facts["steps"] / n_steps))
+        ratio = low if low > 1 else min(high, 1.0)
+        ratios[site] = min(max(ratio, 1 / MAX_STEP_RATIO), MAX_STEP_RATIO)
+    return ratios
+
+
+COMPARISONS = (
+    _wrong_entries,
+    _unlike_other_sites,
+    _count_outliers,
+    _statistic_outliers,
+    _size_outliers,
+    _layer_outliers,
+)
+
+
+# What is named, and used
+
+
+def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator[str]:
+    """Yield what is unusual about the accepted replies, and remember these for the next rounds.
+
+    The sentences contain nothing that differs between rounds, so that a resumed run adds no notice.
+    """
+    content = CONTENTS.get(expected.kind, "")
+    for site, name, ratio, _ in _statistic_ratios(replies, expected):
+        if not 1 / UNUSUAL_STATISTIC_RATIO <= ratio <= UNUSUAL_STATISTIC_RATIO:
+            limit = UNUSUAL_STATISTIC_RATIO if ratio > 1 else 1 / UNUSUAL_STATISTIC_RATIO
+            yield (
+                f"{site}: its {content} holds '{name}' {'more' if ratio > 1 else 'less'} than {limit:g} times as large "
+                "as the median of the sites (root mean square); it is used, because an unusual scanner is no error; "
+                "check the images of that site with python -m medfed.data check"
+            )
+    counts = {site: count for site, reply in replies.items() if (count := _reported_count(reply, "examples"))}
+    earlier.n_images |= counts
+    if expected.kind != Kind.TRAIN:
+        return
+    senders: dict[str, list[str]] = {}
+    for site, update in replies.items():
+        weights_digest = _digest(update)
+        earlier.rounds.setdefault(site, {})[weights_digest] = expected.round
+        if _is_unchanged(update, expected):
+            yield f"{site}: returned the weights unchanged: it has not trained; check the log of that site"
+        else:
+            senders.setdefault(weights_digest, []).append(site)
+    for sites in senders.values():
+        if len(sites) > 1:
+            yield f"{' and '.join(sites)}: sent the same weights: one of them is a copy, or both have the same images"
+    if expected.largest_change is not None and len(replies) < MIN_SITES:
+        yield (
+            f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
+            "round, but fewer sent a valid update"
+        )
+    if len(replies) < MIN_SITES:
+        return
+    for site, count in counts.items():
+        if count > DOMINANT_SHARE * sum(counts.values()):
+            yield (
+                f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
+                "decides most of an average that is weighted by images; make sure that this number is right"
+            )
+    for group, changes in _changes(replies, expected).items():
+        for site in changes.sites:
+            is_opposed = changes.cosine(site) < OPPOSED_COSINE
+            earlier.opposed[site, group] = earlier.opposed[site, group] + 1 if is_opposed else 0
+            if earlier.opposed[site, group] >= OPPOSED_ROUNDS:
+                yield (
+                    f"{site}: changes {group} against the other sites in {OPPOSED_ROUNDS} rounds in a row; "
+                    "it is used, because unusual images do that too; check its labels with python -m medfed.data check"
+                )
