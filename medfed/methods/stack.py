@@ -164,9 +164,11 @@ class Stack(Method):
         """What each method sends to a site; names begin with the place of the method."""
         return _joined(method.broadcast(own_state(state, i), site) for i, method in enumerate(self.methods))
 
-    def expand_input(self, tensors: Tensors) -> Tensors:
-        """What each method's `expand` reads of these tensors; names begin with the place of the method."""
-        return _joined(method.expand_input(select_prefix(tensors, f"{i}/")) for i, method in enumerate(self.methods))
+    @property
+    def expand_reads(self) -> tuple[str, ...]:
+        """What each method with an `expand` reads; names begin with the place of the method."""
+        expanding = [(i, method) for i, method in enumerate(self.methods) if _overrides(method, "expand")]
+        return tuple(f"{i}/{name}" for i, method in expanding for name in method.expand_reads)
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Each method expands the samples of the method before it."""

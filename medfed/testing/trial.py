@@ -36,7 +36,6 @@ N_ROUNDS = 2  # of the three rounds are trained
 HOOKS = (  # that receive tensors which they must not change in place
     "combine",
     "broadcast",
-    "expand_input",
     "expand",
     "on_round_start",
     "augment",
