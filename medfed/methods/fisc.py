@@ -214,7 +214,7 @@ class FISC(Method):
             chosen = shows_something(images)
             if chosen.any():
                 used.append(indices[chosen])
-                parts = self._style_transfer.features(images[chosen].to(device))
+                parts = self.style_transfer.features(images[chosen].to(device))
                 styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
         if not styles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
@@ -258,7 +258,7 @@ class FISC(Method):
         if self._augments or not local.message.tensors or not self._needs_view:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
-        transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
+        transfer, device = self.style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor) -> Tensor:
             """The image (1, C, H, W) in the common style."""
@@ -280,11 +280,11 @@ class FISC(Method):
         return state.memory
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
+        """Redraw images in the interpolation style."""
         if STYLE + "mean" not in state.memory:
             return None
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
+        return self.style_transfer.to_style(mean, std, ratio)
 
     def summarise(self, state: State) -> dict[str, Any]:
         """Return the number of clusters of the sites, and of the images of each site."""
@@ -303,7 +303,7 @@ class FISC(Method):
         return network
 
     @property
-    def _style_transfer(self) -> StyleTransfer:
+    def style_transfer(self) -> StyleTransfer:
         """The transfer with which images are redrawn; it needs no codec if nothing is restyled."""
         return StyleTransfer("moments" if self._augments else self.transfer, self.codec, self.alpha, self.transfer_size)
 
@@ -319,14 +319,14 @@ class FISC(Method):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return self._style_transfer.files
+        return self.style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Check the codec, and warn that the paper expects no gain for greyscale images."""
-        self._style_transfer.check(image_size, channels)
+        self.style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
@@ -377,6 +377,7 @@ class FISC(Method):
         return NEVER if self._augments else ONCE
 
     share_reads_network = False
+    expand_reads = (STYLE,)
     statistic_ranges = {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
     fact_names = frozenset({TRIPLETS, LIVE_TRIPLETS})
 
