@@ -28,11 +28,7 @@ from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
-from medfed.networks.parts.amplitude_normaliser import (
-    NAME,
-    alpha_for_half_width,
-    prepend_normaliser,
-)
+from medfed.networks.parts.amplitude_normaliser import NAME, alpha_for_half_width, prepend_normaliser
 
 WINDOW = "amplitude"  # name of a tensor in messages and memories
 MAX_BATCH = 64  # largest number of images whose spectra are computed together
@@ -69,13 +65,9 @@ class HarmoFL(Method):
         perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
             steps. 0.05 in the authors' code.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
-            images) or "uniform" (1 / K).
+            images, as the other methods) or "uniform" (1 / K, as in the paper and its code).
         min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
-
-    Presets: "medfed" is the default; it weights sites by their numbers of images, as the other methods do. "paper" has
-    uniform weights, as the paper and its code. "released" has uniform weights and exchanges only the mean brightness,
-    as the authors' code.
     """
 
     normalise: bool = True
@@ -84,51 +76,14 @@ class HarmoFL(Method):
     site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {"site_weights": "uniform"},
-        "released": {"site_weights": "uniform", "half_width": 0},
-    }
-
-    fills_network: ClassVar[bool] = True
-    sent: ClassVar[Mapping[str, Sent]] = {
-        WINDOW: Sent(
-            "mean low-frequency amplitude window",
-            "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show "
-            "which equipment the site uses.",
-            "mean over all sites",
-        )
-    }
-
-    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """UserError if images are standardised, or smaller than the window of amplitudes."""
-        if not self.normalise:
-            return
-        if standardised:
-            raise UserError(
-                "data.standardise: expected none, because HarmoFL exchanges amplitudes of non-negative images in the "
-                "network; set data.standardise to none, or set method.normalise to false"
-            )
-        if 2 * self.half_width + 1 > image_size:
-            raise UserError(
-                f"method.half_width: {self.half_width} makes a window of {2 * self.half_width + 1} amplitudes a side, "
-                f"but data.image_size is {image_size}; choose at most {(image_size - 1) // 2}"
-            )
-
-    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add the normalising layer at the input; it passes images unchanged until the first round."""
-        if self.normalise:
-            prepend_normaliser(network, self.half_width)
-        return network
-
-    @property
-    def shares(self) -> str:
-        """Amplitudes are shared once; never without `normalise`."""
-        return ONCE if self.normalise else NEVER
-
-    share_reads_network = False
-
-    statistic_ranges = {WINDOW: (0.0, 1.0)}
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """Return the task's loss at w + delta, and the network's output at w."""
+        loss, output = super().loss(local, batch)
+        if self.perturbation == 0:
+            return loss, output
+        perturbed_weights = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
+        perturbed = local.forward(batch, fast_weights=perturbed_weights)
+        return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `amplitude`, (C, (S * S + 1) / 2): the mean amplitudes of the S x S lowest frequencies.
@@ -163,14 +118,49 @@ class HarmoFL(Method):
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
-    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss at w + delta, and the network's output at w."""
-        loss, output = super().loss(local, batch)
-        if self.perturbation == 0:
-            return loss, output
-        perturbed_weights = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
-        perturbed = local.forward(batch, fast_weights=perturbed_weights)
-        return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
+    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
+        """UserError if images are standardised, or smaller than the window of amplitudes."""
+        if not self.normalise:
+            return
+        if standardised:
+            raise UserError(
+                "data.standardise: expected none, because HarmoFL exchanges amplitudes of non-negative images in the "
+                "network; set data.standardise to none, or set method.normalise to false"
+            )
+        if 2 * self.half_width + 1 > image_size:
+            raise UserError(
+                f"method.half_width: {self.half_width} makes a window of {2 * self.half_width + 1} amplitudes a side, "
+                f"but data.image_size is {image_size}; choose at most {(image_size - 1) // 2}"
+            )
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Add the normalising layer at the input; it passes images unchanged until the first round."""
+        if self.normalise:
+            prepend_normaliser(network, self.half_width)
+        return network
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"site_weights": "uniform"},
+        "released": {"site_weights": "uniform", "half_width": 0},  # the authors' code: only the mean brightness
+    }
+
+    fills_network: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        WINDOW: Sent(
+            "mean low-frequency amplitude window",
+            "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show "
+            "which equipment the site uses.",
+            "mean over all sites",
+        )
+    }
+
+    @property
+    def shares(self) -> str:
+        return ONCE if self.normalise else NEVER
+
+    share_reads_network = False
+    statistic_ranges = {WINDOW: (0.0, 1.0)}
 
 
 def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:
