@@ -439,7 +439,7 @@ class Method:
             state: the coordinator's state after the last round.
 
         Returns:
-            JSON values by name, which `summary.json` lists under `method_facts`.
+            JSON values by name, which `summary.json` lists under `method_summary`.
         """
         return {}
 
