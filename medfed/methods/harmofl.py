@@ -104,8 +104,7 @@ class HarmoFL(Method):
         """Return `amplitude`, the mean over the sites with equal weights."""
         windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
         if not windows:
-            if self.normalise:
-                warnings.warn("HarmoFL: no site shared amplitudes, so images stay as they are", stacklevel=2)
+            warnings.warn("HarmoFL: no site shared amplitudes, so images stay as they are", stacklevel=2)
             return {}
         return {WINDOW: torch.stack(windows).mean(dim=0).float()}
 
