@@ -211,6 +211,7 @@ class CCST(Method):
 
     @property
     def style_transfer(self) -> StyleTransfer:
+        """How images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
