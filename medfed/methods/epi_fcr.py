@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -36,6 +37,7 @@ from medfed.functional.weights import add_prefix, select_prefix
 DOMAIN = "domain/"  # a site's own model: in its memory, in messages, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
 CIRCLE = "circle"
+ADAM_STEP = partial(adam, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
 RANDOM_HEAD = "random_head"  # name of the submodule, and so of its state-dict entries
 
 
@@ -122,26 +124,12 @@ class EpiFCR(Method):
         own |= {name: own[name].detach().requires_grad_() for name in names}
         logits = functional_call(local.network, own, (local.task.standardise(batch.image, batch.moments),))
         loss = local.task.loss(logits, batch.label)  # eq. 2
-        gradients = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
-        used = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+        found = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
+        used = {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
         values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
+        gradients, counters = list(used.values()), [memory[STEPS].clone() for _ in used]
         with torch.no_grad():
-            counters, used_gradients = [memory[STEPS].clone() for _ in used], list(used.values())
-            adam(
-                values,
-                used_gradients,
-                first,
-                second,
-                [],
-                counters,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=self.domain_learning_rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            ADAM_STEP(values, gradients, first, second, [], counters, lr=self.domain_learning_rate)
         memory[STEPS] = memory[STEPS] + 1
 
     def on_round_end(self, local: LocalRound) -> Tensors:

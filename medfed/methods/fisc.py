@@ -312,7 +312,6 @@ class FISC(Method):
 
     @property
     def _needs_view(self) -> bool:
-        """Whether the loss needs a second view of each image."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
     @property

@@ -155,7 +155,6 @@ class FPL(Method):
 
     @property
     def _compares(self) -> bool:
-        """True if the loss uses prototypes."""
         return self.contrast > 0 or self.consistency > 0
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

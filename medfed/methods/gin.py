@@ -26,7 +26,6 @@ from medfed.federation.method import Method
 
 MIN_NORM = 1e-8  # a result with a smaller norm is not scaled up
 SLOPE = 0.01  # of the leaky ReLU for negative values
-
 MIN_STD = 1e-6  # of an image that is changed; a blank image has no intensities to change
 
 
