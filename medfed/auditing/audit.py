@@ -155,7 +155,7 @@ def _of_weights(
     update = [
         {
             "case": case.name,
-            **case.facts,
+            **case.origin,
             "scores": case.scores,
             "control_scores": case.control_scores,
             "verdict": inversion_cases.verdict(case, cases),

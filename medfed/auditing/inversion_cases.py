@@ -40,7 +40,7 @@ class Case:
 
     Args:
         name: one of `CASES`.
-        facts: what the update was computed from, as plain JSON values.
+        origin: what the update was computed from, as plain JSON values.
         originals: (B, H, W), one channel of the images.
         estimates: (B, H, W), the images that were reconstructed from the update.
         controls: (B, H, W), the images that the same attack found in an update without the images.
@@ -48,7 +48,7 @@ class Case:
     """
 
     name: str
-    facts: dict[str, Any]
+    origin: dict[str, Any]
     originals: Tensor
     estimates: Tensor
     controls: Tensor
@@ -96,14 +96,14 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
         if without is not None:
             of_others = make(site, without)
             control = observe(of_others, weights, update_of(of_others, weights), known)
-        facts = {
+        origin = {
             "n_images": len(trained_on),
             "n_steps": update.facts["steps"],
             "optimizer": trained.settings.optimizer,
             "privacy": trained.privacy != Privacy(),
         }
         factor = ONE_IMAGE_FACTOR if name == "one" else 1
-        cases.append(_attack(name, facts, known, observation, control, factor * n_steps, site.seed, tick))
+        cases.append(_attack(name, origin, known, observation, control, factor * n_steps, site.seed, tick))
     return cases
 
 
@@ -132,7 +132,7 @@ def verdict(case: Case, cases: Sequence[Case]) -> str:
 
 def _attack(
     name: str,
-    facts: dict[str, Any],
+    origin: dict[str, Any],
     known: ImageSet,
     observation: Observation,
     control: Observation | None,
@@ -150,7 +150,7 @@ def _attack(
         results.append(score(images, known.images, distance))
     (scores, images), (control_scores, control_images) = results
     channel = known.images[:, scored_channel(known.images)]
-    return Case(name, {**facts, "attack_steps": n_steps}, channel, images, control_images, scores, control_scores)
+    return Case(name, {**origin, "attack_steps": n_steps}, channel, images, control_images, scores, control_scores)
 
 
 def _noise(observation: Observation, seed: int) -> Observation:

@@ -49,7 +49,7 @@ def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) ->
         banner=PHANTOM if is_phantom else REAL,
         is_phantom=is_phantom,
         label=PHANTOM if is_phantom else "Real data",
-        facts_of_site=_facts(result),
+        about_site=_about_site(result),
         sent=_sent(result),
         measures=PageTable(measures),
         caution=CAUTION,
@@ -58,13 +58,13 @@ def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) ->
             _attempt(image, f"Image {place} of {n}, and {of_attacker}", axes)
             for place, image in enumerate(reconstructions, start=1)
         ],
-        from_updates=[_of_update(case, facts, axes) for case, facts in zip(cases, result["update"], strict=True)],
+        from_updates=[_of_update(case, update, axes) for case, update in zip(cases, result["update"], strict=True)],
         how=result["how"],
         not_tried=result["not_tried"],
     )
 
 
-def _facts(result: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _about_site(result: Mapping[str, Any]) -> list[tuple[str, object]]:
     return [
         ("Site", result["site"]),
         ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
@@ -104,7 +104,7 @@ def _attempt(image: Reconstruction, caption: str, axes: str | None) -> Attempt:
     return caption, images
 
 
-def _of_update(case: Case, facts: Mapping[str, Any], axes: str | None) -> Attempt:
+def _of_update(case: Case, update: Mapping[str, Any], axes: str | None) -> Attempt:
     """The originals of a case, each followed by its reconstruction and its negative control."""
     shown = []
     for k, original in enumerate(case.originals):
@@ -119,8 +119,8 @@ def _of_update(case: Case, facts: Mapping[str, Any], axes: str | None) -> Attemp
                 f"Negative control, an update without this image: {mean_scores(case.control_scores[k : k + 1])}",
             ),
         ]
-    description = case_label(facts)
-    return f"{description[0].upper()}{description[1:]}: {facts['verdict']}", shown
+    description = case_label(update)
+    return f"{description[0].upper()}{description[1:]}: {update['verdict']}", shown
 
 
 def _embed(image: Tensor, caption: str, axes: str | None) -> EmbeddedFigure:

@@ -74,10 +74,10 @@ def update_rows(result: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def case_label(facts: Mapping[str, Any]) -> str:
-    """An attacked update in a few words; `facts` is an entry of the list "update" of the audit's result."""
-    privacy = ", clipping and noise" if facts["privacy"] else ""
-    return CASE_LABELS[facts["case"]].format(**{**facts, "privacy": privacy})
+def case_label(update: Mapping[str, Any]) -> str:
+    """An attacked update in a few words; `update` is an entry of the list "update" of the audit's result."""
+    privacy = ", clipping and noise" if update["privacy"] else ""
+    return CASE_LABELS[update["case"]].format(**{**update, "privacy": privacy})
 
 
 def model_rows(result: Mapping[str, Any]) -> list[Row]:

@@ -30,7 +30,7 @@ class BundleModel:
         names: name of each output by its number; for segmentation, the structures without the background.
         is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
         first: number of the output that the first channel of the masks shows.
-        facts: what `summary.json` says about the bundle, such as its version and the SHA-256 of the weights.
+        about: what `summary.json` says about the bundle, such as its version and the SHA-256 of the weights.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class BundleModel:
     postprocessing: Compose | None
     is_label_map: bool
     first: int
-    facts: Mapping[str, Any]
+    about: Mapping[str, Any]
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -157,7 +157,7 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         )
     preprocessing = steps.preprocessing()
     is_label_map, first = steps.output_form() if is_segmentation else (False, 0)
-    facts = {
+    about = {
         "name": str(metadata.get("name", path.name)),
         "version": str(metadata.get("version", "")),
         "network": loaded.description,
@@ -176,7 +176,7 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         steps.postprocessing(preprocessing) if is_segmentation else None,
         is_label_map,
         first,
-        facts,
+        about,
     )
 
 

@@ -147,7 +147,7 @@ def _name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collec
     others = [
         f"{own} is compared with {predicted} of the bundle" for own, predicted in assigned.items() if own != predicted
     ]
-    if seen := [site for site in sites if site in model.facts["trained_at"]]:
+    if seen := [site for site in sites if site in model.about["trained_at"]]:
         others.append(
             f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
             "were trained on, their scores are too good"
@@ -173,7 +173,7 @@ def _summarise(
         "n_absent": n_absent(table),
         "data": "phantom" if dataset.is_phantom else "real",
         "dataset": dataset.card.title,
-        "bundle": dict(model.facts),
+        "bundle": dict(model.about),
         "compared_with": dict(assigned),
         "patients": {site: len({case.patient for case in of_site}) for site, of_site in cases.items()},
         "images": {site: len(of_site) for site, of_site in cases.items()},

@@ -125,7 +125,7 @@ def test_all_cases_are_attacked_and_the_same_seed_gives_the_same_result(monkeypa
     cases = attack_updates(site, weights, 2, lambda: ticks.append(1))
     again = attack_updates(site, weights, 2)
     assert [case.name for case in cases] == list(CASES) and len(ticks) == total_ticks(2)
-    assert [case.facts["n_images"] for case in cases] == [1, 1, 2, 4]
+    assert [case.origin["n_images"] for case in cases] == [1, 1, 2, 4]
     assert [case.scores for case in cases] == [case.scores for case in again]
 
 

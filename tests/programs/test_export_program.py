@@ -120,7 +120,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     folder.write_text("config.yaml", config.yaml)
     n_out = len(images["structures"] or images["classes"])
     folder.save_model(config.network.build(images["channels"], n_out).state_dict())
-    folder.finish(summary | {"method_facts": {"error": 0.5}, "transductive": False})
+    folder.finish(summary | {"method_summary": {"error": 0.5}, "transductive": False})
     assert main([str(folder.path)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().err == ""
     bundle = folder.path / "bundle" / name
@@ -129,7 +129,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     assert "- Error: 0.5" in card and "{" not in card and "TRANSDUCTIVE" not in card
     told = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert told["network_data_format"]["outputs"]["pred"]["num_channels"] == n_out and told["data_type"] == "png"
-    assert told["medfed_provenance"]["method_facts"] == {"error": 0.5}
+    assert told["medfed_provenance"]["method_summary"] == {"error": 0.5}
     assert ("predictions.csv" in card) == name.endswith("_classification")
 
 

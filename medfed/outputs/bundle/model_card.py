@@ -53,7 +53,8 @@ def model_card(
     """The template's `docs/README.md` with each {placeholder} replaced. `versions` are of the packages that a user must
     install; `can_train` tells whether MONAI can build the network."""
     text = (template / "docs" / "README.md").read_text()
-    facts = {name: f"{v:.4g}" if isinstance(v, float) else v for name, v in (summary.get("method_facts") or {}).items()}
+    method = summary.get("method_summary") or {}
+    of_method = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in method.items()}
     keys = ("dataset", "rounds", "selected_round", "selection", "seed")
     values = {
         **{key: UNKNOWN if provenance.get(key) is None else provenance[key] for key in keys},
@@ -63,7 +64,7 @@ def model_card(
         "unseen_site": provenance.get("unseen_site") or "none",
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
         "notes": card_notes(summary),
-        "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {value}" for name, value in facts.items()),
+        "method_summary": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {v}" for name, v in of_method.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
         "program": "" if can_train else PROGRAM_TEXT.format(size=image_size, torch=versions["torch"]),

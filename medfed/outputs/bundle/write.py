@@ -47,7 +47,7 @@ PACKAGE = Path(__file__).parent.parent.parent
 NetworkWrapper = Callable[[nn.Module], nn.Module]
 COPIED_KEYS = (
     "unseen_site validation_site clients rounds selected_round selection seed data dataset patients versions "
-    "config_sha256 method_facts transductive transductive_by start_weights precision deterministic learning"
+    "config_sha256 method_summary transductive transductive_by start_weights precision deterministic learning"
 ).split()  # keys of summary.json whose values are copied to the bundle's metadata
 
 
@@ -148,9 +148,9 @@ def write_bundle(
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
     module = load_trained_network(network, weights, task, wrap)
     stored_weights = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
-    facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
+    provenance = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     inference = inference_config(template, bundle, definition)
-    configs = {"inference": inference, "metadata": metadata(template, bundle, facts, scores(summary))}
+    configs = {"inference": inference, "metadata": metadata(template, bundle, provenance, scores(summary))}
     if definition:
         training = {**asdict(Training()), **provenance.get("training_settings", {})}
         configs["train"] = train_config(inference, bundle.training_parts(training, inference), training)
@@ -166,7 +166,7 @@ def write_bundle(
         torch.save(stored_weights, folder / "models" / "model.pt")
         if not definition:
             save_program(folder / PROGRAM, module, task.channels, task.image_size)
-        card = model_card(template, bundle, module, facts, summary, versions, task.image_size, bool(definition))
+        card = model_card(template, bundle, module, provenance, summary, versions, task.image_size, bool(definition))
         (folder / "docs" / "README.md").write_text(card, encoding="utf-8")
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder, own_program=not definition)
