@@ -12,6 +12,7 @@ from toy_runs import changing_replies
 from medfed.core.errors import UserError
 from medfed.federation.checks import (
     MAX_MEAN_DISTANCE,
+    MAX_VARIANCE_RATIO,
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
@@ -105,17 +106,28 @@ def test_means_of_one_layer_far_from_the_other_sites_are_outliers():
     near, far = (update(mean=0.1 + factor * MAX_MEAN_DISTANCE) for factor in (0.99, 1.01))
     assert rejected(with_bad(near), TRAIN) == {}
     outliers = rejected(with_bad(far), TRAIN)
-    assert outliers.keys() == {"bad"} and "holds means in 'bn.running_mean' that are" in outliers["bad"]
+    assert outliers.keys() == {"bad"} and "holds means beside 'bn.running_var' that are" in outliers["bad"]
+
+
+def test_means_far_from_sites_that_agree_are_named():
+    """The means of the sites are 0.1, 0.1 and 0.1, and those of the bad one are 0.4 standard deviations away."""
+    replies = with_bad(update(mean=0.5))
+    accepted, _, notices = check_replies(replies, replies, TRAIN, Earlier())
+    assert len(accepted) == 4 and [text.partition(":")[0] for text in notices] == ["bad"]
+    spread = {site: update(0.1 + index / 100, mean=0.1 * index) for index, site in enumerate("abcd")}
+    assert check_replies(spread, spread, TRAIN, Earlier())[2] == []
 
 
 def test_variances_near_zero_in_one_layer_are_outliers():
     """Their sum over all layers hardly changes, but BatchNorm divides by their roots."""
-    assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.11)})), TRAIN) == {}
-    outliers = rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
+    assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 1.01 / MAX_VARIANCE_RATIO)})), TRAIN) == {}
+    outliers = rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.99 / MAX_VARIANCE_RATIO)})), TRAIN)
     assert outliers.keys() == {"bad"}
-    assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
-    few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 0.03)})
-    assert rejected(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
+    assert outliers["bad"].startswith(
+        "holds variances in 'bn.running_var' that are 0.198 times the median of the sites"
+    )
+    few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 1.01 / 25)})
+    assert rejected(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 25 is allowed"
     sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}  # of another model
     own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
     outliers = rejected(own, TRAIN)
