@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from medfed.auditing.inversion import Observation, Tick, favourable_observation, invert, n_ticks, score
-from medfed.auditing.reconstruction import scored_channel
+from medfed.auditing.image_scores import Attempt, scored_channel
+from medfed.auditing.inversion import Observation, favourable_observation, invert, score
 from medfed.auditing.sharing import ImageSet
 from medfed.auditing.updates import Chosen, observe, one_step_site, plan_site, update_of
 from medfed.core.seeds import seeded_layers, stream
@@ -32,58 +32,46 @@ EASY_STEPS = 400  # steps of the attack on the small network
 ONE_IMAGE_FACTOR = 4  # a single image is attacked with this many times the steps, which takes as long as four images
 SUCCESS, MARGIN = 0.5, 0.1  # a detail correlation that counts as success, and how far above its control it must be
 CASES = ("easy", "one", "batch", "round")
+UPDATE, CONTROL = "update", "control"  # what was attacked: an update of the images, or one without them
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attacked update, and the same attack on an update without the images.
+    """One attacked update, and the same attack on an update without the images; one attempt for each image."""
 
-    Args:
-        name: one of `CASES`.
-        facts: what the update was computed from, as plain JSON values.
-        originals: (B, H, W), one channel of the images.
-        estimates: (B, H, W), the images that were reconstructed from the update.
-        controls: (B, H, W), the images that the same attack found in an update without the images.
-        scores, control_scores: one dict for each image (`medfed.auditing.inversion.score`).
-    """
+    name: str  # one of `CASES`
+    facts: dict[str, Any]  # what the update was computed from, as plain JSON values
+    attempts: Sequence[Attempt]
 
-    name: str
-    facts: dict[str, Any]
-    originals: Tensor
-    estimates: Tensor
-    controls: Tensor
-    scores: list[dict[str, float]]
-    control_scores: list[dict[str, float]]
+    def scores(self, kind: str) -> list[dict[str, float]]:
+        """The scores of all images reconstructed from the `UPDATE` or from its `CONTROL`."""
+        return [attempt.scores[kind] for attempt in self.attempts]
 
     @property
     def detail(self) -> float:
         """Mean detail correlation of the reconstructed images with the originals."""
-        return _mean_detail(self.scores)
+        return fmean(scores["detail_correlation"] for scores in self.scores(UPDATE))
 
     @property
     def control_detail(self) -> float:
         """Mean detail correlation of the negative control with the originals."""
-        return _mean_detail(self.control_scores)
+        return fmean(scores["detail_correlation"] for scores in self.scores(CONTROL))
 
 
-def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lambda: None) -> list[Case]:
-    """Try to reconstruct images of a site from updates, and from updates that do not contain the images; one result per
-    case.
+def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = True) -> list[Case]:
+    """Try to reconstruct images of a site from updates, and from updates that do not contain the images.
 
     `n_steps` is for four images and the plan's network; a single image is attacked with four times as many. The site's
-    network and memory stay unchanged. `tick` is called `total_ticks(n_steps)` times.
+    network and memory stay unchanged.
     """
     chosen = Chosen.of_site(site.training)
-    first = chosen.targets.batch([0])
-    one = ImageSet(first.image, first.label, 1, first.moments)
-    other = None if chosen.others is None else chosen.others.batch([0])
-    one_other = None if other is None else ImageSet(other.image, other.label, 1, other.moments)
+    one, other = _first(chosen.targets), chosen.others and _first(chosen.others)
     easy = favourable_observation(one.images, site.seed)
-    easy_control = None if one_other is None else favourable_observation(one_other.images, site.seed)
+    easy_control = favourable_observation(other.images, site.seed) if other else None
     small = {"n_images": 1, "n_steps": 1, "optimizer": "sgd", "privacy": False}
-    cases = [_attack("easy", small, one, easy, easy_control, EASY_STEPS, site.seed, tick)]
+    cases = [_attack("easy", small, one, easy, easy_control, EASY_STEPS, site.seed, quiet)]
     plan = {
-        "one": (one, one, one_other),
+        "one": (one, one, other),
         "batch": (chosen.targets, chosen.targets, chosen.others),
         "round": (chosen.targets, chosen.round_with, chosen.round_without),
     }
@@ -103,18 +91,12 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
             "privacy": trained.privacy != Privacy(),
         }
         factor = ONE_IMAGE_FACTOR if name == "one" else 1
-        cases.append(_attack(name, facts, known, observation, control, factor * n_steps, site.seed, tick))
+        cases.append(_attack(name, facts, known, observation, control, factor * n_steps, site.seed, quiet))
     return cases
 
 
-def total_ticks(n_steps: int) -> int:
-    """How often the progress bar advances for all attacks of an audit."""
-    return 2 * (n_ticks(EASY_STEPS) + n_ticks(ONE_IMAGE_FACTOR * n_steps) + 2 * n_ticks(n_steps))
-
-
 def verdict(case: Case, cases: Sequence[Case]) -> str:
-    """What a result means, compared with its negative control and with the easier cases; a sentence without a full
-    stop."""
+    """What a result means, compared with its negative control and with the easier cases."""
     by_name = {each.name: each for each in cases}
     if by_name["easy"].detail < SUCCESS or by_name["easy"].control_detail > SUCCESS - MARGIN:
         return "the attack is too weak here to say anything: its positive control failed"
@@ -138,19 +120,29 @@ def _attack(
     control: Observation | None,
     n_steps: int,
     seed: int,
-    tick: Tick,
+    quiet: bool,
 ) -> Case:
     """Attack one update and its negative control, and score both results."""
-    results = []
-    for which, attacked in (("update", observation), ("control", control or _noise(observation, seed))):
+    found = {}
+    for kind, attacked in ((UPDATE, observation), (CONTROL, control or _noise(observation, seed))):
         # Layers that draw random numbers in training mode, such as dropout, draw the same ones in every audit.
-        with seeded_layers(seed, "inversion layers", name, which):
-            rng = stream(seed, "inversion", name)
-            images, distance = invert(attacked, known.images.shape, n_steps, rng, tick)
-        results.append(score(images, known.images, distance))
-    (scores, images), (control_scores, control_images) = results
-    channel = known.images[:, scored_channel(known.images)]
-    return Case(name, {**facts, "attack_steps": n_steps}, channel, images, control_images, scores, control_scores)
+        with seeded_layers(seed, "inversion layers", name, kind):
+            images, distance = invert(attacked, known.images.shape, n_steps, stream(seed, "inversion", name), quiet)
+        found[kind] = score(images, known.images, distance)
+    attempts = [
+        Attempt(
+            original,
+            {kind: results[k][0] for kind, results in found.items()},
+            {kind: results[k][1] for kind, results in found.items()},
+        )
+        for k, original in enumerate(known.images[:, scored_channel(known.images)])
+    ]
+    return Case(name, {**facts, "attack_steps": n_steps}, attempts)
+
+
+def _first(images: ImageSet) -> ImageSet:
+    batch = images.batch([0])
+    return ImageSet(batch.image, batch.label, 1, batch.moments)
 
 
 def _noise(observation: Observation, seed: int) -> Observation:
@@ -159,7 +151,3 @@ def _noise(observation: Observation, seed: int) -> Observation:
     noise = [torch.randn(change.shape, generator=rng).to(change.device) for change in observation.change]
     norms = [torch.stack([entry.norm() for entry in tensors]).norm() for tensors in (observation.change, noise)]
     return replace(observation, change=[entry * (norms[0] / norms[1]) for entry in noise])
-
-
-def _mean_detail(scores: Sequence[dict[str, float]]) -> float:
-    return sum(each["detail_correlation"] for each in scores) / len(scores)

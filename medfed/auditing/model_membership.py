@@ -16,7 +16,7 @@ initial weights: the attack must not recognise anybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from medfed.auditing.membership import MAX_IMAGES, MAX_PATIENTS, auc, bootstrap_interval
+from medfed.auditing.membership import MAX_IMAGES, MAX_PATIENTS, auc_with_interval, can_measure
 from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
 from medfed.auditing.updates import small_images, task_loss
+from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config, load
 from medfed.core.errors import UserError
-from medfed.core.seeds import seeded_layers, stream
-from medfed.federation.local_round import Samples, Task
+from medfed.core.seeds import seeded_layers, stream_seed
+from medfed.federation.local_round import Samples
 from medfed.federation.method import Tensors
 from medfed.federation.site import Site
 from medfed.functional.weights import check_same_entries
@@ -87,11 +88,7 @@ def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
 
 
 def membership_in_model(
-    site: Site,
-    held_out: Samples | None,
-    start: Tensors,
-    trained: Tensors | None,
-    tick: Callable[[], object] = lambda: None,
+    site: Site, held_out: Samples | None, start: Tensors, trained: Tensors | None, quiet: bool = True
 ) -> dict[str, Any] | None:
     """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
 
@@ -99,57 +96,42 @@ def membership_in_model(
         site: its training patients are the members. Neither its network nor its memory is changed.
         held_out: images of patients of the same site that no training used.
         start, trained: the initial and the trained weights.
-        tick: called `n_model_ticks` times.
 
     Returns:
-        The numbers of patients "members" and "others", and for "loss", "calibrated", "untrained" and "overfitted"
-        {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval over
-        patients. "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are enough
-        other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than two members
-        or two others.
+        The numbers of patients "members" and "others", and `auc_with_interval` of "loss", "calibrated", "untrained" and
+        "overfitted". "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are
+        enough other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than two
+        members or two others.
     """
-    if trained is None or held_out is None or not can_measure(site, held_out):
+    if trained is None or held_out is None or not can_measure(site.training, held_out):
         return None
-    network = deepcopy(site.network)
     of_start, of_trained = (
-        [_patient_losses(network, weights, site.task, group) for group in (site.training, held_out)]
-        for weights in (start, trained)
+        [_patient_losses(site, weights, group) for group in (site.training, held_out)] for weights in (start, trained)
     )
-    tick()
-    change = [trained_loss - loss for trained_loss, loss in zip(of_trained, of_start, strict=True)]
-    rates = {rate: n for rate, n in MIN_OTHERS.items() if len(of_trained[1]) >= n}
-    return {
-        "members": len(of_trained[0]),
-        "others": len(of_trained[1]),
-        "loss": {
-            **_result(of_trained, site.seed, "loss"),
-            "tpr": {str(rate): true_positive_rate(-of_trained[0], -of_trained[1], rate) for rate in rates},
-        },
-        "calibrated": _result(change, site.seed, "calibrated"),
-        "untrained": _result(of_start, site.seed, "untrained"),
-        "overfitted": _result(_overfitted_losses(site, held_out, start, tick), site.seed, "overfitted"),
+    losses = {
+        "loss": of_trained,
+        "calibrated": [after - before for after, before in zip(of_trained, of_start, strict=True)],
+        "untrained": of_start,
+        "overfitted": _overfitted_losses(site, held_out, start, quiet),
     }
-
-
-def can_measure(site: Site, held_out: Samples | None) -> bool:
-    """Whether the site has at least two training patients and at least two patients who were held out."""
-    return held_out is not None and all(len(images_by_patient(group)) >= 2 for group in (site.training, held_out))
-
-
-def n_model_ticks() -> int:
-    """How often the progress bar advances for the attacks on trained weights."""
-    return 1 + OVERFIT_STEPS
+    members, others = (-group for group in of_trained)
+    result: dict[str, Any] = {
+        name: auc_with_interval(-groups[0], -groups[1], stream_seed(site.seed, "model membership", name))
+        for name, groups in losses.items()
+    }
+    rates = [rate for rate, n in MIN_OTHERS.items() if len(others) >= n]
+    result["loss"]["tpr"] = {str(rate): true_positive_rate(members, others, rate) for rate in rates}
+    return {"members": len(members), "others": len(others), **result}
 
 
 def true_positive_rate(members: Tensor, others: Tensor, false_positive_rate: float) -> float:
-    """The fraction of members that are found if at most this fraction of the others is above the threshold. Higher
-    scores mean "more likely a member"; `members` is (M,), `others` (N,)."""
+    """The fraction of members (M,) with a higher score than all but this fraction of the others (N,)."""
     threshold = others.sort(descending=True).values[int(false_positive_rate * len(others))]
     return float((members > threshold).double().mean())
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """What a result means, compared with both controls; a sentence without a full stop."""
+    """What a result means, compared with both controls."""
     if result["overfitted"]["auc"] < CONTROL_AUC or result["overfitted"]["low"] <= 0.5:
         return (
             "the attack is too weak here to say anything: it does not recognise the patients of an overfitted network"
@@ -162,48 +144,40 @@ def verdict(result: Mapping[str, Any]) -> str:
     return "not better than chance with so few patients, which does not prove that no attack can succeed"
 
 
-def _patient_losses(network: nn.Module, weights: Tensors, task: Task, samples: Samples) -> Tensor:
+def _patient_losses(site: Site, weights: Tensors, samples: Samples) -> Tensor:
     """The loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
-    device = next(network.parameters()).device
-    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
-    network.eval()
+    network = _network(site, weights).eval()
     losses = []
     with torch.no_grad():
         for patient in evenly_spaced(images_by_patient(samples), MAX_PATIENTS):
-            batch = samples.batch(evenly_spaced(patient, MAX_IMAGES)).to(device)
-            losses.append(float(task_loss(network, task, batch)))
+            batch = samples.batch(evenly_spaced(patient, MAX_IMAGES)).to(next(network.parameters()).device)
+            losses.append(float(task_loss(network, site.task, batch)))
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def _overfitted_losses(
-    site: Site, held_out: Samples, start: Tensors, tick: Callable[[], object]
-) -> tuple[Tensor, Tensor]:
+def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: bool) -> list[Tensor]:
     """Train a copy of the network on one small image each of a few patients; return the losses of both groups."""
     images = [_one_image_each(samples) for samples in (site.training, held_out)]
-    network, device = deepcopy(site.network), next(site.network.parameters()).device
-    network.load_state_dict({name: entry.to(device) for name, entry in start.items()})
-    network.train()
+    network = _network(site, start).train()
     optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
-    batch = images[0].batch(range(len(images[0]))).to(device)
+    batch = images[0].batch(range(len(images[0]))).to(next(network.parameters()).device)
     with seeded_layers(site.seed, "overfitted layers"):
-        for _ in range(OVERFIT_STEPS):
+        for _ in ProgressBar(range(OVERFIT_STEPS), desc="overfitting a network", disable=quiet, leave=False):
             optimizer.zero_grad()
             task_loss(network, site.task, batch).backward()
             optimizer.step()
-            tick()
-    weights = network.state_dict()
-    members, others = (_patient_losses(network, weights, site.task, of_group) for of_group in images)
-    return members, others
+    return [_patient_losses(site, network.state_dict(), group) for group in images]
+
+
+def _network(site: Site, weights: Tensors) -> nn.Module:
+    """A copy of the site's network with other weights."""
+    network = deepcopy(site.network)
+    device = next(network.parameters()).device
+    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
+    return network
 
 
 def _one_image_each(samples: Samples) -> ImageSet:
     """The middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
     patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
     return small_images(samples, [patient[len(patient) // 2] for patient in patients])
-
-
-def _result(losses: tuple[Tensor, Tensor] | list[Tensor], seed: int, purpose: str) -> dict[str, float]:
-    """The AUC of the attack "a small number means a member", with its bootstrap interval."""
-    members, others = (-group for group in losses)
-    low, high = bootstrap_interval(members, others, stream(seed, "model membership", purpose))
-    return {"auc": float(auc(members, others)), "low": low, "high": high}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from medfed.auditing.distance import StandardizedDistance
-from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient
+from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient, standardised_distances
+from medfed.cli.progress import ProgressBar
 from medfed.core.seeds import stream
 
 N_REPEATS = 5  # how often the patients of every site are split into halves
@@ -16,15 +16,11 @@ MAX_IMAGES = 400  # largest number of images of a half
 MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
-def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
+def identify_sites(sites: Sequence[SharedStatistics], quiet: bool = True) -> dict | None:
     """Measure how often the statistics of half of a site's patients reveal to which site the patients belong.
 
     The patients of every site are split into two random halves. The identification of a second half is correct if the
-    most similar first half of all sites belongs to the same site.
-
-    Args:
-        sites: the audited site first, then the other sites.
-        tick: called after each of five random splits.
+    most similar first half of all sites belongs to the same site. The audited site is the first one.
 
     Returns:
         "sites" (how many count: they share statistics and have at least two patients), "halvings" (number of splits),
@@ -35,12 +31,11 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
     if len(compared) < 2 or compared[0] is not sites[0]:
         return None
     correct = []
-    for repeat in range(N_REPEATS):
+    for repeat in ProgressBar(range(N_REPEATS), desc="identifying sites", disable=quiet, leave=False):
         halves = [_halves(site, repeat) for site in compared]
         first, second = (torch.cat(half) for half in zip(*halves, strict=True))
-        nearest = StandardizedDistance.fit(first, second).pairwise(second, first).argmin(dim=1)
+        nearest = standardised_distances(second, first, torch.cat([first, second])).argmin(dim=1)
         correct.append((nearest == torch.arange(len(compared))).double())
-        tick()
     rate = torch.stack(correct)
     return {
         "sites": len(compared),
@@ -51,11 +46,8 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
     }
 
 
-def leave_one_out(
-    shared: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
-) -> dict | None:
-    """Measure how much a site's shared statistics change when the images of one patient are removed; at most 12, one at
-    a time.
+def leave_one_out(shared: SharedStatistics, others: Sequence[SharedStatistics], quiet: bool = True) -> dict | None:
+    """Measure how much a site's shared statistics change when the images of one patient are removed.
 
     Returns:
         None for fewer than three patients. Otherwise "patients", the number of removed ones; "mean_change" and
@@ -67,17 +59,18 @@ def leave_one_out(
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:
         return None
-    complete, reduced = _mean_vector(shared, patients, "whole"), []
-    for k in evenly_spaced(range(len(patients)), MAX_LEFT_OUT):
-        reduced.append(_mean_vector(shared, patients[:k] + patients[k + 1 :], k))
-        tick()
-    changes = torch.cat([(vector - complete).norm(dim=1) / complete.norm() for vector in reduced])
-    result = {"patients": len(reduced), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
+    complete, removed = _mean_vector(shared, patients, "whole"), evenly_spaced(range(len(patients)), MAX_LEFT_OUT)
+    without = [
+        _mean_vector(shared, patients[:k] + patients[k + 1 :], k)
+        for k in ProgressBar(removed, desc="leaving out patients", disable=quiet, leave=False)
+    ]
+    changes = torch.cat([(vector - complete).norm(dim=1) / complete.norm() for vector in without])
+    result = {"patients": len(without), "mean_change": float(changes.mean()), "largest_change": float(changes.max())}
     elsewhere = [_mean_vector(site, images_by_patient(site.site.training), "whole") for site in others if site.sent]
     if len(elsewhere) > 1:
-        distance = StandardizedDistance.fit(complete, *elsewhere)
-        change = distance.pairwise(torch.cat(reduced), complete).max()
-        result["of_distance"] = float(change / distance.pairwise(torch.cat(elsewhere), complete).median())
+        examples = torch.cat([complete, *elsewhere])
+        change = standardised_distances(torch.cat(without), complete, examples).max()
+        result["of_distance"] = float(change / standardised_distances(examples[1:], complete, examples).median())
     return result
 
 
@@ -92,6 +85,7 @@ def _halves(shared: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
 
 
 def _mean_vector(shared: SharedStatistics, patients: Sequence[list[int]], *purpose: str | int) -> Tensor:
-    """The mean vector (1, D) of some patients' statistics, over at most `MAX_IMAGES` of their images."""
+    """The mean vector (1, D) of some patients' statistics, over at most `MAX_IMAGES` images; (0, 0) if none is sent."""
     indices = evenly_spaced([index for patient in patients for index in patient], MAX_IMAGES)
-    return shared.mean_vector(shared.site.training.batch(indices), *purpose)
+    rows = shared.vectors(shared.statistics_of(shared.site.training.batch(indices), *purpose))
+    return rows.mean(dim=0, keepdim=True) if len(rows) else rows

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -32,19 +31,12 @@ MAX_IMAGES = 96  # largest number of images in the audit's round of the plan
 
 @dataclass(frozen=True)
 class Chosen:
-    """The images of a site that the attacks on its updates use, at 64 x 64 pixels.
+    """The images of a site that the attacks on its updates use, at 64 x 64 pixels."""
 
-    Args:
-        targets: the images that the attacks try to reconstruct, at most four.
-        others: images of other patients, for the negative controls; None if the site has only one patient.
-        round_with: images of the audit's round of the plan: the targets and further images of the site.
-        round_without: the images of `round_with` without all images of the targets' patients; None if none are left.
-    """
-
-    targets: ImageSet
-    others: ImageSet | None
-    round_with: ImageSet
-    round_without: ImageSet | None
+    targets: ImageSet  # the images that the attacks try to reconstruct, at most four
+    others: ImageSet | None  # images of other patients, for the negative controls; None if there are none
+    round_with: ImageSet  # images of the audit's round of the plan: the targets and further images of the site
+    round_without: ImageSet | None  # those of patients without a target; None if there are none
 
     @classmethod
     def of_site(cls, samples: Samples) -> Chosen:
@@ -73,10 +65,12 @@ def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
 
 
 def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
-    """Images at these indices with their labels, resized to 64 x 64 pixels."""
-    batches = [_small(samples.batch([index])) for index in indices]
-    moments = None if batches[0].moments is None else torch.cat([b.moments for b in batches if b.moments is not None])
-    return ImageSet(torch.cat([b.image for b in batches]), torch.cat([b.label for b in batches]), len(indices), moments)
+    """Images at these indices with their labels, resized to 64 x 64 pixels, each of a patient of its own."""
+    batch = samples.batch(indices)
+    image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+    is_mask = batch.label.ndim == 4
+    label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
+    return ImageSet(image, label.to(batch.label.dtype), len(indices), batch.moments)
 
 
 def one_step_site(site: Site, images: ImageSet) -> Site:
@@ -115,7 +109,6 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
     batch = known.batch(range(len(known))).to(device)
 
     def loss(images: Tensor) -> Tensor:
-        """The site's training loss for these images instead of those of the batch."""
         return task_loss(network, site.task, replace(batch, image=images))
 
     return Observation(loss, list(trained.values()), change, site.settings.optimizer == "adam")
@@ -139,11 +132,3 @@ def _audit_site(site: Site, images: ImageSet) -> Site:
         _expanded=None,
         _on_device=None,
     )
-
-
-def _small(batch: Batch) -> Batch:
-    """A batch with images, and masks if there are any, of 64 x 64 pixels."""
-    image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
-    is_mask = batch.label.ndim == 4
-    label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
-    return replace(batch, image=image, label=label.to(batch.label.dtype))
