@@ -15,6 +15,7 @@ from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError, is_out_of_memory
+from medfed.networks.parts.bundle_config import read_config
 from medfed.outputs.bundle.check import open_bundle
 from medfed.scoring.bundle_network import INFERENCE, METADATA, load_network
 from medfed.scoring.bundle_steps import BundleSteps
@@ -145,7 +146,10 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     files = open_bundle(path)
     if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
         raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
-    inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
+    keys = ("preprocessing", "postprocessing", "inferer", "network_def")
+    inference, metadata = read_config(path / INFERENCE, keys), files.json(METADATA)
+    if not isinstance(metadata, dict):
+        raise UserError(f"{path / METADATA}: expected a JSON object of keys and values")
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
     loaded = load_network(path, inference, metadata, n_channels, n_outputs)
@@ -178,12 +182,6 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         first,
         facts,
     )
-
-
-def _object(content: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: expected a JSON object of keys and values, got a {type(content).__name__}")
-    return content
 
 
 def _outputs(metadata: Mapping[str, Any], file: Path) -> tuple[int, int, dict[int, str]]:

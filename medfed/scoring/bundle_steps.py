@@ -1,13 +1,12 @@
 """The transforms and the inferer of a bundle's `configs/inference.json`, built from plain values. No code of it runs.
 
-MONAI evaluates every string that begins with `$`, and instantiates every `_target_`. This module builds only the
-classes listed below, and refuses everything else. medfed's own reading replaces the first transforms, so that any
-format that medfed trains with can be scored. Transforms that save files are left out.
+`read_config` resolves the references of the config. This module builds only the classes listed below, with plain
+values, and refuses everything else. medfed's own reading replaces the first transforms, so that any format that medfed
+trains with can be scored. Transforms that save files are left out.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -21,12 +20,12 @@ from monai.transforms import Compose, MapTransform
 from torch import Tensor
 
 from medfed.core.errors import UserError
+from medfed.networks.parts.bundle_config import Expression, is_expression
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS
 
 Json = dict[str, Any]
 
-MAX_REFERENCES = 20  # references to references, before a config is taken for one that refers to itself
 READERS = ("PILReader", "NibabelReader", "ITKReader")  # they give the same axes as medfed's own reading
 OF_LOADER = frozenset({"keys", "image_only", "ensure_channel_first", "reader", "converter", "dtype"})
 LOADER, CHANNEL_FIRST = "LoadImaged", "EnsureChannelFirstd"
@@ -50,7 +49,7 @@ DTYPES = {
         ("uint8", torch.uint8 if module == "torch" else np.uint8),
     )
 }
-DROP_BACKGROUND = "lambda x: x[1:]"  # the only function that a config may write: recognised by its text, not run
+DROP_BACKGROUND = "$lambda x: x[1:]"  # the only function that a config may write: recognised by its text, not run
 INFERERS = {"SimpleInferer": (), "SliceInferer": ("spatial_dim",), "SlidingWindowInferer": ()}
 OF_SLIDING = ("roi_size", "sw_batch_size", "overlap", "mode", "sigma_scale", "padding_mode", "cval", "progress")
 
@@ -97,8 +96,8 @@ class BundleSteps:
             if name in SAVING:
                 continue
             if name == "Invertd":
-                if (inverted := entry.get("transform")) != "@preprocessing":
-                    raise self._error(f"{key}.transform", f"found '{inverted}', expected '@preprocessing'")
+                if entry.get("transform") != self.config.get("preprocessing"):
+                    raise self._error(f"{key}.transform", "is something else; expected '@preprocessing'")
                 known = {k: entry[k] for k in ("keys", "orig_keys", "nearest_interp", "to_tensor") if k in entry}
                 known = {k: self.plain(value, f"{key}.{k}") for k, value in known.items()}
                 transforms.append(monai.transforms.Invertd(transform=preprocessing, **known))
@@ -127,7 +126,7 @@ class BundleSteps:
         entry = self.config.get("inferer", {"_target_": "SimpleInferer"})
         name = _class_name(entry, "monai.inferers.") if isinstance(entry, Mapping) else None
         if name not in INFERERS or not isinstance(entry, Mapping):
-            raise self._error("inferer", f"found '{name or entry}', expected one of {', '.join(INFERERS)}")
+            raise self._error("inferer", f"found '{name or _text(entry)}', expected one of {', '.join(INFERERS)}")
         allowed = (*OF_SLIDING, *INFERERS[name]) if name != "SimpleInferer" else ()
         arguments = {key: self.plain(value, f"inferer.{key}") for key, value in entry.items() if key in allowed}
         if unknown := [key for key in entry if key not in (*allowed, "_target_", "device", "sw_device")]:
@@ -137,40 +136,19 @@ class BundleSteps:
         return self._create(monai.inferers, name, arguments, "inferer")
 
     def plain(self, value: Any, key: str) -> Any:
-        """Return a value with references such as "@image_key" resolved; UserError for expressions and objects."""
-        return self._plain(value, key, 0)
-
-    def _plain(self, value: Any, key: str, n_references: int) -> Any:
-        """The value with its references replaced; UserError for expressions, which would run code of the bundle."""
-        if isinstance(value, str) and value in DTYPES:
-            return DTYPES[value]
-        if isinstance(value, str) and value[:1] in ("$", "%"):
-            raise self._error(
-                key, f"'{value}' is an expression, and medfed runs no code of a bundle; expected its value instead"
-            )
-        if isinstance(value, str) and value.startswith("@"):
-            if n_references > MAX_REFERENCES:
-                raise self._error(key, f"the reference '{value}' leads to itself; expected a value")
-            return self._plain(self._referred(value, key), key, n_references + 1)
-        if isinstance(value, Mapping):
-            if "_target_" in value:
-                raise self._error(key, f"'{value['_target_']}' is an object, expected a plain value")
-            return {name: self._plain(entry, f"{key}.{name}", n_references) for name, entry in value.items()}
+        """Return a value of the config; UserError for expressions and objects."""
         if isinstance(value, list):
-            return [self._plain(entry, f"{key}.{place}", n_references) for place, entry in enumerate(value)]
+            return [self.plain(entry, f"{key}.{place}") for place, entry in enumerate(value)]
+        if isinstance(value, Mapping) and not any(name.startswith("_") for name in value):
+            return {name: self.plain(entry, f"{key}.{name}") for name, entry in value.items()}
+        if isinstance(value, Expression) and value.text in DTYPES:
+            return DTYPES[value.text]
+        if is_expression(value):
+            raise self._error(
+                key,
+                f"'{_text(value)}' is an expression or an object, and medfed runs no code of a bundle; write a plain value",
+            )
         return value
-
-    def _referred(self, reference: str, key: str) -> Any:
-        """Return the entry of the config that a reference such as "@a#b#0" names."""
-        found: Any = self.config
-        for part in reference[1:].replace("::", "#").split("#"):
-            try:
-                found = found[int(part)] if isinstance(found, list) else found[part]
-            except (KeyError, IndexError, ValueError, TypeError):
-                raise self._error(
-                    key, f"the reference '{reference}' leads to nothing in this file; write its value instead"
-                ) from None
-        return found
 
     def _steps(self, part: str) -> list[tuple[str, str, Json]]:
         """Return (key, class name, entry) of the transforms in one part of the config."""
@@ -187,10 +165,10 @@ class BundleSteps:
         for place, entry in enumerate(entries):
             key = f"{part}.transforms.{place}"
             if not isinstance(entry, Mapping) or not isinstance(entry.get("_target_"), str):
-                raise self._error(key, f"found '{entry}', expected a transform with its '_target_'")
+                raise self._error(key, f"found '{_text(entry)}', expected a transform with its '_target_'")
             disabled = entry.get("_disabled_", False)
             if not isinstance(disabled, bool):
-                raise self._error(f"{key}._disabled_", f"found '{disabled}', expected true or false")
+                raise self._error(f"{key}._disabled_", f"found '{_text(disabled)}', expected true or false")
             if not disabled:
                 values = {name: value for name, value in entry.items() if name not in ("_target_", "_disabled_")}
                 steps.append((key, _class_name(entry, "monai.transforms."), values))
@@ -204,13 +182,15 @@ class BundleSteps:
                 f"{key}.{unknown[0]}",
                 f"is not an argument that medfed's own reading replaces; expected only {', '.join(sorted(OF_LOADER))}",
             )
-        if entry.get("converter") not in (None, *CONVERTERS.values()):
+        if (converter := entry.get("converter")) not in (None, *map(Expression, CONVERTERS.values())):
             raise self._error(
                 f"{key}.converter",
-                f"'{entry['converter']}' is an expression, and medfed runs no code of a bundle; expected none",
+                f"'{_text(converter)}' is an expression, and medfed runs no code of a bundle; expected none",
             )
         if entry.get("reader") not in (None, *READERS):
-            raise self._error(f"{key}.reader", f"found '{entry['reader']}', expected one of {', '.join(READERS)}")
+            raise self._error(
+                f"{key}.reader", f"found '{_text(entry['reader'])}', expected one of {', '.join(READERS)}"
+            )
         keys = self.plain(entry.get("keys"), f"{key}.keys")
         if keys not in ("image", ["image"]):
             raise self._error(f"{key}.keys", f"found {keys}, expected the single key 'image'")
@@ -232,20 +212,15 @@ class BundleSteps:
 
     def _function(self, func: Any, key: str) -> Callable[..., Tensor]:
         """Return the function of a `Lambdad`: one of `FUNCTIONS` with plain arguments, or `drop_background`."""
-        if isinstance(func, str) and func.startswith("$"):
-            try:
-                text = ast.unparse(ast.parse(func[1:].strip(), mode="eval"))
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                text = ""
-            if text == DROP_BACKGROUND:
-                return drop_background
+        if isinstance(func, Expression) and "".join(func.text.split()) == "".join(DROP_BACKGROUND.split()):
+            return drop_background
         if isinstance(func, Mapping) and func.get("_target_") in FUNCTIONS and func.get("_mode_") == "callable":
             arguments = {k: self.plain(v, f"{key}.{k}") for k, v in func.items() if not k.startswith("_")}
             return partial(FUNCTIONS[func["_target_"]], **arguments)
         raise self._error(
             key,
-            f"found '{func}', and medfed runs no code of a bundle; expected "
-            f"{' or '.join(FUNCTIONS)}, or '${DROP_BACKGROUND}'",
+            f"found '{_text(func)}', and medfed runs no code of a bundle; expected "
+            f"{' or '.join(FUNCTIONS)}, or '{DROP_BACKGROUND}'",
         )
 
     def _create(self, module: Any, name: str, arguments: Mapping[str, Any], key: str) -> Any:
@@ -264,3 +239,7 @@ class BundleSteps:
 def _class_name(entry: Mapping[str, Any], package: str) -> str:
     """Return the `_target_` of an entry without the package of MONAI, such as "Resized"."""
     return str(entry.get("_target_")).removeprefix(package)
+
+
+def _text(value: Any) -> Any:
+    return value.text if isinstance(value, Expression) else value
