@@ -19,13 +19,13 @@ def judge(bundle: Path) -> tuple[bool, str]:
     """Return whether medfed accepts a bundle, and its network or the reason."""
     try:
         settings = Bundle(str(bundle))
-        definition = read_network_def(bundle)
+        _, name, arguments = read_network_def(bundle)
     except ValueError as error:
         return False, str(error).replace(f"{bundle}/configs/", "").replace(f"{bundle}/", "").partition("; ")[0]
-    channels = definition.arguments.get("in_channels", "?")
+    channels = arguments.get("in_channels", "?")
     task = "segmentation" if settings.decoder_levels else "classification"
     note = "" if channels in (1, 3) else "; medfed's images have 1 or 3 channels, so its weights do not fit"
-    return True, f"`{definition.name}`, {task}, weights for {channels} channel{'s' * (channels != 1)}{note}"
+    return True, f"`{name}`, {task}, weights for {channels} channel{'s' * (channels != 1)}{note}"
 
 
 def table(models: Path) -> str:

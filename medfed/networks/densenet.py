@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from monai.networks.nets import DenseNet
 from pydantic import Field
 from torch import nn
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
-from medfed.functional.hooks import store_channels_last
-from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.monai_class import MonaiName, MonaiSettings
 
 
 @dataclass(frozen=True)
-class DenseNetwork(NetworkSettings):
+class DenseNetwork(MonaiSettings):
     """Settings of MONAI's DenseNet in 2-D.
 
     See Huang et al., "Densely Connected Convolutional Networks", CVPR 2017, https://arxiv.org/abs/1608.06993. With 3
@@ -40,18 +38,16 @@ class DenseNetwork(NetworkSettings):
     norm: Literal["batch", "batch_statistics"] = "batch"
     dropout: RatioBelowOne = 0.0
 
-    last_features: ClassVar[str] = "class_layers.relu"
-    embedding: ClassVar[str] = "class_layers.flatten"
-    head: ClassVar[str] = "class_layers.out"
-
-    @property
-    def encoder_stages(self) -> tuple[str, ...]:
-        """Paths of the dense blocks."""
-        return tuple(f"features.denseblock{number}" for number in range(1, len(self.blocks) + 1))
+    def monai_class(self) -> tuple[MonaiName, Mapping[str, Any]]:
+        return "DenseNet", {
+            "init_features": self.init_features,
+            "growth_rate": self.growth_rate,
+            "block_config": tuple(self.blocks),
+            "dropout_prob": self.dropout,
+        }
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        network = DenseNet(**self._arguments(in_channels, out_channels))
-        store_channels_last(network, "features.conv0")
+        network = super().build(in_channels, out_channels)
         if self.norm == "batch_statistics":  # replaced afterwards: MONAI cannot initialise such a layer
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
                 parent, _, name = path.rpartition(".")
@@ -61,33 +57,10 @@ class DenseNetwork(NetworkSettings):
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """Return None if `norm` is "batch_statistics", which MONAI cannot build."""
-        if self.norm == "batch_statistics":
-            return None
-        arguments = self._arguments(in_channels, out_channels)
-        return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
-
-    def translate_weight_name(self, name: str) -> str:
-        """Translate torchvision's names: "classifier" becomes "class_layers.out", and the layers get MONAI's names.
-
-        For example, "denselayer1.norm1" (or "denselayer1.norm.1" in older files) becomes "denselayer1.layers.norm1".
-        """
-        name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
-        return re.sub(r"^classifier\.", f"{self.head}.", name)
+        return None if self.norm == "batch_statistics" else super().network_def(in_channels, out_channels)
 
     def check_image_size(self, size: int) -> None:
         """Check that the last feature map has more than one pixel, which BatchNorm needs for a batch of one image."""
         smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
             raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
-
-    def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """The arguments of MONAI's DenseNet."""
-        return {
-            "spatial_dims": 2,
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "init_features": self.init_features,
-            "growth_rate": self.growth_rate,
-            "block_config": tuple(self.blocks),
-            "dropout_prob": self.dropout,
-        }

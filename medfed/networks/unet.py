@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-from monai.networks.nets import BasicUNet
-from torch import nn
+from typing import Any, Literal
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
-from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.monai_class import MonaiName, MonaiSettings
 
 
 @dataclass(frozen=True)
-class UNet(NetworkSettings):
+class UNet(MonaiSettings):
     """Settings of MONAI's BasicUNet in 2-D: five levels with two convolutions each, and skip connections.
 
     Args:
@@ -33,27 +31,6 @@ class UNet(NetworkSettings):
     norm: Literal["instance", "batch"] = "instance"
     dropout: RatioBelowOne = 0.0
 
-    decoder_levels: ClassVar[tuple[str, ...]] = ("upcat_1", "upcat_2", "upcat_3", "upcat_4")
-    encoder_stages: ClassVar[tuple[str, ...]] = ("conv_0", "down_1", "down_2", "down_3", "down_4")
-    last_features: ClassVar[str] = "upcat_1"
-    head: ClassVar[str] = "final_conv"
-
-    def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net, which pads its feature maps unless H and W are multiples of 16."""
-        return BasicUNet(**self._arguments(in_channels, out_channels))
-
-    def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        arguments = self._arguments(in_channels, out_channels)
-        arguments["norm"] = list(arguments["norm"])
-        return {"_target_": "monai.networks.nets.BasicUNet", **arguments, "features": list(self.features)}
-
-    def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """The arguments of MONAI's BasicUNet."""
-        return {
-            "spatial_dims": 2,
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "features": tuple(self.features),
-            "norm": (self.norm, {"affine": True}),
-            "dropout": self.dropout,
-        }
+    def monai_class(self) -> tuple[MonaiName, Mapping[str, Any]]:
+        norm = (self.norm, {"affine": True})
+        return "BasicUNet", {"features": tuple(self.features), "norm": norm, "dropout": self.dropout}

@@ -41,7 +41,8 @@ class LoadedNetwork:
     Args:
         settings: settings of the network without the layers of a method.
         network: the network on the CPU, with the layers of the method if the bundle needs them.
-        description: the class of the settings, and the names of the methods whose layers the network has.
+        description: the name of MONAI's network, or else the class of the settings, and the names of the methods whose
+            layers the network has.
         weights: the file of weights.
     """
 
@@ -61,7 +62,7 @@ def load_network(
     is_program = isinstance(definition, Mapping) and str(definition.get("_target_")).startswith(PROGRAMS)
     with SizeLimit(max_values):
         settings = _own_settings(path, metadata) if is_program else _definition_settings(path)
-    description = type(settings).__name__
+    description = str(getattr(settings, "architecture", type(settings).__name__))
     translate: Callable[[str], str] = settings.translate_weight_name
     place = f"{path / METADATA}: {PROVENANCE}.{NETWORK}" if is_program else f"{path / INFERENCE}: network_def"
     with _sized_for(weights, max_values, place):
@@ -103,7 +104,7 @@ def _sized_for(weights: Path, max_values: int, place: str) -> Iterator[None]:
 def _definition_settings(path: Path) -> NetworkSettings:
     """Return the settings of the network of MONAI that `network_def` describes."""
     try:
-        return Bundle(path=str(path)).network_settings
+        return Bundle(path=str(path)).without_weights()
     except ValueError as error:
         raise UserError(str(error)) from None
 

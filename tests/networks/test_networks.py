@@ -128,7 +128,7 @@ def test_a_network_that_monai_lacks_has_no_bundle_definition(settings):
         (DenseNetwork(), (63,), 64, "at least 64 pixels"),
         (EfficientNetLite(), (32, 100), 96, "multiple of 32"),
         (EfficientNetUNet(), (32, 100), 96, "multiple of 32"),
-        (ResidualNetwork(), (32,), 33, "at least 33"),
+        (ResidualNetwork(), (32,), 33, "cannot process; choose another size, for example 40"),
         (UNet(), (16, 20, 100), 96, "multiple of 16"),
     ],
 )

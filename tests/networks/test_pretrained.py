@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -63,7 +64,7 @@ def torchvision_densenet121(dot: str = "") -> dict[str, Tensor]:
 def load(settings: NetworkSettings, entries: dict[str, Tensor], path, n_in: int = 3, n_out: int = 7) -> nn.Module:
     safetensors.torch.save_file(entries, path / "w.safetensors")
     network = settings.build(n_in, n_out)
-    type(settings)(**{**vars(settings), "weights": str(path / "w.safetensors")}).load_pretrained(network)
+    replace(settings, weights=str(path / "w.safetensors")).load_pretrained(network)
     return network
 
 
@@ -117,7 +118,7 @@ def test_the_network_s_own_weights_load_from_every_file_format(tmp_path, setting
     path, donor, network = tmp_path / f"w.{ending}", settings.build(3, 2), settings.build(3, 2)
     entries_to_save = {name: entry for name, entry in donor.state_dict().items() if "num_batches_tracked" not in name}
     safetensors.torch.save_file(entries_to_save, path) if ending == "safetensors" else torch.save(entries_to_save, path)
-    type(settings)(**{**vars(settings), "weights": str(path)}).load_pretrained(network)
+    replace(settings, weights=str(path)).load_pretrained(network)
     expected = donor.state_dict()
     assert all(torch.equal(entry, expected[name]) for name, entry in network.state_dict().items())
 

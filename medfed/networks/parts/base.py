@@ -102,9 +102,9 @@ class NetworkSettings:
         Raises:
             UserError: if the file is missing or damaged, could run code, or belongs to another network.
         """
-        if self.weights:
+        if file := self.weights_file():
             for notice in pretrained.load_matching_weights(
-                network, Path(self.weights), self.optional_modules(), self.translate_weight_name
+                network, file, self.optional_modules(), self.translate_weight_name
             ):
                 warnings.warn(notice, stacklevel=2)
 

@@ -1,95 +1,132 @@
-"""Read the network of a MONAI bundle from its configs, as data: nothing is evaluated, imported or built.
+"""Read the configs of a MONAI bundle as data: nothing in them is evaluated, imported or built.
 
-MONAI's `ConfigParser` evaluates every text that begins with `$` and builds an object of every `_target_`. This module
-reads the JSON or YAML itself. It replaces plain references, such as "@spatial_dims", by the values that they name, and
-refuses everything else that MONAI would evaluate.
+MONAI's `ConfigParser` evaluates each text that begins with `$`, reads the file that a text with `%` names, and builds
+an object of each `_target_`. Here such texts become `Expression`, which the parser leaves alone, before it replaces the
+references, such as "@spatial_dims", by the values that they name; it builds no object.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from monai.bundle.config_item import ConfigItem
+from monai.bundle.config_parser import ConfigParser
 from monai.networks import nets
 
 from medfed.core.errors import UserError
-from medfed.networks.monai_network import DOWNLOADS, is_expression
+from medfed.networks.parts.monai_class import ARCHITECTURES, MonaiName, parameters
 
 CONFIG_NAMES = ("inference", "train", "evaluate")
 ENDINGS = (".json", ".yaml", ".yml")
 MAX_BYTES = 1 << 20
-MAX_VALUES = 1000  # of a definition with its references; one of a bundle has about twenty
+MAX_VALUES = 5000  # of a config, and of its entries with their references; one of the model zoo has a few hundred
 NETWORKS = "monai.networks.nets."
 KEY = "network_def"
 PROGRAMS = ("torch.export.", "torch.jit.")  # where the functions are that load programs
-NOT_3D = "is a 3-D network; 3-D networks are not supported yet, only 2-D ones are"
 
 
 @dataclass(frozen=True)
-class NetworkDefinition:
-    """The network that a MONAI bundle's config describes.
+class Expression:
+    """A text of a config that MONAI would evaluate, or replace by another file; here it is only data."""
 
-    Args:
-        file: the config.
-        target: what the config writes as `_target_`.
-        name: name of the class in `monai.networks.nets`, such as "DenseNet121"; "" if MONAI has no such network.
-        arguments: arguments of the class, plain values only.
+    text: str
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+def read_config(file: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Return entries of a bundle's JSON or YAML config, with references replaced by the values that they name.
+
+    Texts that MONAI would evaluate are returned as `Expression`, objects that it would build as dicts with `_target_`.
+    `keys` that the config does not have are left out. UserError if the file is damaged, is too large or too deep, or
+    has references to nothing or in a circle.
     """
+    config = _read(file)
+    try:
+        parser = ConfigParser(_as_data(config, "$%"), globals=False)
+        found = {
+            key: parser.get_parsed_content(key, instantiate=False, eval_expr=False) for key in keys if key in config
+        }
+        return _as_data(found, "$%@")
+    except RecursionError as error:
+        raise UserError(f"{file}: is nested too deeply; write the values themselves") from error
+    except Exception as error:  # MONAI raises many types for damaged configs
+        raise UserError(f"{file}: {_one_line(error).rstrip('.')}; write the values themselves") from error
 
-    file: Path
-    target: str
-    name: str
-    arguments: dict[str, Any]
 
+def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
+    """Return the network of the first config, in the bundle's folder, that has the key `network_def`.
 
-def read_network_def(path: Path) -> NetworkDefinition:
-    """Return the entry `network_def` of the first config, in the bundle's folder, that has one."""
+    The result is the place for error messages, the name of the class or function in `monai.networks.nets`, and its
+    arguments, which are plain values. UserError if it is something else, or a 3-D network.
+    """
     folder = path / "configs"
     if not _is_folder(folder):
         raise UserError(
             f"network.path: {path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
         )
     for file in (folder / f"{name}{ending}" for name in CONFIG_NAMES for ending in ENDINGS):
-        if file.is_file() and (definition := (config := _read(file)).get(KEY)) is not None:
-            try:
-                return _parse(file, _Resolver(file, config).resolve(definition, KEY))
-            except RecursionError as error:
-                raise UserError(f"{file}: {KEY} is nested too deeply; write the values themselves") from error
+        if file.is_file() and (definition := read_config(file, [KEY]).get(KEY)) is not None:
+            return (f"{file}: {KEY}", *_name_and_arguments(f"{file}: {KEY}", definition))
     raise UserError(
         f"{folder}: no config ({', '.join(CONFIG_NAMES)} as JSON or YAML) has the key {KEY}, the network's "
         "definition; add the key"
     )
 
 
-def _parse(file: Path, definition: Any) -> NetworkDefinition:
-    """Check a bundle's `network_def`; UserError if it is not the definition of one of MONAI's networks."""
+def _name_and_arguments(place: str, definition: Any) -> tuple[MonaiName, dict[str, Any]]:
+    """Check a bundle's `network_def`; UserError if it is not the definition of one of `ARCHITECTURES` in 2-D."""
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
         raise UserError(
-            f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
-            "its arguments"
+            f"{place} is {definition!r}; expected _target_, the name of one of MONAI's networks, and its arguments"
         )
     if target.startswith(PROGRAMS):
         raise UserError(
-            f"{file}: {KEY}: loads a program, which medfed never runs; training can start only from a network of "
+            f"{place}: loads a program, which medfed never runs; training can start only from a network of "
             f"{NETWORKS[:-1]}; name another bundle, or set network.name to a network of medfed"
         )
     arguments = {key: value for key, value in definition.items() if key != "_target_"}
-    cls = None
-    if target.startswith(NETWORKS) or "." not in target:
-        cls = getattr(nets, target.rpartition(".")[2], None)
-    name = cls.__name__ if inspect.isclass(cls) else ""
-    default = inspect.signature(cls).parameters.get("spatial_dims") if inspect.isclass(cls) else None
-    if arguments.get("spatial_dims", default.default if default else None) == 3:
-        raise UserError(f"{file}: {KEY}: this {name or target} {NOT_3D}")
+    is_monai = target.startswith(NETWORKS) or "." not in target
+    network = getattr(nets, target.rpartition(".")[2], None) if is_monai else None
+    name = getattr(network, "__name__", target) if callable(network) else target
+    dims = parameters(network).get("spatial_dims") if callable(network) else None
+    if arguments.get("spatial_dims", dims.default if dims else None) == 3:
+        raise UserError(f"{place}: this {name} is a 3-D network; 3-D networks are not supported yet, only 2-D ones are")
+    if name not in ARCHITECTURES:
+        raise UserError(f"{place} is '{target}'; expected one of {', '.join(ARCHITECTURES)} of {NETWORKS[:-1]}")
     for key, value in arguments.items():
         if is_expression(value) or key.startswith("_"):
-            raise UserError(f"{file}: {KEY}.{key} is an expression, which medfed does not run; write its value instead")
-    return NetworkDefinition(file, target, name, arguments)
+            raise UserError(f"{place}.{key} is an expression, which medfed does not run; write its value instead")
+    return name, arguments
+
+
+def is_expression(value: Any) -> bool:
+    """Return whether MONAI would evaluate a value of a config, look it up, or build an object from it."""
+    if isinstance(value, Mapping):
+        return any(str(key).startswith("_") for key in value) or any(map(is_expression, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(is_expression, value))
+    return isinstance(value, Expression) or (isinstance(value, str) and value.startswith(("$", "@", "%")))
+
+
+def _as_data(value: Any, marks: str, counter: Iterator[int] | None = None) -> Any:
+    """Copy a config, with an `Expression` for each text that begins with one of the marks."""
+    counter = counter or iter(range(MAX_VALUES))
+    if next(counter, None) is None:
+        raise ValueError(f"has more than {MAX_VALUES:,} values")
+    if isinstance(value, ConfigItem):  # which MONAI leaves where it would build an object
+        value = value.get_config()
+    if isinstance(value, Mapping):
+        return {str(key): _as_data(entry, marks, counter) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_as_data(entry, marks, counter) for entry in value]
+    return Expression(value) if isinstance(value, str) and value.startswith(tuple(marks)) else value
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -101,71 +138,13 @@ def _read(file: Path) -> dict[str, Any]:
         if len(data) > MAX_BYTES:
             raise UserError(f"{file}: has more than {MAX_BYTES:,} bytes; expected a few thousand")
         content = json.loads(data) if kind == "JSON" else yaml.safe_load(data)
+    except UserError:
+        raise
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{file}: is not a {kind} object ({_one_line(error)}); copy the bundle again") from error
     if not isinstance(content, dict):
         raise UserError(f"{file}: is not a {kind} object of keys and values; copy the bundle again")
     return content
-
-
-class _Resolver:
-    """Replaces references in a config by the values that they name.
-
-    A reference is a text "@KEY" or "@KEY::KEY" (older bundles: "@KEY#KEY"). It names a value of the same config, by the
-    keys from the top and the positions in lists.
-    """
-
-    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
-        self.file, self.config, self.n_values = file, config, 0
-
-    def resolve(self, value: Any, key: str) -> Any:
-        """Return a value in which every reference is replaced; `key` is for error messages."""
-        self.n_values += 1
-        if self.n_values > MAX_VALUES:
-            raise UserError(f"{self.file}: {KEY} has more than {MAX_VALUES:,} values; expected about twenty")
-        if isinstance(value, dict):
-            return {name: self.resolve(entry, f"{key}.{name}") for name, entry in value.items()}
-        if isinstance(value, list):
-            return [self.resolve(entry, key) for entry in value]
-        if isinstance(value, str) and value.startswith("@"):
-            return self.resolve(self._look_up(value, key), key)
-        return value
-
-    def _look_up(self, reference: str, key: str) -> Any:
-        """The value to which a reference such as "@network_def#channels" refers; `key` is for the error."""
-        value: Any = self.config
-        for part in reference[1:].replace("::", "#").split("#"):
-            if isinstance(value, dict) and part in value:
-                value = value[part]
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                raise UserError(
-                    f"{self.file}: {key} is '{reference}', which names no value of this config; write the value instead"
-                )
-        return value
-
-
-def plain_arguments(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of one of MONAI's networks with its defaults, without those that download weights.
-
-    Raises:
-        TypeError: if an argument is missing or unknown.
-    """
-    values = dict(arguments)
-    for constructor in _constructors(cls):
-        bound = inspect.signature(constructor).bind(**values)
-        bound.apply_defaults()
-        values = {**bound.arguments, **bound.arguments.get("kwargs", {})}
-        values = {name: value for name, value in values.items() if name not in ("kwargs", *DOWNLOADS)}
-    return values
-
-
-def _constructors(cls: type) -> Iterator[type]:
-    """Yield a class, and its base class if it takes further arguments for that, as DenseNet121 does."""
-    yield cls
-    if any(entry.kind is entry.VAR_KEYWORD for entry in inspect.signature(cls).parameters.values()):
-        yield cls.__bases__[0]
 
 
 def _is_folder(path: Path) -> bool:

@@ -48,8 +48,9 @@ _CLASSES = {
     "monai.handlers": "CheckpointLoader CheckpointSaver ConfusionMatrix MeanDice StatsHandler ValidationHandler",
     "monai.inferers": "SimpleInferer SliceInferer",
     "monai.losses": "DiceLoss",
-    "monai.networks.nets": "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SEResNet50 "
-    "SegResNet SwinUNETR UNet UNETR VNet",
+    "monai.networks.nets": "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DenseNet121 DenseNet169 "
+    "DenseNet201 DenseNet264 DynUNet FlexibleUNet ResNet SEResNet50 SegResNet SwinUNETR UNet UNETR VNet resnet10 "
+    "resnet18 resnet34 resnet50",
     "monai.networks.utils": "copy_model_state",
     "monai.transforms": "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd EnsureTyped "
     "FromMetaTensord Invertd KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd "
