@@ -9,7 +9,7 @@ from typing import Any
 
 from medfed.auditing import inversion_cases, linkage, membership, model_membership, reconstruction, site_identification
 from medfed.auditing.image_scores import Attempt
-from medfed.auditing.inversion_cases import CONTROL, UPDATE, Case
+from medfed.auditing.inversion_cases import Case
 from medfed.auditing.sharing import SharedStatistics
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
 from medfed.config.schema import Config, changed
@@ -22,19 +22,12 @@ from medfed.outputs.environment import versions
 
 @dataclass(frozen=True)
 class Audit:
-    """The results of an audit.
+    """The results of an audit, and the images that were to be reconstructed."""
 
-    Args:
-        result: the content of `audit.json`.
-        from_statistics: the images that were to be reconstructed from shared statistics.
-        from_updates: the attacked updates, in the order of `result["update"]`.
-        axes: as in `medfed.outputs.figures.figure.to_display_orientation`.
-    """
-
-    result: dict[str, Any]
+    result: dict[str, Any]  # the content of `audit.json`
     from_statistics: list[Attempt]
     from_updates: list[Case]
-    axes: str | None
+    axes: str | None  # as in `medfed.outputs.figures.figure.to_display_orientation`
 
 
 def audit(
@@ -49,19 +42,12 @@ def audit(
 ) -> Audit:
     """Attack what a site would send, and measure how much it reveals about the site's images and patients.
 
-    Shared statistics are the tensors that a site sends before the first round: those of the federated method, such as
-    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. An update is
-    the network's weights after local training, which the site sends in every round, whatever the method.
-
     Args:
         name: name of the audited site; None for the first site in alphabetical order.
         n_images: number of images that the attack on shared statistics tries to reconstruct, at least 1.
         n_gallery: largest number of images among which the re-identification attack searches, at least 2.
         n_weights_steps: number of steps of the attack on each update; 0 leaves updates out.
         model: folder of a run or file with trained weights, for membership inference; None leaves it out.
-
-    Raises:
-        UserError: if no site that trains has this name, or if the trained weights cannot be used.
     """
     ordered = sorted(experiment.sites, key=lambda site: site.name)
     names = [site.name for site in ordered]
@@ -112,16 +98,7 @@ def audit(
         },
         **of_statistics,
         "update_bytes": sum(entry.numel() * entry.element_size() for entry in weights.values()),
-        "update": [
-            {
-                "case": case.name,
-                **case.facts,
-                "scores": case.scores(UPDATE),
-                "control_scores": case.scores(CONTROL),
-                "verdict": inversion_cases.verdict(case, cases),
-            }
-            for case in cases
-        ],
+        "update": [facts for facts, _ in cases],
         "model_given": trained is not None,
         "model_membership": of_model and {**of_model, "verdict": model_membership.verdict(of_model)},
         "versions": versions(),

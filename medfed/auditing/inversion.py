@@ -61,8 +61,8 @@ def invert(
 ) -> tuple[Tensor, float]:
     """Search for images whose gradient has the same direction as the observed change of weights.
 
-    `n_steps` steps of Adam start at grey with weak noise. Returned are the images (B, C, H, W) in [0, 1] with the
-    smallest distance of all steps, on the CPU, and this distance. The original images are not needed for the choice.
+    Returned are the images (B, C, H, W) in [0, 1] with the smallest distance of all steps of Adam, and this distance;
+    the original images are not needed for this choice.
     """
     start = 0.5 + 0.01 * torch.randn(*shape, generator=rng)
     images = start.to(observation.change[0].device).requires_grad_()
@@ -85,9 +85,7 @@ def invert(
 def favourable_observation(image: Tensor, seed: int) -> Observation:
     """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all.
 
-    The network has two convolutions with many channels, smooth activations, no normalisation and no pooling; H and W
-    are multiples of 4. The change is the exact gradient of the cross-entropy of this image, with a class that the
-    attacker knows.
+    The network has many channels, smooth activations, no normalisation and no pooling; H and W are multiples of 4.
     """
     channels, (height, width) = image.shape[1], image.shape[2:]
     with seeded_layers(seed, "favourable network"):
@@ -109,10 +107,7 @@ def favourable_observation(image: Tensor, seed: int) -> Observation:
 
 
 def score(estimates: Tensor, originals: Tensor, distance: float) -> list[tuple[Tensor, dict[str, float]]]:
-    """For each original of (B, C, H, W), the estimate that fits it best, aligned, and its scores.
-
-    Each estimate belongs to one original. The score "misfit" is the given distance.
-    """
+    """For each original of (B, C, H, W) another estimate, the one that fits best, aligned, and its scores."""
     channel = scored_channel(originals)
     pairs = [
         [(image := align(estimate, original), compare(image, original)) for estimate in estimates[:, channel]]
@@ -125,10 +120,8 @@ def score(estimates: Tensor, originals: Tensor, distance: float) -> list[tuple[T
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """The sum of all products of corresponding elements of two lists of tensors."""
     return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
 
 
 def _total_variation(images: Tensor) -> Tensor:
-    """The mean absolute difference of neighbouring pixels, in both directions together."""
     return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()

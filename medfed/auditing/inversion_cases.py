@@ -1,19 +1,14 @@
 """Attack several updates of a site, from one image in one step to a round of the plan, each next to a control.
 
-    easy   one image, the exact gradient of a small network without normalisation. This positive control shows that
-           the attack works on these images.
-    one    one image, one SGD step with the network of the plan.
-    batch  up to four images, one SGD step with the network of the plan.
-    round  the same images, after one round of local training as planned.
-
-The negative control of each case is the same attack on an update that does not contain the images: it is computed from
-images of other patients, or, if there are none, it is noise of the same norm.
+The case "easy" is the positive control: one image, and the exact gradient of a small network. "one" and "batch" are one
+SGD step with the network of the plan on one image and on up to four, "round" is a round of local training as planned.
+The negative control of each case is the same attack on an update of images of other patients, or on noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -31,45 +26,19 @@ from medfed.federation.site import Site
 EASY_STEPS = 400  # steps of the attack on the small network
 ONE_IMAGE_FACTOR = 4  # a single image is attacked with this many times the steps, which takes as long as four images
 SUCCESS, MARGIN = 0.5, 0.1  # a detail correlation that counts as success, and how far above its control it must be
-CASES = ("easy", "one", "batch", "round")
 UPDATE, CONTROL = "update", "control"  # what was attacked: an update of the images, or one without them
 
 
-@dataclass(frozen=True)
-class Case:
-    """One attacked update, and the same attack on an update without the images; one attempt for each image."""
-
-    name: str  # one of `CASES`
-    facts: dict[str, Any]  # what the update was computed from, as plain JSON values
-    attempts: Sequence[Attempt]
-
-    def scores(self, kind: str) -> list[dict[str, float]]:
-        """The scores of all images reconstructed from the `UPDATE` or from its `CONTROL`."""
-        return [attempt.scores[kind] for attempt in self.attempts]
-
-    @property
-    def detail(self) -> float:
-        """Mean detail correlation of the reconstructed images with the originals."""
-        return fmean(scores["detail_correlation"] for scores in self.scores(UPDATE))
-
-    @property
-    def control_detail(self) -> float:
-        """Mean detail correlation of the negative control with the originals."""
-        return fmean(scores["detail_correlation"] for scores in self.scores(CONTROL))
+Case = tuple[dict[str, Any], list[Attempt]]  # facts and scores as plain JSON values; one attempt for each image
 
 
 def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = True) -> list[Case]:
-    """Try to reconstruct images of a site from updates, and from updates that do not contain the images.
-
-    `n_steps` is for four images and the plan's network; a single image is attacked with four times as many. The site's
-    network and memory stay unchanged.
-    """
+    """Try to reconstruct images of a site, which stays unchanged, from updates with and without these images."""
     chosen = Chosen.of_site(site.training)
     one, other = _first(chosen.targets), chosen.others and _first(chosen.others)
-    easy = favourable_observation(one.images, site.seed)
-    easy_control = favourable_observation(other.images, site.seed) if other else None
+    easy = [favourable_observation(images.images, site.seed) for images in (one, other) if images]
     small = {"n_images": 1, "n_steps": 1, "optimizer": "sgd", "privacy": False}
-    cases = [_attack("easy", small, one, easy, easy_control, EASY_STEPS, site.seed, quiet)]
+    cases = [_attack("easy", small, one, easy, EASY_STEPS, site.seed, quiet)]
     plan = {
         "one": (one, one, other),
         "batch": (chosen.targets, chosen.targets, chosen.others),
@@ -77,37 +46,38 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = Tru
     }
     for name, (known, trained_on, without) in plan.items():
         make = plan_site if name == "round" else one_step_site
-        trained = make(site, trained_on)
-        update = update_of(trained, weights)
-        observation = observe(trained, weights, update, known)
-        control = None
-        if without is not None:
-            of_others = make(site, without)
-            control = observe(of_others, weights, update_of(of_others, weights), known)
+        trained = [make(site, images) for images in (trained_on, without) if images]
+        updates = [update_of(each, weights) for each in trained]
+        observations = [observe(each, weights, update, known) for each, update in zip(trained, updates, strict=True)]
         facts = {
             "n_images": len(trained_on),
-            "n_steps": update.facts["steps"],
-            "optimizer": trained.settings.optimizer,
-            "privacy": trained.privacy != Privacy(),
+            "n_steps": updates[0].facts["steps"],
+            "optimizer": trained[0].settings.optimizer,
+            "privacy": trained[0].privacy != Privacy(),
         }
         factor = ONE_IMAGE_FACTOR if name == "one" else 1
-        cases.append(_attack(name, facts, known, observation, control, factor * n_steps, site.seed, quiet))
-    return cases
+        cases.append(_attack(name, facts, known, observations, factor * n_steps, site.seed, quiet))
+    details = {facts["case"]: (_mean(facts["scores"]), _mean(facts["control_scores"])) for facts, _ in cases}
+    return [({**facts, "verdict": verdict(facts["case"], details)}, attempts) for facts, attempts in cases]
 
 
-def verdict(case: Case, cases: Sequence[Case]) -> str:
-    """What a result means, compared with its negative control and with the easier cases."""
-    by_name = {each.name: each for each in cases}
-    if by_name["easy"].detail < SUCCESS or by_name["easy"].control_detail > SUCCESS - MARGIN:
+def verdict(name: str, details: Mapping[str, tuple[float, float]]) -> str:
+    """What the result of a case means. `details`: by case, the mean detail correlation and that of its control."""
+    easy, control_of_easy = details["easy"]
+    if easy < SUCCESS or control_of_easy > SUCCESS - MARGIN:
         return "the attack is too weak here to say anything: its positive control failed"
-    if case.detail > case.control_detail + MARGIN:
-        return "image details were reconstructed" if case.detail >= SUCCESS else "some image details were reconstructed"
-    if case.name != "one" and by_name["one"].detail <= by_name["one"].control_detail + MARGIN:
+    if details[name][0] > details[name][1] + MARGIN:
+        return (
+            "image details were reconstructed"
+            if details[name][0] >= SUCCESS
+            else "some image details were reconstructed"
+        )
+    if name != "one" and details["one"][0] <= details["one"][1] + MARGIN:
         return (
             "nothing was reconstructed, but the attack also failed on one image and one step with this network, so "
             "this case says nothing"
         )
-    if case.name == "one":
+    if name == "one":
         return "nothing was reconstructed: this attack is too weak for this network, which proves nothing"
     return "nothing was reconstructed, which does not prove that no attack can succeed"
 
@@ -116,28 +86,26 @@ def _attack(
     name: str,
     facts: dict[str, Any],
     known: ImageSet,
-    observation: Observation,
-    control: Observation | None,
+    observations: Sequence[Observation],
     n_steps: int,
     seed: int,
     quiet: bool,
 ) -> Case:
-    """Attack one update and its negative control, and score both results."""
-    found = {}
-    for kind, attacked in ((UPDATE, observation), (CONTROL, control or _noise(observation, seed))):
+    """Attack an update and its negative control, which is the second observation or else noise; score both results."""
+    attempts = [Attempt(original, {}, {}) for original in known.images[:, scored_channel(known.images)]]
+    for kind, attacked in zip((UPDATE, CONTROL), (*observations, _noise(observations[0], seed))):
         # Layers that draw random numbers in training mode, such as dropout, draw the same ones in every audit.
         with seeded_layers(seed, "inversion layers", name, kind):
             images, distance = invert(attacked, known.images.shape, n_steps, stream(seed, "inversion", name), quiet)
-        found[kind] = score(images, known.images, distance)
-    attempts = [
-        Attempt(
-            original,
-            {kind: results[k][0] for kind, results in found.items()},
-            {kind: results[k][1] for kind, results in found.items()},
-        )
-        for k, original in enumerate(known.images[:, scored_channel(known.images)])
-    ]
-    return Case(name, {**facts, "attack_steps": n_steps}, attempts)
+        for attempt, (image, scores) in zip(attempts, score(images, known.images, distance), strict=True):
+            attempt.images[kind], attempt.scores[kind] = image, scores
+    scores_of = {kind: [attempt.scores[kind] for attempt in attempts] for kind in (UPDATE, CONTROL)}
+    facts = {"case": name, **facts, "attack_steps": n_steps}
+    return {**facts, "scores": scores_of[UPDATE], "control_scores": scores_of[CONTROL]}, attempts
+
+
+def _mean(scores: Sequence[Mapping[str, float]]) -> float:
+    return fmean(each["detail_correlation"] for each in scores)
 
 
 def _first(images: ImageSet) -> ImageSet:

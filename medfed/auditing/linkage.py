@@ -20,16 +20,10 @@ NEIGHBOUR = "neighbour"
 def reidentify(shared: SharedStatistics, n_images: int, mirror_axis: int, quiet: bool = True) -> dict | None:
     """Measure how often an attacker who has a changed copy of an image finds the statistics of this image.
 
-    For some methods, a site sends one vector of statistics for each image. The attacker computes the vector of the
-    changed copy (`perturbations`), and chooses the most similar of N sent vectors (the gallery). The choice is correct
-    if it belongs to the original image. In "neighbour", the attacker has another image of the same patient: the next
-    one (in a volume, the next slice) or else the previous one, whose vector is not in the gallery. The choice is
-    correct if it belongs to the same patient.
-
-    Returns:
-        {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}: the fraction of correct choices, the fraction
-        expected by chance, and the number of choices. None if the site does not send one vector for each image, or if
-        fewer than two vectors can be assigned to an image.
+    The attacker computes the vector of the changed copy, and chooses the most similar of N sent vectors (the gallery).
+    In "neighbour", the attacker has another image of the same patient: the next one (in a volume, the next slice) or
+    else the previous one, whose vector is not in the gallery; the choice is correct if it belongs to the same patient.
+    None if the site does not send one vector for each image, or if fewer than two can be assigned to an image.
     """
     indices, gallery = _gallery(shared, n_images) if shared.per_image_entries else ([], torch.empty(0))
     if len(indices) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -36,8 +36,8 @@ TOO_FEW = "fewer than two patients in training or held out"
 
 def measures(result: Mapping[str, Any]) -> TextTable:
     """Each measure of an audit with its control or chance level."""
-    of_statistics = (_reconstruction, _reidentification, _site, _membership) if result["sent"]["entries"] else ()
-    rows = [row for part in (*of_statistics, _updates, _model) for row in part(result)]
+    rows = [*_of_statistics(result)] if result["sent"]["entries"] else []
+    rows += [*_of_updates(result), *_of_model(result)]
     head = ("Measure", "Number", "Compare with")
     return text_table("What the statistics and the weights reveal", head, rows, n_words=3)
 
@@ -76,95 +76,63 @@ def rounded(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0:.{digits}f}"
 
 
-def _reconstruction(result: Mapping[str, Any]) -> list[Row]:
-    """Mean and range of the detail correlation of every kind of reconstruction."""
-    rows = []
+def _of_statistics(result: Mapping[str, Any]) -> Iterator[Row]:
+    """The attacks on shared statistics."""
     for kind, label in KIND_LABELS.items():
         values = [scores[kind]["detail_correlation"] for scores in result["reconstruction"] if kind in scores]
         if values:
             spread = f"from {rounded(min(values), 2)} to {rounded(max(values), 2)}" if len(values) > 1 else ""
-            rows.append((f"detail correlation, {label}", rounded(fmean(values)), _joined(REFERENCE.get(kind), spread)))
-    return rows
-
-
-def _reidentification(result: Mapping[str, Any]) -> list[Row]:
-    """The rate of correct choices for every perturbation."""
-    linked = result["reidentification"]
-    if linked is None:
-        return [("image re-identified", "none", "no statistics of single images would be sent")]
-    return [
-        (f"image re-identified among {linked['n']}: {name}", f"{rates['top_1']:.3f}", f"chance {rates['chance']:.3f}")
-        for name, rates in linked["perturbations"].items()
-    ]
-
-
-def _site(result: Mapping[str, Any]) -> list[Row]:
-    """The rate of identified sites and the influence of one patient."""
-    rows = []
+            yield f"detail correlation, {label}", rounded(fmean(values)), _joined(REFERENCE.get(kind), spread)
+    if linked := result["reidentification"]:
+        for name, rates in linked["perturbations"].items():
+            found, chance = f"{rates['top_1']:.3f}", f"chance {rates['chance']:.3f}"
+            yield f"image re-identified among {linked['n']}: {name}", found, chance
+    else:
+        yield "image re-identified", "none", "no statistics of single images would be sent"
     if identified := result["site_identification"]:
         compared = f"chance {identified['chance']:.3f}; this site {identified['own']:.2f}"
-        rows.append((f"site identified among {identified['sites']}", f"{identified['top_1']:.3f}", compared))
+        yield f"site identified among {identified['sites']}", f"{identified['top_1']:.3f}", compared
     if left_out := result["one_left_out"]:
         share = left_out.get("of_distance")
         of_distance = None if share is None else f"{share:.2f} of the distance to another site"
         compared = _joined(f"mean change {left_out['mean_change']:.1%}", of_distance)
-        rows.append(
-            ("largest change of the statistics without one patient", f"{left_out['largest_change']:.1%}", compared)
-        )
-    return rows
+        yield "largest change of the statistics without one patient", f"{left_out['largest_change']:.1%}", compared
+    if attacked := result["membership"]:
+        for view, label in ((SAME, "unchanged images"), (COPIES, "perturbed copies")):
+            if attacked[view]:
+                yield _auc_row(f"shared statistics, {label}", attacked[view], _counts(attacked))
+    else:
+        yield "membership AUC, shared statistics", "none", TOO_FEW
 
 
-def _membership(result: Mapping[str, Any]) -> list[Row]:
-    """Membership inference from shared statistics."""
-    attacked = result["membership"]
-    if attacked is None:
-        return [("membership AUC, shared statistics", "none", TOO_FEW)]
-    views = {SAME: "unchanged images", COPIES: "perturbed copies"}
-    return [
-        _auc_row(f"shared statistics, {label}", attacked[view], _counts(attacked))
-        for view, label in views.items()
-        if attacked[view]
-    ]
-
-
-def _updates(result: Mapping[str, Any]) -> list[Row]:
+def _of_updates(result: Mapping[str, Any]) -> Iterator[Row]:
     """The mean detail correlation of each attacked update, and of its negative control."""
     if not result["update"]:
-        return [("images reconstructed from updates", "none", "not measured (--weights-steps 0)")]
-    rows = []
+        yield "images reconstructed from updates", "none", "not measured (--weights-steps 0)"
     for case in result["update"]:
         detail, control = (
             fmean(each["detail_correlation"] for each in case[key]) for key in ("scores", "control_scores")
         )
         positive = "positive control" if case["case"] == "easy" else ""
         compared = _joined(positive, f"negative control {rounded(control)}", case["verdict"])
-        rows.append((f"detail correlation, {case_label(case)}", rounded(detail), compared))
-    return rows
+        yield f"detail correlation, {case_label(case)}", rounded(detail), compared
 
 
-def _model(result: Mapping[str, Any]) -> list[Row]:
+def _of_model(result: Mapping[str, Any]) -> Iterator[Row]:
     """Membership inference against trained weights."""
     attacked = result["model_membership"]
     if attacked is None:
-        return [
-            (
-                "membership AUC, trained model",
-                "none",
-                TOO_FEW if result["model_given"] else "not measured (give --model)",
-            )
-        ]
+        reason = TOO_FEW if result["model_given"] else "not measured (give --model)"
+        yield "membership AUC, trained model", "none", reason
+        return
     is_chance = attacked["untrained"]["low"] <= 0.5 <= attacked["untrained"]["high"]
     failed = None if is_chance else "failed: the patients differ before training"
-    rows = [
-        _auc_row("loss of the trained model", attacked["loss"], _counts(attacked), attacked["verdict"]),
-        _auc_row("loss minus loss with the initial weights", attacked["calibrated"]),
-        _auc_row("loss with the initial weights", attacked["untrained"], "negative control", failed),
-        _auc_row("loss of an overfitted network", attacked["overfitted"], "positive control"),
-    ]
-    return rows + [
-        (f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}")
-        for rate, share in attacked["loss"]["tpr"].items()
-    ]
+    yield _auc_row("loss of the trained model", attacked["loss"], _counts(attacked), attacked["verdict"])
+    yield _auc_row("loss minus loss with the initial weights", attacked["calibrated"])
+    yield _auc_row("loss with the initial weights", attacked["untrained"], "negative control", failed)
+    yield _auc_row("loss of an overfitted network", attacked["overfitted"], "positive control")
+    for rate, share in attacked["loss"]["tpr"].items():
+        yield f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}"
 
 
 def _auc_row(name: str, scores: Mapping[str, float], *compared: str | None) -> Row:

@@ -26,13 +26,8 @@ SAME, COPIES = "same_images", "second_look"  # the patient's images unchanged, o
 def membership_inference(shared: SharedStatistics, held_out: Samples | None, quiet: bool = True) -> dict | None:
     """Measure how well an attacker can find out which patients' images the shared statistics were computed from.
 
-    A member is a patient whose images were used. The attacker has images of a patient, computes their statistics, and
-    concludes that the patient is a member if they are close to the shared statistics. `held_out` has patients of the
-    same site who are not members.
-
-    Returns:
-        "members" and "others", the numbers of tested patients, and for each of two attacks `auc_with_interval`, or None
-        if statistics could be computed for fewer than two members or two others. None without two of each.
+    The attacker has images of a patient, and concludes that the patient is a member if their statistics are close to
+    the shared ones. `held_out` has patients of the same site who are not members.
     """
     if held_out is None or not can_measure(shared.site.training, held_out):
         return None

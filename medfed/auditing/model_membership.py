@@ -1,23 +1,19 @@
 """Membership inference against trained weights: whether the losses of patients reveal who took part in the training.
 
-A patient's loss is the task's loss over images of the patient: the cross-entropy, or the soft Dice loss. Two attacks
-decide that a patient took part if a number is small:
+Two attacks decide that a patient took part if a number is small: "loss", the task's loss over images of the patient
+(Yeom et al., "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF 2018,
+https://arxiv.org/abs/1709.01604), and "calibrated", the loss minus the loss with the initial weights, because some
+patients are easier than others (Watson et al., "On the Importance of Difficulty Calibration in Membership Inference
+Attacks", ICLR 2022, https://arxiv.org/abs/2111.08440).
 
-    loss        the patient's loss (Yeom et al., "Privacy Risk in Machine Learning: Analyzing the Connection to
-                Overfitting", CSF 2018, https://arxiv.org/abs/1709.01604)
-    calibrated  the loss minus the loss with the initial weights, because some patients are easier than others (Watson
-                et al., "On the Importance of Difficulty Calibration in Membership Inference Attacks", ICLR 2022,
-                https://arxiv.org/abs/2111.08440)
-
-Two controls show what the attack can do. "overfitted" is a copy of the network that is trained on one image each of a
-few patients until it knows them by heart: the attack must recognise these patients. "untrained" is the network with its
-initial weights: the attack must not recognise anybody.
+Positive control "overfitted": a copy of the network that knows one image each of a few patients by heart. Negative
+control "untrained": the network with its initial weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +23,7 @@ from torch import Tensor, nn
 
 from medfed.auditing.membership import MAX_IMAGES, MAX_PATIENTS, auc_with_interval, can_measure
 from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
-from medfed.auditing.updates import small_images, task_loss
+from medfed.auditing.updates import small_images, task_loss, with_weights
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config, load
 from medfed.core.errors import UserError
@@ -47,8 +43,8 @@ CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted netwo
 def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
     """Read trained weights from the folder of a run (`model.safetensors`), or from a safetensors file.
 
-    UserError if the file is missing or damaged, does not fit the network, or was trained on other patients: the config
-    must divide the patients as the config of the run did, if that is there.
+    UserError if they do not fit the network, or if the config of the run, if it is there, divides the patients
+    differently.
     """
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.is_file():
@@ -71,19 +67,13 @@ def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
 
 def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
     """UserError if the config of the run, which lies beside the weights, divides the patients differently."""
-    if not of_run.is_file():
-        return
-    run = load(of_run)
-    for key, of_config, in_run in (
-        ("seed", config.seed, run.seed),
-        ("data.validation_ratio", config.data.validation_ratio, run.data.validation_ratio),
-        ("data.test_ratio", config.data.test_ratio, run.data.test_ratio),
-    ):
-        if of_config != in_run:
+    run = load(of_run) if of_run.is_file() else config
+    for key in ("seed", "data.validation_ratio", "data.test_ratio"):
+        in_run, here = attrgetter(key)(run), attrgetter(key)(config)
+        if in_run != here:
             raise UserError(
-                f"--model {path}: the model was trained with {key} {in_run}, but the config has "
-                f"{of_config}, so other patients would count as its training patients; use {of_run} as "
-                "the config"
+                f"--model {path}: the model was trained with {key} {in_run}, but the config has {here}, so other "
+                f"patients would count as its training patients; use {of_run} as the config"
             )
 
 
@@ -92,16 +82,9 @@ def membership_in_model(
 ) -> dict[str, Any] | None:
     """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
 
-    Args:
-        site: its training patients are the members. Neither its network nor its memory is changed.
-        held_out: images of patients of the same site that no training used.
-        start, trained: the initial and the trained weights.
-
-    Returns:
-        The numbers of patients "members" and "others", and `auc_with_interval` of "loss", "calibrated", "untrained" and
-        "overfitted". "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are
-        enough other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than two
-        members or two others.
+    The members are the site's training patients; no training used the patients of `held_out`. The result is None
+    without trained weights, or with fewer than two members or two others. "tpr" of the attack "loss" has the fraction
+    of members that are found at each false positive rate, if there are enough other patients (`MIN_OTHERS`).
     """
     if trained is None or held_out is None or not can_measure(site.training, held_out):
         return None
@@ -146,7 +129,7 @@ def verdict(result: Mapping[str, Any]) -> str:
 
 def _patient_losses(site: Site, weights: Tensors, samples: Samples) -> Tensor:
     """The loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
-    network = _network(site, weights).eval()
+    network = with_weights(site, weights).eval()
     losses = []
     with torch.no_grad():
         for patient in evenly_spaced(images_by_patient(samples), MAX_PATIENTS):
@@ -158,7 +141,7 @@ def _patient_losses(site: Site, weights: Tensors, samples: Samples) -> Tensor:
 def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: bool) -> list[Tensor]:
     """Train a copy of the network on one small image each of a few patients; return the losses of both groups."""
     images = [_one_image_each(samples) for samples in (site.training, held_out)]
-    network = _network(site, start).train()
+    network = with_weights(site, start).train()
     optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
     batch = images[0].batch(range(len(images[0]))).to(next(network.parameters()).device)
     with seeded_layers(site.seed, "overfitted layers"):
@@ -167,14 +150,6 @@ def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: boo
             task_loss(network, site.task, batch).backward()
             optimizer.step()
     return [_patient_losses(site, network.state_dict(), group) for group in images]
-
-
-def _network(site: Site, weights: Tensors) -> nn.Module:
-    """A copy of the site's network with other weights."""
-    network = deepcopy(site.network)
-    device = next(network.parameters()).device
-    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
-    return network
 
 
 def _one_image_each(samples: Samples) -> ImageSet:

@@ -67,8 +67,8 @@ def build_page(audit: Audit) -> str:
         rounded=rounded,
         from_statistics=[_shown([attempt], audit.axes) for attempt in audit.from_statistics],
         from_updates=[
-            (case_label(facts), facts["verdict"], _shown(case.attempts, audit.axes))
-            for case, facts in zip(audit.from_updates, audit.result["update"], strict=True)
+            (case_label(facts), facts["verdict"], _shown(attempts, audit.axes))
+            for facts, attempts in audit.from_updates
         ],
         **{module.__name__.rpartition(".")[2]: module for module in CONSTANTS},
     )

@@ -45,16 +45,9 @@ def retrieve_phase(
 ) -> ImageEstimate:
     """Reconstruct an image from the amplitudes of its Fourier spectrum, without the phases.
 
-    Fienup's hybrid input-output, followed by error reduction, from several random starting images. The result whose
-    amplitudes are closest to the known amplitudes is returned; the original image is not needed for this choice.
-
-    Args:
-        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1], float32 or float64.
-        known: (H, W // 2 + 1) bool; True where the amplitude is known.
-        support: (H, W) bool, the region in which the image may be different from 0.
-        n_steps: largest number of steps from each starting image.
-        n_starts: number of starting images of one wave, which are computed together.
-        n_waves: largest number of waves; no further wave is computed if the residual is below 5e-3.
+    Waves of random starting images, each followed for at most `n_steps` steps, until the amplitudes fit. The result
+    that fits best is returned; the original image is not needed for this choice. `amplitude` is |rfft2| of an image
+    in [0, 1], `known` where it is known, both (H, W // 2 + 1); the image may differ from 0 in `support` (H, W).
     """
     best = ImageEstimate(torch.zeros_like(support, dtype=amplitude.dtype), math.inf)
     for _ in range(n_waves):

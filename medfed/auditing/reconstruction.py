@@ -58,7 +58,6 @@ def reconstruct(shared: SharedStatistics, n_images: int, n_steps: int = 4000, qu
 def _try_all(
     shared: SharedStatistics, batch: Batch, target: Tensors, others: Sequence[int], index: int, n_steps: int
 ) -> Attempt:
-    """Reconstruct one image (1, C, H, W) in every way that the shared statistics allow, and score the results."""
     original = _to_scoring_grid(batch.image)
     estimates = {"full": _from_full_spectrum(original, stream(shared.site.seed, "full", index), n_steps)}
     windows = [entry for name, entry in target.items() if name.rpartition("/")[2] in WINDOWS]
@@ -104,8 +103,8 @@ def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Gen
 def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, index: int) -> ImageEstimate | None:
     """Fit an image to the shared statistics with Adam on its pixels (before a sigmoid).
 
-    The error of every number is relative to the number itself, so that small numbers count too. The residual is the
-    root mean square of these errors. None if the method's `share` has no gradient or is empty for noise.
+    The residual is the root mean square of relative errors, so that small numbers count too. None if the method's
+    `share` has no gradient or is empty for noise.
     """
     wanted = shared.vectors(target).float()[:1]
     unit = wanted.abs() + 1e-3 * wanted.abs().max()

@@ -6,7 +6,7 @@ the statistics of the method, and with `data.standardise: dataset` the moments o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,10 +62,9 @@ class SharedStatistics:
         return replace(of_all, per_image_entries=frozenset(grows))
 
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
-        """What the site would send if the given images were its training images; empty if nothing, as for blank images.
+        """What the site would send if the given images were its training images; `purpose` gives the random seed.
 
-        The site reports the number of patients in its whole training set, so that a small batch still gives statistics
-        despite `method.min_patients` and `data.min_patients`. `purpose` gives the random seed of the computation.
+        The site reports the number of patients in its whole training set, so that `min_patients` suppresses nothing.
         """
         images = ImageSet(batch.image, batch.label, self.site.training.n_patients, batch.moments)
         seed = stream_seed(self.site.seed, "audit", *purpose)
@@ -73,11 +72,8 @@ class SharedStatistics:
         return _merged(_replies(site, self.weights))
 
     def vectors(self, tensors: Tensors) -> Tensor:
-        """Flatten and concatenate the floating-point tensors in order of name, (R, D) float64; (0, 0) without any.
-
-        If the site sends tensors with one row for each image (`per_image_entries`), only these are used, with one
-        vector for each row. Otherwise there is one vector for the whole site.
-        """
+        """The floating-point tensors as vectors (R, D), float64; (0, 0) without any. There is one vector for each image
+        if the site sends tensors with one row for each image, which are then used alone, otherwise one for the site."""
         entries = [
             entry.detach().double().cpu()
             for name, entry in sorted(tensors.items())
@@ -90,7 +86,6 @@ class SharedStatistics:
         )
 
     def entries(self) -> list[dict]:
-        """What is sent, as plain JSON values."""
         return [
             {
                 "name": name,
@@ -106,13 +101,7 @@ class SharedStatistics:
 class ForceGradients(TorchFunctionMode):
     """Context in which `torch.no_grad` and `Tensor.detach` do not stop gradients, as they do where methods share."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.detach:
             return args[0]
         with torch.enable_grad():
@@ -120,8 +109,7 @@ class ForceGradients(TorchFunctionMode):
 
 
 def images_by_patient(samples: Samples) -> list[list[int]]:
-    """The indices of each patient's images, in the order of their first image. Each image counts as a patient if the
-    samples contain no information about patients."""
+    """The indices of each patient's images; each image counts as a patient if the samples do not know patients."""
     images: dict[int, list[int]] = {}
     for index, patient in enumerate(samples.patient.tolist() if hasattr(samples, "patient") else range(len(samples))):
         images.setdefault(patient, []).append(index)
@@ -134,14 +122,13 @@ def evenly_spaced(items: Sequence, n: int) -> list:
 
 
 def _replies(site: Site, weights: Tensors) -> list[Message]:
-    """The site's replies to all requests of the coordinator for statistics before the first round."""
+    """The replies to all requests of the coordinator for statistics before the first round."""
     requests = [moments_request()] if has_constants(weights) else []
     requests += [Message(Kind.SHARE, weights, {}, {"round": 1})] if site.method.shares != NEVER else []
     return [site.reply(request) for request in requests]
 
 
 def _merged(replies: Sequence[Message]) -> Tensors:
-    """The tensors of several replies, which have different names, by name."""
     return {name: entry for reply in replies for name, entry in reply.tensors.items()}
 
 

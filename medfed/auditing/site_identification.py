@@ -20,12 +20,8 @@ def identify_sites(sites: Sequence[SharedStatistics], quiet: bool = True) -> dic
     """Measure how often the statistics of half of a site's patients reveal to which site the patients belong.
 
     The patients of every site are split into two random halves. The identification of a second half is correct if the
-    most similar first half of all sites belongs to the same site. The audited site is the first one.
-
-    Returns:
-        "sites" (how many count: they share statistics and have at least two patients), "halvings" (number of splits),
-        "top_1" (fraction of correct identifications over all sites), "chance" (1 / number of sites) and "own" (as
-        "top_1", of the audited site). None if fewer than two sites count, or if the audited site does not count.
+    most similar first half of all sites belongs to the same site. Sites count that share statistics and have at least
+    two patients; None if fewer than two count, or if the first one, which is audited, does not.
     """
     compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
     if len(compared) < 2 or compared[0] is not sites[0]:
@@ -47,15 +43,9 @@ def identify_sites(sites: Sequence[SharedStatistics], quiet: bool = True) -> dic
 
 
 def leave_one_out(shared: SharedStatistics, others: Sequence[SharedStatistics], quiet: bool = True) -> dict | None:
-    """Measure how much a site's shared statistics change when the images of one patient are removed.
-
-    Returns:
-        None for fewer than three patients. Otherwise "patients", the number of removed ones; "mean_change" and
-        "largest_change", the Euclidean distance from the complete statistics divided by their norm; and "of_distance",
-        the largest distance from the complete statistics divided by their median distance from those of the other
-        sites, each statistic standardised over the sites first (missing if fewer than two other sites share
-        statistics).
-    """
+    """Measure how much a site's shared statistics change when the images of one patient are removed; None for fewer
+    than three patients. "of_distance" is the largest change divided by the median distance from the other sites, each
+    statistic standardised over the sites; it is missing if fewer than two other sites share statistics."""
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -73,38 +74,36 @@ def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
     return ImageSet(image, label.to(batch.label.dtype), len(indices), batch.moments)
 
 
-def one_step_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site that does one SGD step on the given images, without clipping and noise. Its update reveals the
-    exact gradient of the loss."""
-    settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
-    of_step = replace(_audit_site(site, images), settings=settings, local_epochs=1, privacy=Privacy())
-    return replace(of_step, local_keys=frozenset())
-
-
 def plan_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site that trains for one round as planned on the given images, but without augmentation. The
-    optimiser, the batch size, the passes over the images, the clipping and the noise are those of the plan."""
-    return replace(_audit_site(site, images), settings=replace(site.settings, augment=False))
+    """A copy of the site, with nothing of earlier rounds, that trains as planned on these images, not augmented."""
+    nothing: dict[str, Any] = {"memory": {}, "progress": None, "_expanded": None, "_on_device": None}
+    settings, network = replace(site.settings, augment=False), deepcopy(site.network)
+    return replace(
+        site, method=FedAvg(), network=network, training=images, validation=None, settings=settings, **nothing
+    )
+
+
+def one_step_site(site: Site, images: ImageSet) -> Site:
+    """A copy of the site whose update, of one SGD step without clipping and noise, is the gradient of the loss."""
+    settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
+    copy = plan_site(site, images)
+    return replace(copy, settings=settings, local_epochs=1, privacy=Privacy(), local_keys=frozenset())
 
 
 def update_of(site: Site, weights: Tensors) -> Message:
-    """The site's reply to the training request of the first round."""
     return site.reply(Message(Kind.TRAIN, weights, {}, {"round": 1, "last": 0}))
 
 
 def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:
     """What the coordinator can compute from an update: how the weights changed, and the loss of any images.
 
-    The attacker also gets the labels and masks of the images `known`, and the moments for `data.standardise: volume`,
-    which makes the attack stronger; their pixels have no effect.
+    To make the attack stronger, it also gets the labels and the moments of the images `known`, but not their pixels.
     """
-    device = next(site.network.parameters()).device
-    network = deepcopy(site.network)
-    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
-    network.train()
+    network = with_weights(site, weights).train()
     trained = {
         name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in update.weights
     }
+    device = next(network.parameters()).device
     change = [(weights[name].to(device) - update.weights[name].to(device)).float() for name in trained]
     batch = known.batch(range(len(known))).to(device)
 
@@ -114,21 +113,13 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
     return Observation(loss, list(trained.values()), change, site.settings.optimizer == "adam")
 
 
+def with_weights(site: Site, weights: Tensors) -> nn.Module:
+    """A copy of the site's network with other weights."""
+    network = deepcopy(site.network)
+    network.load_state_dict(weights)  # copies them to the network's device
+    return network
+
+
 def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
     """The task's loss of images in [0, 1], which are standardised first."""
     return task.loss(network(task.standardise(batch.image, batch.moments)), batch.label)
-
-
-def _audit_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site with its own network, other training images, and nothing of earlier rounds."""
-    return replace(
-        site,
-        method=FedAvg(),
-        network=deepcopy(site.network),
-        training=images,
-        validation=None,
-        memory={},
-        progress=None,
-        _expanded=None,
-        _on_device=None,
-    )

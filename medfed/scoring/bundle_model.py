@@ -25,35 +25,26 @@ BACKGROUND = "background"
 
 @dataclass(frozen=True)
 class BundleModel:
-    """A bundle's network with its weights, and the steps before and after it.
-
-    Args:
-        names: name of each output by its number; for segmentation, the structures without the background.
-        is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
-        first: number of the output that the first channel of the masks shows.
-        facts: what `summary.json` says about the bundle, such as its version and the SHA-256 of the weights.
-    """
+    """A bundle's network with its weights, and the steps before and after it."""
 
     path: Path
     network: nn.Module
     channels: int
     is_segmentation: bool
-    names: Mapping[int, str]
+    names: Mapping[int, str]  # of each output by its number; for segmentation, the structures without the background
     preprocessing: Compose
     inferer: monai.inferers.Inferer
     postprocessing: Compose | None
-    is_label_map: bool
-    first: int
-    facts: Mapping[str, Any]
+    is_label_map: bool  # the postprocessing returns the number of a structure in each voxel, instead of masks
+    first: int  # number of the output that the first channel of the masks shows
+    facts: Mapping[str, Any]  # what `summary.json` says about the bundle
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Predict the masks of an image (C, H, W, D); one of a 2-D file has D = 1, and MONAI exchanges its axes.
+        """The masks (H, W, D), uint8 of 0 and 1, and the probabilities of an image (C, H, W, D), by structure.
 
-        Returns:
-            By name of a structure: its mask (H, W, D), uint8 of 0 and 1, on the voxel grid of the file; and its
-            probabilities on the same grid. The second dictionary is empty if the postprocessing applies no sigmoid or
-            softmax, or brings the masks to the grid after it has made them.
+        An image of a 2-D file has D = 1, and MONAI exchanges its axes. There are no probabilities if the postprocessing
+        applies no sigmoid or softmax, or brings the masks to the grid after it has made them.
         """
         if self.postprocessing is None:
             raise TypeError("this bundle classifies images, so it has no masks")
@@ -73,10 +64,10 @@ class BundleModel:
                 f"{expected}; expected an Invertd in the postprocessing"
             )
         masks = _as_read(pred, expected, is_2d)
-        if self.is_label_map:
-            by_name = {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
-        else:
-            by_name = {name: (masks[number - self.first] > 0).to(torch.uint8) for number, name in self.names.items()}
+        by_name = {
+            name: (masks[0] == number if self.is_label_map else masks[number - self.first] > 0).to(torch.uint8)
+            for number, name in self.names.items()
+        }
         is_known = any(isinstance(step, Activationsd) for step in steps[:at])
         if not is_known or values.shape[1:] != pred.shape[1:] or max(self.names) >= len(values):
             return by_name, {}
@@ -98,12 +89,7 @@ class BundleModel:
         return self._prepare(image, is_2d)["image"].as_tensor()
 
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
-        """Apply the bundle's own transforms to an image; UserError for another number of channels."""
-        if len(image) != self.channels:
-            raise UserError(
-                f"{self.path}: the model expects images with {self.channels} channels, but these have {len(image)}; "
-                f"read them with --set data.image_channels={self.channels}"
-            )
+        """Apply the bundle's own transforms to an image."""
         plain = image.as_tensor()
         as_loaded = MetaTensor(plain[..., 0].mT.contiguous()) if is_2d else MetaTensor(plain, affine=image.affine)
         return self._call(self.preprocessing, {"image": as_loaded}, "preprocessing")
@@ -148,8 +134,6 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
     keys = ("preprocessing", "postprocessing", "inferer", "network_def")
     inference, metadata = read_config(path / INFERENCE, keys), files.json(METADATA)
-    if not isinstance(metadata, dict):
-        raise UserError(f"{path / METADATA}: expected a JSON object of keys and values")
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
     loaded = load_network(path, inference, metadata, n_channels, n_outputs)

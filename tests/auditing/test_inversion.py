@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from medfed.auditing.image_scores import Attempt
 from medfed.auditing.inversion import SIDE, Observation, favourable_observation, invert, score
-from medfed.auditing.inversion_cases import CASES, CONTROL, UPDATE, Case, attack_updates, verdict
+from medfed.auditing.inversion_cases import attack_updates, verdict
 from medfed.auditing.updates import Chosen, observe, one_step_site, plan_site, small_images, update_of
 from medfed.core.seeds import seeded_layers
 from medfed.federation.privacy import Privacy
@@ -122,15 +121,9 @@ def test_all_cases_are_attacked_and_the_same_seed_gives_the_same_result(monkeypa
     site = ToySegmentation(n_images=4).engine(FedAvg()).local_sites[0]
     weights = site.network.state_dict()
     cases, again = attack_updates(site, weights, 2), attack_updates(site, weights, 2)
-    assert [case.name for case in cases] == list(CASES)
-    assert [case.facts["n_images"] for case in cases] == [1, 1, 2, 4]
-    for kind in (UPDATE, CONTROL):
-        assert [case.scores(kind) for case in cases] == [case.scores(kind) for case in again]
-
-
-def case(name: str, detail: float, control: float = 0.0) -> Case:
-    scores = {UPDATE: {"detail_correlation": detail}, CONTROL: {"detail_correlation": control}}
-    return Case(name, {}, [Attempt(torch.zeros(0), {}, scores)])
+    assert [facts["case"] for facts, _ in cases] == ["easy", "one", "batch", "round"]
+    assert [facts["n_images"] for facts, _ in cases] == [1, 1, 2, 4]
+    assert [facts for facts, _ in cases] == [facts for facts, _ in again]
 
 
 @pytest.mark.parametrize(
@@ -146,5 +139,5 @@ def case(name: str, detail: float, control: float = 0.0) -> Case:
 )
 def test_a_failed_attack_is_never_called_safe(easy, control, one, batch, sentence):
     """A control that is not at chance makes every result worthless."""
-    cases = [case("easy", easy, control), case("one", one), case("batch", batch)]
-    assert sentence in verdict(cases[2], cases) and "safe" not in verdict(cases[2], cases)
+    said = verdict("batch", {"easy": (easy, control), "one": (one, 0.0), "batch": (batch, 0.0)})
+    assert sentence in said and "safe" not in said

@@ -184,7 +184,7 @@ REFUSED = {
     "preprocessing.transforms.2: the transform RandFlipd is not": changed("2._target_", "RandFlipd"),
     "preprocessing.transforms.2: the transform os.system is not": changed("2._target_", "os.system"),
     "preprocessing.transforms.0.reader: found 'os.system'": changed("0.reader", "os.system"),
-    "preprocessing.transforms.0.converter: '\\$lambda": changed("0.converter", "$lambda x: x"),
+    "preprocessing.transforms.0.converter: found '\\$lambda": changed("0.converter", "$lambda x: x"),
     "preprocessing.transforms.3._disabled_: found '\\$": changed("3._disabled_", MARK),
     "preprocessing: its first transform is Resized": {"preprocessing": compose(*TRANSFORMS[2:])},
     "LoadImaged is not followed by EnsureChannelFirstd": {"preprocessing": compose(TRANSFORMS[0], *TRANSFORMS[2:])},
