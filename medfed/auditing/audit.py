@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medfed.auditing import inversion_cases, linkage, membership, model_membership, reconstruction, site_identification
+from medfed.auditing import identification, membership, reconstruction, updates
 from medfed.auditing.image_scores import Attempt
-from medfed.auditing.inversion_cases import Case
 from medfed.auditing.sharing import SharedStatistics
+from medfed.auditing.updates import Case
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
 from medfed.config.schema import Config, changed
 from medfed.core.errors import UserError
@@ -54,7 +54,7 @@ def audit(
     if name is not None and name not in names:
         raise UserError(f"--site {name}: this site does not take part in training. {suggestion(name, names)}")
     ordered.sort(key=lambda site: site.name != (name or names[0]))
-    trained = model_membership.read_weights(model, experiment.network, config) if model else None
+    trained = membership.read_weights(model, experiment.network, config) if model else None
     weights = experiment.start.weights
     if has_constants(weights):
         weights = {**weights, **pool({site.name: site.reply(moments_request()) for site in experiment.sites})}
@@ -73,16 +73,16 @@ def audit(
         if shares:
             images = reconstruction.reconstruct(own, n_images, quiet=quiet)
         if n_weights_steps:
-            cases = inversion_cases.attack_updates(site, weights, n_weights_steps, quiet)
+            cases = updates.attack_updates(site, weights, n_weights_steps, quiet)
         mirror_axis = -1 if is_photograph else -2
         of_statistics = {
             "reconstruction": [image.scores for image in images],
-            "reidentification": linkage.reidentify(own, n_gallery, mirror_axis, quiet) if shares else None,
-            "site_identification": site_identification.identify_sites(sites, quiet) if shares else None,
-            "one_left_out": site_identification.leave_one_out(own, sites[1:], quiet) if shares else None,
+            "reidentification": identification.reidentify(own, n_gallery, mirror_axis, quiet) if shares else None,
+            "site_identification": identification.identify_sites(sites, quiet) if shares else None,
+            "one_left_out": identification.leave_one_out(own, sites[1:], quiet) if shares else None,
             "membership": membership.membership_inference(own, held_out, quiet) if shares else None,
         }
-        of_model = model_membership.membership_in_model(site, held_out, weights, trained, quiet)
+        of_model = membership.membership_in_model(site, held_out, weights, trained, quiet)
     result = {
         "site": site.name,
         "method": config.method_name,
@@ -100,7 +100,7 @@ def audit(
         "update_bytes": sum(entry.numel() * entry.element_size() for entry in weights.values()),
         "update": [facts for facts, _ in cases],
         "model_given": trained is not None,
-        "model_membership": of_model and {**of_model, "verdict": model_membership.verdict(of_model)},
+        "model_membership": of_model and {**of_model, "verdict": membership.verdict(of_model)},
         "versions": versions(),
     }
     axes = None if dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
@@ -108,30 +108,22 @@ def audit(
 
 
 def own_images_only(config: Config, name: str | None) -> Config:
-    """The config of an audit that reads the images of one site only, such as those of the hospital that runs it.
-
-    The site then trains alone: no site is unseen or only validates, and the site is not divided among clients.
-    UserError if no name is given and the folder has several sites.
-    """
+    """The config of an audit that reads the images of one site only, which then trains alone; UserError if no name is
+    given and the folder has several sites."""
     names = config.data.ensure_available(None).site_names()
     if name is None and len(names) > 1:
         raise UserError(f"--own-images: {config.data.root} has the sites {', '.join(names)}; choose one with --site")
     alone = {
-        "unseen_site": "",
-        "unseen_ratio": 1.0,
-        "validation_site": "",
-        "participating": None,
-        "clients": 0,
-        "partition": "domains",
-        "selection": "last",
-        "clients_per_round": 0,
-        "quorum": 0,
+        "data.sites": [name or names[0]],
+        "evaluation.unseen_every": 0,
+        "federation.unseen_site": "",
+        "federation.unseen_ratio": 1.0,
+        "federation.validation_site": "",
+        "federation.participating": None,
+        "federation.clients": 0,
+        "federation.partition": "domains",
+        "federation.selection": "last",
+        "federation.clients_per_round": 0,
+        "federation.quorum": 0,
     }
-    return changed(
-        config,
-        {
-            "data.sites": [name or names[0]],
-            "evaluation.unseen_every": 0,
-            **{f"federation.{key}": value for key, value in alone.items()},
-        },
-    )
+    return changed(config, alone)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from medfed.auditing.inversion_cases import CONTROL, UPDATE
 from medfed.auditing.membership import COPIES, SAME
+from medfed.auditing.updates import CONTROL, UPDATE
 from medfed.results.text_tables import TextTable, text_table, to_terminal
 
 Row = tuple[str, str, str]  # measure; number; what to compare the number with, such as chance

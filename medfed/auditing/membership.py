@@ -1,22 +1,42 @@
-"""Membership inference: whether the shared statistics reveal which patients' images they were computed from."""
+"""Membership inference: whether shared statistics, or the losses of a trained network, reveal who took part.
+
+Two attacks on a trained network decide that a patient took part if a number is small: "loss", the task's loss over
+images of the patient (Yeom et al., "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF
+2018, https://arxiv.org/abs/1709.01604), and "calibrated", the loss minus the loss with the initial weights, because
+some patients are easier than others (Watson et al., "On the Importance of Difficulty Calibration in Membership
+Inference Attacks", ICLR 2022, https://arxiv.org/abs/2111.08440).
+
+Positive control "overfitted": a copy of the network that knows one image each of a few patients by heart. Negative
+control "untrained": the network with its initial weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import ArrayLike
 from scipy.stats import bootstrap, mannwhitneyu
-from torch import Tensor
+from torch import Tensor, nn
 
 from medfed.auditing.perturbations import degraded_copy
-from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient, standardised_distances
+from medfed.auditing.sharing import ImageSet, SharedStatistics, evenly_spaced, images_by_patient, standardised_distances
+from medfed.auditing.updates import small_images, task_loss, with_weights
 from medfed.cli.progress import ProgressBar
-from medfed.core.seeds import stream, stream_seed
+from medfed.config.schema import Config, load
+from medfed.core.errors import UserError
+from medfed.core.seeds import seeded_layers, stream, stream_seed
 from medfed.federation.local_round import Samples
+from medfed.federation.method import Tensors
+from medfed.federation.site import Site
+from medfed.functional.weights import check_same_entries
+from medfed.outputs.run_files import damaged_file
 
 MAX_PATIENTS, MAX_IMAGES = 40, 24  # largest number of tested patients in each group, and of images of a patient
 N_BOOTSTRAP, LEVEL = 2000, 0.95  # number of bootstrap samples, and confidence level of their interval
@@ -77,3 +97,127 @@ def _attack(shared: SharedStatistics, members: Sequence[Tensor], others: Sequenc
         for group in (members, others)
     )
     return auc_with_interval(of_members, of_others, stream_seed(shared.site.seed, "bootstrap", view))
+
+
+MODEL_FILE = "model.safetensors"  # in the folder of a run
+N_OVERFITTED, OVERFIT_STEPS, OVERFIT_RATE = 8, 150, 0.01  # patients, steps and step size of Adam of the control
+MIN_OTHERS = {0.1: 20, 0.01: 200}  # false positive rates, and the number of held-out patients that they need
+CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted network
+
+
+def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
+    """Read trained weights from the folder of a run (`model.safetensors`), or from a safetensors file.
+
+    UserError if they do not fit the network, or if the config of the run, if it is there, divides the patients
+    differently.
+    """
+    file = path / MODEL_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(
+            f"--model {path}: {file} is missing; expected the folder of a finished run, or a file in the "
+            "safetensors format"
+        )
+    _check_same_split(path, file.parent / "config.yaml", config)
+    with damaged_file(file):
+        weights = safetensors.torch.load_file(file)
+    try:
+        check_same_entries(network.state_dict(), weights)
+    except ValueError as error:
+        raise UserError(
+            f"--model {path}: the weights do not fit the network of the config ({error}); use the config "
+            "with which the model was trained, which is config.yaml in the folder of the run"
+        ) from error
+    return weights
+
+
+def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
+    """UserError if the config of the run, which lies beside the weights, divides the patients differently."""
+    run = load(of_run) if of_run.is_file() else config
+    for key in ("seed", "data.validation_ratio", "data.test_ratio"):
+        in_run, here = attrgetter(key)(run), attrgetter(key)(config)
+        if in_run != here:
+            raise UserError(
+                f"--model {path}: the model was trained with {key} {in_run}, but the config has {here}, so other "
+                f"patients would count as its training patients; use {of_run} as the config"
+            )
+
+
+def membership_in_model(
+    site: Site, held_out: Samples | None, start: Tensors, trained: Tensors | None, quiet: bool = True
+) -> dict[str, Any] | None:
+    """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
+
+    The members are the site's training patients; no training used the patients of `held_out`. The result is None
+    without trained weights, or with fewer than two members or two others. "tpr" of the attack "loss" has the fraction
+    of members that are found at each false positive rate, if there are enough other patients (`MIN_OTHERS`).
+    """
+    if trained is None or held_out is None or not can_measure(site.training, held_out):
+        return None
+    of_start, of_trained = (
+        [_patient_losses(site, weights, group) for group in (site.training, held_out)] for weights in (start, trained)
+    )
+    losses = {
+        "loss": of_trained,
+        "calibrated": [after - before for after, before in zip(of_trained, of_start, strict=True)],
+        "untrained": of_start,
+        "overfitted": _overfitted_losses(site, held_out, start, quiet),
+    }
+    members, others = (-group for group in of_trained)
+    result: dict[str, Any] = {
+        name: auc_with_interval(-groups[0], -groups[1], stream_seed(site.seed, "model membership", name))
+        for name, groups in losses.items()
+    }
+    rates = [rate for rate, n in MIN_OTHERS.items() if len(others) >= n]
+    result["loss"]["tpr"] = {str(rate): true_positive_rate(members, others, rate) for rate in rates}
+    return {"members": len(members), "others": len(others), **result}
+
+
+def true_positive_rate(members: Tensor, others: Tensor, false_positive_rate: float) -> float:
+    """The fraction of members (M,) with a higher score than all but this fraction of the others (N,)."""
+    threshold = others.sort(descending=True).values[int(false_positive_rate * len(others))]
+    return float((members > threshold).double().mean())
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """What a result means, compared with both controls."""
+    if result["overfitted"]["auc"] < CONTROL_AUC or result["overfitted"]["low"] <= 0.5:
+        return (
+            "the attack is too weak here to say anything: it does not recognise the patients of an overfitted network"
+        )
+    measured = [result[name] for name in ("loss", "calibrated")]
+    if result["untrained"]["low"] > 0.5 or result["untrained"]["high"] < 0.5:  # the two groups differ before training
+        measured = [result["calibrated"]]
+    if max(each["low"] for each in measured) > 0.5:
+        return "the model reveals who took part, more often than by chance"
+    return "not better than chance with so few patients, which does not prove that no attack can succeed"
+
+
+def _patient_losses(site: Site, weights: Tensors, samples: Samples) -> Tensor:
+    """The loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
+    network = with_weights(site, weights).eval()
+    losses = []
+    with torch.no_grad():
+        for patient in evenly_spaced(images_by_patient(samples), MAX_PATIENTS):
+            batch = samples.batch(evenly_spaced(patient, MAX_IMAGES)).to(next(network.parameters()).device)
+            losses.append(float(task_loss(network, site.task, batch)))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: bool) -> list[Tensor]:
+    """Train a copy of the network on one small image each of a few patients; return the losses of both groups."""
+    images = [_one_image_each(samples) for samples in (site.training, held_out)]
+    network = with_weights(site, start).train()
+    optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
+    batch = images[0].batch(range(len(images[0]))).to(next(network.parameters()).device)
+    with seeded_layers(site.seed, "overfitted layers"):
+        for _ in ProgressBar(range(OVERFIT_STEPS), desc="overfitting a network", disable=quiet, leave=False):
+            optimizer.zero_grad()
+            task_loss(network, site.task, batch).backward()
+            optimizer.step()
+    return [_patient_losses(site, network.state_dict(), group) for group in images]
+
+
+def _one_image_each(samples: Samples) -> ImageSet:
+    """The middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
+    patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
+    return small_images(samples, [patient[len(patient) // 2] for patient in patients])

@@ -10,15 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from medfed.auditing import (
-    inversion,
-    inversion_cases,
-    membership,
-    model_membership,
-    perturbations,
-    reconstruction,
-    updates,
-)
+from medfed.auditing import inversion, membership, perturbations, reconstruction, updates
 from medfed.auditing.audit import Audit
 from medfed.auditing.image_scores import Attempt
 from medfed.auditing.measures import CAUTION, KIND_LABELS, case_label, describe_sent, describe_update, measures, rounded
@@ -31,7 +23,7 @@ from medfed.results.text_tables import text_table
 AUDIT_STYLE = Path(__file__).with_name("audit.css")
 TEMPLATES = Path(__file__).with_name("templates")
 REAL = "REAL data: the images below show patients. Protect this page as you protect these images."
-CONSTANTS = (inversion, inversion_cases, membership, model_membership, perturbations, reconstruction, updates)
+CONSTANTS = (inversion, membership, perturbations, reconstruction, updates)  # modules whose numbers the page states
 
 
 def build_page(audit: Audit) -> str:

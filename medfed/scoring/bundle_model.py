@@ -84,10 +84,6 @@ class BundleModel:
             outputs = self._infer(torch.stack(prepared))
         return outputs.double().softmax(dim=1).cpu()
 
-    def prepare(self, image: MetaTensor, is_2d: bool) -> Tensor:
-        """Return an image as the network receives it: (C, H, W) or (C, H, W, D)."""
-        return self._prepare(image, is_2d)["image"].as_tensor()
-
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
         """Apply the bundle's own transforms to an image."""
         plain = image.as_tensor()
@@ -136,8 +132,8 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     inference, metadata = read_config(path / INFERENCE, keys), files.json(METADATA)
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
-    loaded = load_network(path, inference, metadata, n_channels, n_outputs)
-    is_segmentation = bool(loaded.settings.decoder_levels)
+    settings, network, description, weights = load_network(path, inference, metadata, n_channels, n_outputs)
+    is_segmentation = bool(settings.decoder_levels)
     if not is_segmentation and sorted(definition) != list(range(n_outputs)):
         raise UserError(
             f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
@@ -148,14 +144,14 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     facts = {
         "name": str(metadata.get("name", path.name)),
         "version": str(metadata.get("version", "")),
-        "network": loaded.description,
-        "weights_sha256": hashlib.sha256(loaded.weights.read_bytes()).hexdigest(),
+        "network": description,
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "inference_sha256": hashlib.sha256((path / INFERENCE).read_bytes()).hexdigest(),
         "trained_at": _trained_at(metadata),
     }
     return BundleModel(
         path,
-        loaded.network.to(device).eval(),
+        network.to(device).eval(),
         n_channels,
         is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,

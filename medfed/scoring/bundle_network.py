@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +33,14 @@ MAX_METHODS = 10  # of a stack
 EXPORT_AGAIN = "export the run again"
 
 
-@dataclass(frozen=True)
-class LoadedNetwork:
-    """A bundle's network on the CPU, with the layers of a method if the bundle needs them, and with its weights."""
-
-    settings: NetworkSettings  # without the layers of a method
-    network: nn.Module
-    description: str  # MONAI's name of the network, or else the class of the settings, and the names of the methods
-    weights: Path
-
-
 def load_network(
     path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any], n_channels: int, n_outputs: int
-) -> LoadedNetwork:
-    """Build the network of a bundle and load its weights; UserError names the file and the key that do not fit."""
+) -> tuple[NetworkSettings, nn.Module, str, Path]:
+    """Build the network of a bundle and load its weights; UserError names the file and the key that do not fit.
+
+    The result has the settings of the network without the layers of a method, the network on the CPU, its name with
+    those of methods whose layers it has, and the file of weights.
+    """
     weights = next((file for name in WEIGHT_FILES if (file := path / "models" / name).is_file()), None)
     if weights is None:
         files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
@@ -68,7 +61,7 @@ def load_network(
         translate = str  # unchanged, because these weights are stored under the names of medfed
     if notices := pretrained.load_matching_weights(network, weights, (), translate):
         raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
-    return LoadedNetwork(settings, network, description, weights)
+    return settings, network, description, weights
 
 
 def _place(path: Path, key: str) -> str:

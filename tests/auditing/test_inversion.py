@@ -6,8 +6,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from medfed.auditing.inversion import SIDE, Observation, favourable_observation, invert, score
-from medfed.auditing.inversion_cases import attack_updates, verdict
-from medfed.auditing.updates import Chosen, observe, one_step_site, plan_site, small_images, update_of
+from medfed.auditing.updates import (
+    Chosen,
+    attack_updates,
+    observe,
+    one_step_site,
+    plan_site,
+    small_images,
+    update_of,
+    verdict,
+)
 from medfed.core.seeds import seeded_layers
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Training
@@ -117,7 +125,7 @@ def test_the_negative_control_contains_no_image_of_an_attacked_patient():
 
 def test_all_cases_are_attacked_and_the_same_seed_gives_the_same_result(monkeypatch):
     monkeypatch.setattr("medfed.auditing.updates.SIDE", 16)
-    monkeypatch.setattr("medfed.auditing.inversion_cases.EASY_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.updates.EASY_STEPS", 2)
     site = ToySegmentation(n_images=4).engine(FedAvg()).local_sites[0]
     weights = site.network.state_dict()
     cases, again = attack_updates(site, weights, 2), attack_updates(site, weights, 2)

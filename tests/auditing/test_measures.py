@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from medfed.auditing.linkage import reidentify
+from medfed.auditing.identification import identify_sites, leave_one_out, reidentify
 from medfed.auditing.membership import auc_with_interval, membership_inference
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import SharedStatistics
-from medfed.auditing.site_identification import identify_sites, leave_one_out
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL

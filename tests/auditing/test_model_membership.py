@@ -4,8 +4,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from medfed.auditing import model_membership
-from medfed.auditing.model_membership import membership_in_model, read_weights, true_positive_rate, verdict
+from medfed.auditing import membership
+from medfed.auditing.membership import membership_in_model, read_weights, true_positive_rate, verdict
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.methods.fedavg import FedAvg
@@ -25,8 +25,8 @@ def test_an_overfitted_model_reveals_its_patients_and_an_untrained_one_does_not(
     site.training, held_out = groups
     start = {name: entry.clone() for name, entry in site.network.state_dict().items()}
     monkeypatch.setattr("medfed.auditing.updates.SIDE", 16)
-    monkeypatch.setattr(model_membership, "OVERFIT_RATE", 0.02)
-    monkeypatch.setattr(model_membership, "OVERFIT_STEPS", 60)
+    monkeypatch.setattr(membership, "OVERFIT_RATE", 0.02)
+    monkeypatch.setattr(membership, "OVERFIT_STEPS", 60)
     result = membership_in_model(site, held_out, start, start)
     assert result["overfitted"]["auc"] > 0.9
     assert result["untrained"]["low"] <= 0.5 <= result["untrained"]["high"]

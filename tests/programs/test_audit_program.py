@@ -122,8 +122,8 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
 def quick_attacks(monkeypatch):
     """The attacks on weights take two steps on images of 16 x 16 pixels: for audits whose numbers are not compared."""
     monkeypatch.setattr("medfed.auditing.updates.SIDE", 16)
-    monkeypatch.setattr("medfed.auditing.inversion_cases.EASY_STEPS", 2)
-    monkeypatch.setattr("medfed.auditing.model_membership.OVERFIT_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.updates.EASY_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.membership.OVERFIT_STEPS", 2)
 
 
 @pytest.mark.parametrize("more", [["method.name=fedavg"], ["method.min_patients=9"]], ids=["fedavg", "few patients"])
