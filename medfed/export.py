@@ -47,7 +47,7 @@ def _check(args: argparse.Namespace) -> int:
     check_bundle(args.run)
     if not args.quiet:
         print(
-            f"{args.run}: the bundle is complete; its weights fit the network, and its configs name only known classes and no code"
+            f"{args.run}: the bundle is complete; its weights fit, and its configs name only known classes and no code"
         )
     return 0
 

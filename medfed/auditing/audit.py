@@ -40,15 +40,7 @@ def audit(
     n_weights_steps: int = N_WEIGHTS_STEPS,
     model: Path | None = None,
 ) -> Audit:
-    """Attack what a site would send, and measure how much it reveals about the site's images and patients.
-
-    Args:
-        name: name of the audited site; None for the first site in alphabetical order.
-        n_images: number of images that the attack on shared statistics tries to reconstruct, at least 1.
-        n_gallery: largest number of images among which the re-identification attack searches, at least 2.
-        n_weights_steps: number of steps of the attack on each update; 0 leaves updates out.
-        model: folder of a run or file with trained weights, for membership inference; None leaves it out.
-    """
+    """Attack what a site would send, and measure how much it reveals about the site's images and patients."""
     ordered = sorted(experiment.sites, key=lambda site: site.name)
     names = [site.name for site in ordered]
     if name is not None and name not in names:
@@ -62,8 +54,6 @@ def audit(
     split = (experiment.clients or experiment.splits)[site.name]
     unused = [*split.validation, *split.test]  # images that the shared statistics are not computed from
     held_out = experiment.task.load(dataset, unused, lambda case, notices: None, lambda n: None) if unused else None
-    # Slices of MRI are stored with the axis from left to right first, photographs with it last.
-    is_photograph = bool(dataset.intensity_range or dataset.classes)
     images, cases = list[Attempt](), list[Case]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
@@ -74,7 +64,7 @@ def audit(
             images = reconstruction.reconstruct(own, n_images, quiet=quiet)
         if n_weights_steps:
             cases = updates.attack_updates(site, weights, n_weights_steps, quiet)
-        mirror_axis = -1 if is_photograph else -2
+        mirror_axis = -1 if dataset.intensity_range or dataset.classes else -2  # slices of MRI are stored transposed
         of_statistics = {
             "reconstruction": [image.scores for image in images],
             "reidentification": identification.reidentify(own, n_gallery, mirror_axis, quiet) if shares else None,

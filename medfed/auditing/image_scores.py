@@ -32,11 +32,8 @@ def scored_channel(image: Tensor) -> int:
 
 
 def compare(image: Tensor, original: Tensor) -> dict[str, float]:
-    """The scores of an image (H, W) that is aligned with its original.
-
-    "correlation" and "detail_correlation" are computed where the original is not empty; "ssim" is the structural
-    similarity after the linear change of brightness and contrast that fits best.
-    """
+    """The scores of an image (H, W) that is aligned with its original; "ssim" is after the best linear change of grey
+    values, the others are inside the part that is not empty."""
     a, b = (each.detach().double().numpy() for each in (image, original))
     inside, contrast = b > SHOWN, float(np.ptp(b))
     slope = ((a - a.mean()) * (b - b.mean())).sum() / max(((a - a.mean()) ** 2).sum(), 1e-12)

@@ -59,11 +59,8 @@ class Observation:
 def invert(
     observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator, quiet: bool = True
 ) -> tuple[Tensor, float]:
-    """Search for images whose gradient has the same direction as the observed change of weights.
-
-    Returned are the images (B, C, H, W) in [0, 1] with the smallest distance of all steps of Adam, and this distance;
-    the original images are not needed for this choice.
-    """
+    """The images (B, C, H, W) in [0, 1] with the smallest distance from the observation of all steps of Adam, and this
+    distance; the original images are not needed for this choice."""
     start = 0.5 + 0.01 * torch.randn(*shape, generator=rng)
     images = start.to(observation.change[0].device).requires_grad_()
     optimizer = torch.optim.Adam([images], STEP)
@@ -71,9 +68,10 @@ def invert(
     best, smallest = start, float("inf")
     for _ in ProgressBar(range(n_steps), desc="inverting an update", disable=quiet, leave=False):
         distance = observation.distance(images)
+        total_variation = images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()
         if distance.item() < smallest:
             best, smallest = images.detach().cpu().clone(), distance.item()
-        (gradient,) = torch.autograd.grad(distance + SMOOTHNESS * _total_variation(images), [images])
+        (gradient,) = torch.autograd.grad(distance + SMOOTHNESS * total_variation, [images])
         images.grad = gradient.nan_to_num().sign()  # a constant image has no standard deviation to scale by
         optimizer.step()
         schedule.step()
@@ -83,10 +81,8 @@ def invert(
 
 
 def favourable_observation(image: Tensor, seed: int) -> Observation:
-    """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all.
-
-    The network has many channels, smooth activations, no normalisation and no pooling; H and W are multiples of 4.
-    """
+    """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all: of a
+    network with many channels, smooth activations, no normalisation and no pooling. H and W are multiples of 4."""
     channels, (height, width) = image.shape[1], image.shape[2:]
     with seeded_layers(seed, "favourable network"):
         network = nn.Sequential(
@@ -121,7 +117,3 @@ def score(estimates: Tensor, originals: Tensor, distance: float) -> list[tuple[T
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
-
-
-def _total_variation(images: Tensor) -> Tensor:
-    return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()

@@ -26,7 +26,7 @@ from scipy.stats import bootstrap, mannwhitneyu
 from torch import Tensor, nn
 
 from medfed.auditing.perturbations import degraded_copy
-from medfed.auditing.sharing import ImageSet, SharedStatistics, evenly_spaced, images_by_patient, standardised_distances
+from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient, standardised_distances
 from medfed.auditing.updates import small_images, task_loss, with_weights
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config, load
@@ -205,7 +205,10 @@ def _patient_losses(site: Site, weights: Tensors, samples: Samples) -> Tensor:
 
 def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: bool) -> list[Tensor]:
     """Train a copy of the network on one small image each of a few patients; return the losses of both groups."""
-    images = [_one_image_each(samples) for samples in (site.training, held_out)]
+    images = []
+    for samples in (site.training, held_out):
+        patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
+        images.append(small_images(samples, [patient[len(patient) // 2] for patient in patients]))
     network = with_weights(site, start).train()
     optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
     batch = images[0].batch(range(len(images[0]))).to(next(network.parameters()).device)
@@ -215,9 +218,3 @@ def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: boo
             task_loss(network, site.task, batch).backward()
             optimizer.step()
     return [_patient_losses(site, network.state_dict(), group) for group in images]
-
-
-def _one_image_each(samples: Samples) -> ImageSet:
-    """The middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
-    patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
-    return small_images(samples, [patient[len(patient) // 2] for patient in patients])

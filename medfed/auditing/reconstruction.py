@@ -38,10 +38,7 @@ MAX_AVERAGED = 400  # largest number of images in the mean image
 
 
 def reconstruct(shared: SharedStatistics, n_images: int, n_steps: int = 4000, quiet: bool = True) -> list[Attempt]:
-    """Try to reconstruct the middle image of `n_images` patients; images for which nothing is shared are left out.
-
-    A score "misfit" is the relative error of the image's amplitudes or statistics compared with the known values.
-    """
+    """Try to reconstruct the middle image of `n_images` patients; images for which nothing is shared are left out."""
     patients, results = images_by_patient(shared.site.training), []
     attacked = evenly_spaced(patients, n_images)
     for own in ProgressBar(attacked, desc="reconstructing images from statistics", disable=quiet, leave=False):
@@ -74,7 +71,7 @@ def _try_all(
         images["mean"] = _to_scoring_grid(total / len(others))
     scores = {kind: compare(image, original) for kind, image in images.items()}
     for kind, estimate in estimates.items():
-        scores[kind]["misfit"] = estimate.residual
+        scores[kind]["misfit"] = estimate.residual  # relative error of the image's amplitudes or statistics
     return Attempt(original, images, scores)
 
 
@@ -101,11 +98,8 @@ def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Gen
 
 
 def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, index: int) -> ImageEstimate | None:
-    """Fit an image to the shared statistics with Adam on its pixels (before a sigmoid).
-
-    The residual is the root mean square of relative errors, so that small numbers count too. None if the method's
-    `share` has no gradient or is empty for noise.
-    """
+    """Fit an image to the shared statistics with Adam, by the mean square of relative errors, so that small numbers
+    count too; None if the method's `share` has no gradient or is empty for noise."""
     wanted = shared.vectors(target).float()[:1]
     unit = wanted.abs() + 1e-3 * wanted.abs().max()
     rng = stream(shared.site.seed, "fitted", index)

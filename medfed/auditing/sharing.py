@@ -79,11 +79,8 @@ class SharedStatistics:
             for name, entry in sorted(tensors.items())
             if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)
         ]
-        if not entries:
-            return torch.zeros(0, 0, dtype=torch.float64)
-        return torch.cat(
-            [entry.flatten(1) if self.per_image_entries else entry.flatten()[None] for entry in entries], dim=1
-        )
+        rows = [entry.flatten(1) if self.per_image_entries else entry.flatten()[None] for entry in entries]
+        return torch.cat(rows, dim=1) if rows else torch.zeros(0, 0, dtype=torch.float64)
 
     def entries(self) -> list[dict]:
         return [
@@ -133,11 +130,8 @@ def _merged(replies: Sequence[Message]) -> Tensors:
 
 
 def standardised_distances(a: Tensor, b: Tensor, examples: Tensor) -> Tensor:
-    """Euclidean distances (A, B) of vectors (A, D) and (B, D) whose entries are standardised by examples (R, D).
-
-    Entries that are positive in all examples, such as amplitudes, are compared on a logarithmic scale; entries that are
-    constant over the examples are ignored.
-    """
+    """Euclidean distances (A, B) of vectors (A, D) and (B, D) whose entries are standardised by examples (R, D): those
+    that are positive in all examples on a logarithmic scale, and without those that are constant."""
     is_positive = (examples > 0).all(dim=0)
     examples, a, b = (torch.where(is_positive, rows.clamp_min(1e-12).log(), rows) for rows in (examples, a, b))
     mean, spread = examples.mean(dim=0), examples.std(dim=0)

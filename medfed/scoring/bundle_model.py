@@ -41,11 +41,8 @@ class BundleModel:
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The masks (H, W, D), uint8 of 0 and 1, and the probabilities of an image (C, H, W, D), by structure.
-
-        An image of a 2-D file has D = 1, and MONAI exchanges its axes. There are no probabilities if the postprocessing
-        applies no sigmoid or softmax, or brings the masks to the grid after it has made them.
-        """
+        """The masks (H, W, D), uint8 of 0 and 1, and the probabilities of an image (C, H, W, D), by structure; none if
+        the bundle applies no sigmoid or softmax, or brings the masks to the file's grid after it has made them."""
         if self.postprocessing is None:
             raise TypeError("this bundle classifies images, so it has no masks")
         item = self._prepare(image, is_2d)
@@ -123,8 +120,6 @@ def _as_read(values: Tensor, size: tuple[int, ...], is_2d: bool) -> Tensor:
 
 def load_bundle(path: Path, device: torch.device) -> BundleModel:
     """Build the model of an unpacked bundle; UserError names the file and key that medfed cannot build or load."""
-    if not path.is_dir():
-        raise UserError(f"{path}: is not a folder; expected an unpacked MONAI bundle; unpack the file first")
     files = open_bundle(path)
     if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
         raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
@@ -141,13 +136,15 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         )
     preprocessing = steps.preprocessing()
     is_label_map, first = steps.output_form() if is_segmentation else (False, 0)
+    provenance = metadata.get("medfed_provenance")  # if medfed exported the bundle
+    sites = provenance.get("sites") if isinstance(provenance, Mapping) else None
     facts = {
         "name": str(metadata.get("name", path.name)),
         "version": str(metadata.get("version", "")),
         "network": description,
         "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "inference_sha256": hashlib.sha256((path / INFERENCE).read_bytes()).hexdigest(),
-        "trained_at": _trained_at(metadata),
+        "trained_at": [str(site) for site in sites] if isinstance(sites, list) else [],
     }
     return BundleModel(
         path,
@@ -187,10 +184,3 @@ def _structures(definition: Mapping[int, str], n_outputs: int, is_label_map: boo
     if not is_label_map and n_outputs == 1 and len(names) == 1:  # one mask, described as labels 0 and 1
         return {0: next(iter(names.values()))}
     return {number: name for number, name in names.items() if is_label_map or number < n_outputs}
-
-
-def _trained_at(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the names of the sites that trained the model, if medfed exported the bundle."""
-    provenance = metadata.get("medfed_provenance")
-    sites = provenance.get("sites") if isinstance(provenance, Mapping) else None
-    return [str(site) for site in sites] if isinstance(sites, list) else []

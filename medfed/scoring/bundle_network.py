@@ -36,11 +36,8 @@ EXPORT_AGAIN = "export the run again"
 def load_network(
     path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any], n_channels: int, n_outputs: int
 ) -> tuple[NetworkSettings, nn.Module, str, Path]:
-    """Build the network of a bundle and load its weights; UserError names the file and the key that do not fit.
-
-    The result has the settings of the network without the layers of a method, the network on the CPU, its name with
-    those of methods whose layers it has, and the file of weights.
-    """
+    """Return the settings of a bundle's network, the network with its weights and the layers of methods, its name with
+    those of the methods, and the file of weights; UserError names the file and the key that do not fit."""
     weights = next((file for name in WEIGHT_FILES if (file := path / "models" / name).is_file()), None)
     if weights is None:
         files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)

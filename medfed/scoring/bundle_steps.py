@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import monai.inferers
@@ -48,18 +49,11 @@ OF_LOADER: dict[str, Any] = {  # the arguments of `LoadImaged` that medfed's own
     "keys": ("image", ["image"]),
     "reader": (None, "PILReader", "NibabelReader", "ITKReader"),  # they give the same axes as medfed's own reading
     "converter": (None, *map(Expression, CONVERTERS.values())),
-    "image_only": None,  # any value
-    "ensure_channel_first": None,
-    "dtype": None,
+    **dict.fromkeys(("image_only", "ensure_channel_first", "dtype")),  # with any value
 }
 DROP_BACKGROUND = "$lambda x: x[1:]"  # the only function that a config may write: recognised by its text, not run
 INFERERS = {"SimpleInferer": (), "SliceInferer": ("spatial_dim",), "SlidingWindowInferer": ()}
 OF_SLIDING = ("roi_size", "sw_batch_size", "overlap", "mode", "sigma_scale", "padding_mode", "cval", "progress")
-
-
-def drop_background(masks: Tensor) -> Tensor:
-    """Return masks (K + 1, ...) without their first channel."""
-    return masks[1:]
 
 
 class BundleSteps:
@@ -186,9 +180,9 @@ class BundleSteps:
         return self._create(monai.transforms, name, values, key)
 
     def _function(self, func: Any, key: str) -> Callable[..., Tensor]:
-        """Return the function of a `Lambdad`: one of `FUNCTIONS` with plain arguments, or `drop_background`."""
+        """Return the function of a `Lambdad`: one of `FUNCTIONS` with plain arguments, or `DROP_BACKGROUND`."""
         if isinstance(func, Expression) and "".join(func.text.split()) == "".join(DROP_BACKGROUND.split()):
-            return drop_background
+            return itemgetter(slice(1, None))
         if isinstance(func, Mapping) and func.get("_target_") in FUNCTIONS and func.get("_mode_") == "callable":
             arguments = {k: self.plain(v, f"{key}.{k}") for k, v in func.items() if not k.startswith("_")}
             return partial(FUNCTIONS[func["_target_"]], **arguments)
