@@ -16,6 +16,9 @@ from medfed.core.seeds import stream
 
 MAX_SCANNED_RATIO = 20  # at most this many images are searched for each gallery image, if only some rows were sent
 NEIGHBOUR = "neighbour"
+N_REPEATS = 5  # how often the patients of every site are split into halves
+MAX_IMAGES = 400  # largest number of images of a half
+MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
 def reidentify(shared: SharedStatistics, n_images: int, mirror_axis: int, quiet: bool = True) -> dict | None:
@@ -73,11 +76,6 @@ def _gallery(shared: SharedStatistics, n_images: int) -> tuple[list[int], Tensor
         if len(indices) == n_images:
             break
     return indices, torch.cat(rows) if rows else sent[:0]
-
-
-N_REPEATS = 5  # how often the patients of every site are split into halves
-MAX_IMAGES = 400  # largest number of images of a half
-MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
 def identify_sites(sites: Sequence[SharedStatistics], quiet: bool = True) -> dict | None:

@@ -41,6 +41,10 @@ from medfed.outputs.run_files import damaged_file
 MAX_PATIENTS, MAX_IMAGES = 40, 24  # largest number of tested patients in each group, and of images of a patient
 N_BOOTSTRAP, LEVEL = 2000, 0.95  # number of bootstrap samples, and confidence level of their interval
 SAME, COPIES = "same_images", "second_look"  # the patient's images unchanged, or as perturbed copies
+MODEL_FILE = "model.safetensors"  # in the folder of a run
+N_OVERFITTED, OVERFIT_STEPS, OVERFIT_RATE = 8, 150, 0.01  # patients, steps and step size of Adam of the control
+MIN_OTHERS = {0.1: 20, 0.01: 200}  # false positive rates, and the number of held-out patients that they need
+CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted network
 
 
 def membership_inference(shared: SharedStatistics, held_out: Samples | None, quiet: bool = True) -> dict | None:
@@ -97,12 +101,6 @@ def _attack(shared: SharedStatistics, members: Sequence[Tensor], others: Sequenc
         for group in (members, others)
     )
     return auc_with_interval(of_members, of_others, stream_seed(shared.site.seed, "bootstrap", view))
-
-
-MODEL_FILE = "model.safetensors"  # in the folder of a run
-N_OVERFITTED, OVERFIT_STEPS, OVERFIT_RATE = 8, 150, 0.01  # patients, steps and step size of Adam of the control
-MIN_OTHERS = {0.1: 20, 0.01: 200}  # false positive rates, and the number of held-out patients that they need
-CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted network
 
 
 def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:

@@ -32,6 +32,11 @@ from medfed.methods.fedavg import FedAvg
 
 MAX_TARGETS = 4  # largest number of images that are reconstructed together
 MAX_IMAGES = 96  # largest number of images in the audit's round of the plan
+EASY_STEPS = 400  # steps of the attack on the small network
+ONE_IMAGE_FACTOR = 4  # a single image is attacked with this many times the steps, which takes as long as four images
+SUCCESS, MARGIN = 0.5, 0.1  # a detail correlation that counts as success, and how far above its control it must be
+UPDATE, CONTROL = "update", "control"  # what was attacked: an update of the images, or one without them
+Case = tuple[dict[str, Any], list[Attempt]]  # facts and scores as plain JSON values; one attempt for each image
 
 
 @dataclass(frozen=True)
@@ -127,15 +132,6 @@ def with_weights(site: Site, weights: Tensors) -> nn.Module:
 def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
     """The task's loss of images in [0, 1], which are standardised first."""
     return task.loss(network(task.standardise(batch.image, batch.moments)), batch.label)
-
-
-EASY_STEPS = 400  # steps of the attack on the small network
-ONE_IMAGE_FACTOR = 4  # a single image is attacked with this many times the steps, which takes as long as four images
-SUCCESS, MARGIN = 0.5, 0.1  # a detail correlation that counts as success, and how far above its control it must be
-UPDATE, CONTROL = "update", "control"  # what was attacked: an update of the images, or one without them
-
-
-Case = tuple[dict[str, Any], list[Attempt]]  # facts and scores as plain JSON values; one attempt for each image
 
 
 def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = True) -> list[Case]:
