@@ -50,9 +50,8 @@ class DenseNetwork(MonaiSettings):
         network = super().build(in_channels, out_channels)
         if self.norm == "batch_statistics":  # replaced afterwards: MONAI cannot initialise such a layer
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
-                parent, _, name = path.rpartition(".")
                 without_weights = nn.BatchNorm2d(norm.num_features, affine=False, track_running_stats=False)
-                setattr(network.get_submodule(parent), name, without_weights)
+                network.set_submodule(path, without_weights)
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:

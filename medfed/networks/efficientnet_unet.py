@@ -9,7 +9,7 @@ from monai.networks.nets.basic_unet import UpCat
 from torch import Tensor, nn
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
-from medfed.networks.efficientnet_lite import EfficientNetLite, _PretrainedLite
+from medfed.networks.efficientnet_lite import LAST_OF_STAGE, EfficientNetLite, _PretrainedLite
 
 SKIP_CHANNELS = (16, 24, 40, 112)  # of the encoder's feature maps at 1/2, 1/4, 1/8 and 1/16 of the image's side
 DEEPEST_CHANNELS = 320
@@ -41,7 +41,7 @@ class EfficientNetUNet(_PretrainedLite):
     drop_connect: RatioBelowOne = 0.2
 
     decoder_levels: ClassVar[tuple[str, ...]] = ("up_1", "up_2", "up_3", "up_4", "up_5")
-    encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"encoder.blocks.{stack}" for stack in (0, 1, 2, 4, 6))
+    encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"encoder.blocks.{stack}" for stack in LAST_OF_STAGE)
     last_features: ClassVar[str] = "up_1"
     head: ClassVar[str] = "head"
 
@@ -52,11 +52,10 @@ class EfficientNetUNet(_PretrainedLite):
         """Translate the package's names; "" for the layers behind the last block, which this network does not have."""
         if name.startswith(UNUSED_LAYERS):
             return ""
-        for theirs, ours in (("_conv_stem.", "encoder.stem.1."), ("_bn0.", "encoder.stem.2.")):
+        name = EfficientNetLite().translate_weight_name(name)
+        for theirs, ours in (("_conv_stem.", "stem.1."), ("_bn0.", "stem.2."), ("_blocks.", "blocks.")):
             if name.startswith(theirs):
-                return ours + name.removeprefix(theirs)
-        if name.startswith("_blocks."):
-            return "encoder." + EfficientNetLite().translate_weight_name(name).removeprefix("_")
+                return f"encoder.{ours}{name.removeprefix(theirs)}"
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
@@ -80,7 +79,7 @@ class _Encoder(nn.Module):
         maps: list[Tensor] = []
         for stack, blocks in enumerate(self.blocks):
             x = blocks(x)
-            if stack in (0, 1, 2, 4, 6):  # the last stacks before the map is halved, and the last one
+            if stack in LAST_OF_STAGE:
                 maps.append(x)
         return maps
 

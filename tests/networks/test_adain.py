@@ -33,8 +33,7 @@ def test_vgg19_has_the_published_layers():
     """31 modules; 9 convolutions and the 1x1 one have 3,505,740 weights, the decoder has 3,505,219."""
     encoder = VGGEncoder("vgg19")
     assert (len(encoder.layers), count(encoder), count(Decoder("vgg19"))) == (31, 3_505_740, 3_505_219)
-    shapes = [tuple(result.shape[1:]) for result in encoder(image_of(1, 3, 40, 36))]
-    assert shapes == [(64, 40, 36), (128, 20, 18), (256, 10, 9), (512, 5, 5)]  # ceil(9 / 2) = 5
+    assert encoder(image_of(1, 3, 40, 36)).shape == (1, 512, 5, 5)  # ceil(9 / 2) = 5
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -46,7 +45,7 @@ def test_published_names_are_loaded_and_later_layers_ignored(tmp_path, suffix):
     further = {**public, "32.weight": torch.zeros(512, 512, 3, 3)}
     torch.save(further, path) if suffix == ".pth" else safetensors.torch.save_file(further, path)
     image = image_of(1, 3, 16, 16)
-    assert torch.equal(load_encoder(path)(image)[-1], encoder(image)[-1])
+    assert torch.equal(load_encoder(path)(image), encoder(image))
 
 
 def test_a_decoder_loads_by_its_public_names(tmp_path):
@@ -63,7 +62,7 @@ def test_the_vgg16_file_loads_and_takes_rgb_to_caffes_bgr():
     encoder = load_encoder(VGG16)
     grey = encoder.layers[0](torch.full((1, 3, 4, 4), 0.5))[0, :, 0, 0]
     torch.testing.assert_close(grey, 127.5 - torch.tensor([103.939, 116.779, 123.68]), atol=1e-3, rtol=0)
-    assert [result.shape[1] for result in encoder(image_of(1, 3, 32, 32))] == [64, 128, 256, 512]
+    assert encoder(image_of(1, 3, 32, 32)).shape == (1, 512, 4, 4)
 
 
 def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
@@ -74,11 +73,13 @@ def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
     with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
         load_encoder(path)
     torch.save({"conv1_1.weight": torch.zeros(1)}, path)
-    with pytest.raises(UserError, match="the entry 'conv0.weight' is missing; 18 entries are needed"):
+    with pytest.raises(
+        UserError, match="weights.pth belongs to another network: 'layers.0.weight' is missing.*expected 18"
+    ):
         load_encoder(path)
     public = {name.removeprefix("layers."): entry for name, entry in VGGEncoder("vgg19").state_dict().items()}
     torch.save({**public, "5.weight": torch.zeros(64, 32, 3, 3)}, path)
-    with pytest.raises(UserError, match=r"'5.weight' has the shape \(64, 32, 3, 3\); expected the shape \(64, 64"):
+    with pytest.raises(UserError, match=r"'layers.5.weight' is \(64, 32, 3, 3\), expected \(64, 64"):
         load_encoder(path)
     torch.save([1, 2], path)
     with pytest.raises(UserError, match="not a plain state dict"):
@@ -137,7 +138,6 @@ def test_the_pixel_moments_of_a_site_are_a_style(codec):
 def test_a_codec_is_frozen_and_stays_in_evaluation(codec):
     assert not any(entry.requires_grad for entry in codec.parameters())
     assert not codec.train().training and not codec.encoder.training
-    assert codec.encoder_levels(image_of(1, 3, 16, 16).requires_grad_())[0].requires_grad
 
 
 def test_wrong_images_are_rejected(codec):
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_codec_is_rejected_with_one_sentence(codec, tmp_path):
     (tmp_path / "nan").mkdir()
     settings = {"architecture": "small", "channels": list(broken.encoder.channels)}
     (tmp_path / "nan" / "codec.safetensors").write_bytes(serialise_codec(broken, settings))
-    with pytest.raises(UserError, match="codec.safetensors: contains NaN or infinite values, first in .* 'decoder"):
+    with pytest.raises(UserError, match="codec.safetensors contains NaN or infinite values, first in .* 'decoder"):
         load_codec(tmp_path / "nan")
 
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.functional.style import adain, channel_mean_std
-from medfed.functional.weights import first_non_finite
+from medfed.networks.parts.pretrained import load_entries
 from medfed.networks.parts.small_codec import CHANNELS, SmallDecoder, SmallEncoder
-from medfed.networks.parts.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder, load_renamed_weights
+from medfed.networks.parts.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder
 
 SMALL_CODEC_FILE = Path(__file__).with_name("codec_small.safetensors")
 CODEC_FILE_NAME = "codec.safetensors"
@@ -39,9 +39,9 @@ class StyleCodec(nn.Module):
     others are a ValueError.
 
     Args:
-        encoder: from images (B, 3, H, W) to four feature maps, of which the last carries the style; it has the
-            attributes `channels`, `downsampling` and `margin`.
-        decoder: from the last feature map to RGB images.
+        encoder: from images (B, 3, H, W) to a feature map, which carries the style; it has the attributes `channels`,
+            `downsampling` and `margin`.
+        decoder: from the feature map to RGB images.
 
     Example:
         >>> import torch
@@ -79,16 +79,6 @@ class StyleCodec(nn.Module):
         """Stay in evaluation mode, because the codec is frozen."""
         return super().train(False)
 
-    def encoder_levels(self, images: Tensor) -> list[Tensor]:
-        """Return the encoder's four feature maps (B, C_i, H_i, W_i), the largest first, with gradients to the images.
-
-        The images are padded by reflection at the bottom and on the right.
-        """
-        self._check(images)
-        weight = next(self.encoder.parameters())
-        rgb = images.to(weight).expand(-1, 3, -1, -1)
-        return self.encoder(self._padded(rgb))
-
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
         """Encode images to feature maps (B, channels, h, w), float32, without gradients.
@@ -96,7 +86,9 @@ class StyleCodec(nn.Module):
         h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by one if it is a `SmallEncoder`; w
         follows from W in the same way, because the images are padded by reflection.
         """
-        return self.encoder_levels(images)[-1]
+        self._check(images)
+        rgb = images.to(next(self.encoder.parameters())).expand(-1, 3, -1, -1)
+        return self.encoder(self._padded(rgb))
 
     @torch.no_grad()
     def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
@@ -158,18 +150,15 @@ class StyleCodec(nn.Module):
 
     def _padded(self, images: Tensor) -> Tensor:
         """Pad images by reflection, at the bottom and right, to whole feature positions (at least 2) and the margin."""
-        height, width = (self.downsampling * (self._cells(side) + self.encoder.margin) for side in images.shape[2:])
+        cells = (max(2, -(-side // self.downsampling)) for side in images.shape[2:])
+        height, width = (self.downsampling * (n_cells + self.encoder.margin) for n_cells in cells)
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
-
-    def _cells(self, side: int) -> int:
-        """Height or width of the feature map of an image with this side in pixels, at least 2."""
-        return max(2, -(-side // self.downsampling))
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
     """Build a frozen style codec with random weights from `architecture` ("small", "vgg19" or "vgg16").
 
-    For "small", `channels` are those of the encoder's four feature maps.
+    For "small", `channels` are those of the encoder's four layers.
     """
     architecture = settings.get("architecture")
     if architecture == "small":
@@ -228,7 +217,5 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         raise UserError(f"{path}: the codec's file is damaged ({error}); copy it again") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is not a codec of medfed ({error}); write one with medfed.codec") from None
-    load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
-    if name := first_non_finite(entries):
-        raise UserError(f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again")
+    load_entries(codec, entries, str(path))
     return codec

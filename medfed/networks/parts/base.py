@@ -5,13 +5,23 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from medfed.core import bounds
 from medfed.core.errors import UserError
 from medfed.networks.parts import pretrained
+
+
+class Places(NamedTuple):
+    """Dotted paths of a network's submodules, as the properties of `NetworkSettings` return them."""
+
+    encoder_stages: tuple[str, ...] = ()
+    decoder_levels: tuple[str, ...] = ()
+    last_features: str = ""
+    head: str = ""
+    embedding: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,24 +45,28 @@ class NetworkSettings:
         bounds.check(self)
 
     @property
+    def _places(self) -> Places:
+        return Places()
+
+    @property
     def decoder_levels(self) -> tuple[str, ...]:
         """Paths of the levels of a segmentation network's decoder, the finest first; () without a decoder."""
-        return ()
+        return self._places.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
         """Paths of the submodules that end the encoder's stages (parts of one resolution), the first stage first."""
-        return ()
+        return self._places.encoder_stages
 
     @property
     def last_features(self) -> str:
         """Path of the submodule that outputs the last feature map (B, C, H, W), before the pooling or last layer."""
-        return ""
+        return self._places.last_features
 
     @property
     def embedding(self) -> str:
         """Path of the submodule whose flattened output (B, d) enters the last layer; "" for segmentation."""
-        return ""
+        return self._places.embedding
 
     @property
     def head(self) -> str:
@@ -60,7 +74,7 @@ class NetworkSettings:
 
         Methods with heads of their own (such as COPA) need an nn.Linear or nn.Conv2d there, and refuse other layers.
         """
-        return ""
+        return self._places.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         """Build the network with random weights.
@@ -135,10 +149,14 @@ class NetworkSettings:
         Raises:
             UserError: if the size does not fit. The message names a size that fits.
         """
-        factor = 2 ** (len(self.encoder_stages) - 1)
-        if size % factor or size < 2 * factor:
-            raise UserError(
-                f"data.image_size is {size}, but this network halves the image {len(self.encoder_stages) - 1} times: "
-                f"choose a multiple of {factor} that is at least {2 * factor}, for example "
-                f"{max(2, round(size / factor)) * factor}"
-            )
+        check_halvings(size, len(self.encoder_stages) - 1)
+
+
+def check_halvings(size: int, n_halvings: int) -> None:
+    """UserError, with a size that fits, if an image's side is odd before a halving or below 2 pixels after the last."""
+    factor = 2**n_halvings
+    if size % factor or size < 2 * factor:
+        raise UserError(
+            f"data.image_size is {size}, but this network halves the image {n_halvings} times: choose a multiple of "
+            f"{factor} that is at least {2 * factor}, for example {max(2, round(size / factor)) * factor}"
+        )

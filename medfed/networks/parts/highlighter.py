@@ -68,6 +68,7 @@ class Highlighter(nn.Module):
         self.similarity, self.query_of = similarity, query_of
         self.partners: Tensor | None = None
         self.second: Tensor | None = None
+        self.features: Tensor | None = None  # within one forward pass
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the attention (B, H, W) of each position of feature maps (B, C, H, W), with sum 1 for each image."""
@@ -103,6 +104,15 @@ class Highlighter(nn.Module):
         finally:
             self.partners = self.second = None
 
+    def store_features(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Forward hook of the submodule that outputs the last feature map."""
+        self.features = output
+
+    def add_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook of the last layer."""
+        features, self.features = self.features, None
+        return output + self(features)
+
     def _mean_query(self, features: Tensor) -> Tensor:
         """Return the mean over the positions of the queries of feature maps (B, C, H, W): (B, d)."""
         return self._scaled(self.query(features).flatten(2)).mean(dim=2)
@@ -113,28 +123,7 @@ class Highlighter(nn.Module):
 
 
 def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
-    """Add a highlighter as the submodule "highlighter", whose output is added to the logits.
-
-    `features` is the path of the submodule that outputs the last feature map, `head` that of the last layer.
-    """
+    """Add a highlighter as the submodule "highlighter", whose output, from `features`, is added to that of `head`."""
     add_submodule(network, highlighter, NAME)
-    hooks = _FeatureCarrier(highlighter)
-    network.get_submodule(features).register_forward_hook(hooks.store_features)
-    network.get_submodule(head).register_forward_hook(hooks.add_attention)
-
-
-class _FeatureCarrier:
-    """Forward hooks that pass the feature map to the last layer within one forward pass; copied with their network."""
-
-    def __init__(self, highlighter: Highlighter) -> None:
-        self.highlighter = highlighter
-        self.features: Tensor | None = None
-
-    def store_features(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Forward hook that stores the output of the encoder's last stage."""
-        self.features = output
-
-    def add_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        """Forward hook that adds the highlighter's output for the stored features."""
-        features, self.features = self.features, None
-        return output + self.highlighter(features)
+    network.get_submodule(features).register_forward_hook(highlighter.store_features)
+    network.get_submodule(head).register_forward_hook(highlighter.add_attention)

@@ -1,7 +1,4 @@
-"""Estimate how much memory a network and its training step need at least; limit the size of a network.
-
-Both work before the memory is used.
-"""
+"""Before memory is used: estimate how much a network and its training step need; limit the size of a network."""
 
 from __future__ import annotations
 
@@ -18,42 +15,22 @@ MAX_TENSORS = 5_000  # that are created while a network is built; DenseNet264 cr
 STORING_LAYERS = ("conv", "linear", "norm")  # parts of the names of layers whose outputs training keeps
 # On the device "meta", these layers of PyTorch take most of the time; their outputs have the shape of their inputs.
 SAME_SHAPE = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.LayerNorm)
-CREATORS = frozenset(
-    [  # functions of PyTorch that create a tensor of a given size
-        torch.arange,
-        torch.empty,
-        torch.eye,
-        torch.full,
-        torch.linspace,
-        torch.ones,
-        torch.rand,
-        torch.randint,
-        torch.randn,
-        torch.randperm,
-        torch.zeros,
-    ]
-)
+# The functions of PyTorch that create a tensor of a given size.
+CREATORS = [
+    getattr(torch, name) for name in "arange empty eye full linspace ones rand randint randn randperm zeros".split()
+]
 
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """Lower bounds of the memory in bytes that training needs.
+    """Lower bounds of the memory in bytes that training needs."""
 
-    Args:
-        parameters: for the weights, their gradients and the moments of the optimizer; infinite if they cannot be
-            counted in 64 bits.
-        per_image: for the feature maps of one image of a training step; 0 if it is not known.
-    """
-
-    parameters: float
-    per_image: float
+    parameters: float  # for the weights, their gradients and the optimizer's moments; infinite beyond 64 bits
+    per_image: float  # for the feature maps of one image of a training step; 0 if it is not known
 
 
 def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: int) -> MemoryNeeds | None:
-    """Return how much memory training needs at least, without allocating it: on PyTorch's device "meta".
-
-    The result is None if the network cannot be built without memory.
-    """
+    """Return how much memory training needs at least, by PyTorch's device "meta"; None if that is impossible."""
     try:
         with torch.device("meta"):
             network = build()
@@ -65,7 +42,6 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
     sizes: list[int] = []
 
     def add_size(layer: nn.Module, inputs: object, output: object) -> None:
-        """Forward hook that adds the bytes of a layer's output, in float32."""
         if isinstance(output, torch.Tensor):
             sizes.append(output.numel() * 4)
 
@@ -83,17 +59,13 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
 
 
 class SizeLimit(TorchFunctionMode):
-    """Context manager in which a ValueError is raised before tensors with more values in total are created.
-
-    It is also raised for more than `MAX_TENSORS` tensors. Only tensors of this thread count.
-    """
+    """Context manager that raises a ValueError before a thread creates too many values or `MAX_TENSORS` tensors."""
 
     def __init__(self, max_values: int) -> None:
         super().__init__()
         self.max_values, self.n_values, self.n_tensors = max_values, 0, 0
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Count the numbers of each new tensor before it is created; ValueError above the limit."""
         kwargs = kwargs or {}
         if func in CREATORS:
             described = {key: value for key, value in kwargs.items() if key != "generator"}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from monai.networks import nets
@@ -16,47 +16,16 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.functional.hooks import store_channels_last
-from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.base import NetworkSettings, Places
 
-MonaiName = Literal[
-    "UNet",
-    "BasicUNet",
-    "AttentionUnet",
-    "SegResNet",
-    "DynUNet",
-    "FlexibleUNet",
-    "SwinUNETR",
-    "DenseNet",
-    "DenseNet121",
-    "DenseNet169",
-    "DenseNet201",
-    "DenseNet264",
-    "ResNet",
-    "resnet10",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "SEResNet50",
-]
-OWN_ARGUMENTS = (  # follow from the images and the task
-    "spatial_dims",
-    "in_channels",
-    "n_input_channels",
-    "out_channels",
-    "num_classes",
-)
+Segmenter = Literal["UNet", "BasicUNet", "AttentionUnet", "SegResNet", "DynUNet", "FlexibleUNet", "SwinUNETR"]
+DenseNetName = Literal["DenseNet", "DenseNet121", "DenseNet169", "DenseNet201", "DenseNet264"]
+ResNetName = Literal["ResNet", "resnet10", "resnet18", "resnet34", "resnet50"]
+MonaiName = Literal[Segmenter, DenseNetName, ResNetName, "SEResNet50"]
+# Arguments that follow from the images and the task.
+OWN_ARGUMENTS = ("spatial_dims", "in_channels", "n_input_channels", "out_channels", "num_classes")
 DOWNLOADS = ("pretrained", "progress")  # arguments with which MONAI downloads weights
 MAX_SIDE_SEARCHED = 1024
-
-
-class Places(NamedTuple):
-    """Dotted paths of the submodules that `NetworkSettings` names."""
-
-    encoder_stages: tuple[str, ...]
-    decoder_levels: tuple[str, ...]
-    last_features: str
-    head: str
-    embedding: str = ""
 
 
 class Architecture(NamedTuple):
@@ -78,29 +47,11 @@ class MonaiSettings(NetworkSettings):
         """The name in `monai.networks.nets`, and the arguments without those that set the channels and dimensions."""
         raise NotImplementedError
 
-    @property
-    def encoder_stages(self) -> tuple[str, ...]:
-        return self._places.encoder_stages
-
-    @property
-    def decoder_levels(self) -> tuple[str, ...]:
-        return self._places.decoder_levels
-
-    @property
-    def last_features(self) -> str:
-        return self._places.last_features
-
-    @property
-    def embedding(self) -> str:
-        return self._places.embedding
-
-    @property
-    def head(self) -> str:
-        return self._places.head
-
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         name, arguments = self._all_arguments(in_channels, out_channels)
-        network: nn.Module = _DynUNet(**arguments) if name == "DynUNet" else getattr(nets, name)(**arguments)
+        network: nn.Module = getattr(nets, name)(**arguments)
+        if isinstance(network, nets.DynUNet):
+            _without_second_names(network)
         if path := ARCHITECTURES[name].channels_last:
             store_channels_last(network, path)
         return network
@@ -172,23 +123,9 @@ class MonaiSettings(NetworkSettings):
         return name, {"spatial_dims": 2, **channels, **arguments}
 
 
-class _DynUNet(nets.DynUNet):
-    """MONAI's DynUNet with each weight once, under one name."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        del self.skip_layers  # it holds all other layers a second time
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.input_block(x)
-        skips = [x]
-        for layer in self.downsamples:
-            x = layer(x)
-            skips.append(x)
-        x = self.bottleneck(x)
-        for level, layer in enumerate(self.upsamples):
-            x = layer(x, skips[len(skips) - 1 - level])
-        return self.output_block(x)
+def _without_second_names(network: nets.DynUNet) -> None:
+    """Hide the submodule `skip_layers`, with which DynUNet holds all other layers a second time, from its state."""
+    network.__dict__["skip_layers"] = network._modules.pop("skip_layers")  # the forward pass reads the attribute
 
 
 def parameters(network: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -202,14 +139,11 @@ def _numbered(path: str, numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def _unet(network: nn.Module) -> Places:
-    """The levels are nested: encoder, skip connection of the next level, decoder.
-
-    A skip connection outputs the encoder's and the decoder's feature maps, which the next decoder layer reads.
-    """
-    path = "model"
+    """The levels of UNet and AttentionUnet are nested: encoder, layer with the next level as `submodule`, decoder."""
     stages: list[str] = []
     levels: list[str] = []
-    while isinstance(level := network.get_submodule(path), nn.Sequential) and len(level) == 3:
+    path = "model"
+    while hasattr(network.get_submodule(path), "1") and hasattr(network.get_submodule(f"{path}.1"), "submodule"):
         stages.append(f"{path}.0")
         levels.append(f"{path}.1")
         path = f"{path}.1.submodule"
@@ -219,16 +153,6 @@ def _unet(network: nn.Module) -> Places:
 def _basic_unet(network: nn.Module) -> Places:
     stages = ("conv_0", *_numbered("down_", range(1, 5)))
     return Places(stages, _numbered("upcat_", range(1, 5)), "upcat_1", "final_conv")
-
-
-def _attention_unet(network: nn.Module) -> Places:
-    """The levels are nested: a level's submodule is the encoder's next stage and the next level."""
-    stages, levels, path = ["model.0"], ["model.1"], "model.1.submodule"
-    while isinstance(network.get_submodule(path), nn.Sequential) and hasattr(network.get_submodule(path), "1"):
-        stages.append(f"{path}.0")
-        levels.append(f"{path}.1")
-        path = f"{path}.1.submodule"
-    return Places((*stages, path), tuple(levels), "model.1", "model.2")
 
 
 def _segresnet(network: Any) -> Places:
@@ -282,20 +206,12 @@ RESNET = Architecture(_resnet, inputs="n_input_channels", outputs="num_classes")
 ARCHITECTURES: dict[MonaiName, Architecture] = {
     "UNet": Architecture(_unet),
     "BasicUNet": Architecture(_basic_unet, pads=True),
-    "AttentionUnet": Architecture(_attention_unet),
+    "AttentionUnet": Architecture(_unet),
     "SegResNet": Architecture(_segresnet),
     "DynUNet": Architecture(_dynunet, weight_names=((r"^skip_layers\..*", ""),)),
     "FlexibleUNet": Architecture(_flexible_unet),
     "SwinUNETR": Architecture(_swin_unetr),
-    "DenseNet": DENSENET,
-    "DenseNet121": DENSENET,
-    "DenseNet169": DENSENET,
-    "DenseNet201": DENSENET,
-    "DenseNet264": DENSENET,
-    "ResNet": RESNET,
-    "resnet10": RESNET,
-    "resnet18": RESNET,
-    "resnet34": RESNET,
-    "resnet50": RESNET,
     "SEResNet50": Architecture(_senet, outputs="num_classes"),
+    **dict.fromkeys(get_args(DenseNetName), DENSENET),
+    **dict.fromkeys(get_args(ResNetName), RESNET),
 }

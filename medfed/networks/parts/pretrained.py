@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
+from medfed.core.files import check_checksums
 from medfed.functional.weights import first_non_finite
-from medfed.networks.parts.vgg import read_state_dict
 
 MAX_LISTED_MISMATCHES = 3
 
@@ -30,7 +33,18 @@ def load_matching_weights(
         )
     entries = {new: entry for name, entry in read_state_dict(path).items() if (new := rename(name))}
     notices = _sum_colour_channels(network, entries)
-    state = network.state_dict()
+    skipped = load_entries(network, entries, f"network.weights: {path}", optional_modules)
+    return [f"{path}: {notice}" for notice in [*notices, *skipped]]
+
+
+def load_entries(
+    module: nn.Module, entries: Mapping[str, Tensor], source: str, optional_modules: Sequence[str] = ()
+) -> list[str]:
+    """Set the weights of a module; return a sentence for each of `optional_modules` that keeps its own.
+
+    UserError, which starts with `source`, if the entries do not fit or are not finite; nothing is changed then.
+    """
+    state = module.state_dict()
     skipped = _skipped_modules(state, entries, optional_modules)
     needed = {name: entry for name, entry in state.items() if _module_path(name) not in skipped}
     taken = {name: entry for name, entry in entries.items() if _module_path(name) not in skipped}
@@ -38,16 +52,40 @@ def load_matching_weights(
         n_more = len(mismatches) - MAX_LISTED_MISMATCHES
         more = f" and {n_more} more" if n_more > 0 else ""
         raise UserError(
-            f"network.weights: {path} belongs to another network: "
-            f"{'; '.join(mismatches[:MAX_LISTED_MISMATCHES])}{more}; found {len(entries)} entries, "
-            f"expected {len(state)}; name a file of the same architecture, or remove the key"
+            f"{source} belongs to another network: {'; '.join(mismatches[:MAX_LISTED_MISMATCHES])}{more}; found "
+            f"{len(entries)} entries, expected {len(state)}; name a file of the same architecture"
         )
     if name := first_non_finite(taken):
+        raise UserError(f"{source} contains NaN or infinite values, first in the entry '{name}'; name another file")
+    module.load_state_dict(state | taken)
+    return list(skipped.values())
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Read a state dict from `.safetensors`, `.pt` or `.pth` without running any code that the file may contain.
+
+    A UserError is raised if the file is missing or damaged, or contains anything other than tensors by name.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
+            with open(path, "rb") as file:
+                check_checksums(file, str(path), "copy it again")
+        entries = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; expected a state dict as .pth, .pt or .safetensors") from None
+    except UserError:
+        raise
+    except Exception as error:  # includes the unpickler's errors, whose module is not imported here
+        # PyTorch's own message is not shown: it advises to load the file in a way that runs code in it.
         raise UserError(
-            f"network.weights: {path} contains NaN or infinite values, first in the entry '{name}'; name another file"
-        )
-    network.load_state_dict(state | taken)
-    return [f"{path}: {notice}" for notice in [*notices, *skipped.values()]]
+            f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
+            ".pt or .pth that contains only tensors"
+        ) from None
+    if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
+        raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
+    return dict(entries)
 
 
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:

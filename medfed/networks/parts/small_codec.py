@@ -19,18 +19,10 @@ STRIDES = (1, 2, 2, 1)
 
 
 class SmallEncoder(nn.Module):
-    """Encoder with four 3x3 or 5x5 convolutions that returns feature maps at full, half, quarter and quarter size.
+    """Encoder with four 3x3 or 5x5 convolutions, each with a ReLU; the two 5x5 convolutions halve the size."""
 
-    Each map is taken after a convolution and a ReLU; the 5x5 convolutions halve the size.
-
-    Attributes:
-        downsampling: how many pixels along a side one position of the last map stands for (4).
-        margin: by how many positions of the last map an image is padded at the bottom and right (1), because halving an
-            even size loses the last difference between pixels.
-    """
-
-    downsampling = 4
-    margin = 1
+    downsampling = 4  # pixels along a side for one position of the feature map
+    margin = 1  # positions of padding at the bottom and right: halving an even size loses the last difference
 
     def __init__(self, channels: tuple[int, ...] = CHANNELS) -> None:
         super().__init__()
@@ -41,13 +33,10 @@ class SmallEncoder(nn.Module):
         )
         self.channels = tuple(channels)
 
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps of images (B, 3, H, W) in [0, 1], H and W multiples of 4."""
-        levels = []
+    def forward(self, images: Tensor) -> Tensor:
         for layer in self.layers:
             images = layer(images).relu()
-            levels.append(images)
-        return levels
+        return images
 
 
 class SmallDecoder(nn.Module):
@@ -73,10 +62,8 @@ class SmallDecoder(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode the last feature maps (B, C, h, w) to RGB images (B, 3, 4h, 4w)."""
         return self.layers(features)
 
 
 def _convolution(before: int, after: int) -> nn.Conv2d:
-    """Return a 3x3 convolution that pads by repeating the edge."""
     return nn.Conv2d(before, after, 3, padding=1, padding_mode="replicate")

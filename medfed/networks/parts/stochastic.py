@@ -41,6 +41,8 @@ class StochasticEmbedding(nn.Module):
         self.mean, self.spread = nn.Identity(), nn.Linear(width_in, width)
         draws = torch.randn(n_samples, width, generator=torch.Generator().manual_seed(0))
         self.register_buffer("draws", draws, persistent=False)
+        self.uses_input = False  # whether rho is computed from the embedding module's input, not from its output
+        self.source: Tensor | None = None  # the input of rho, within one forward pass in evaluation
 
     def forward(self, source: Tensor, embedding: Tensor) -> Tensor:
         """Return a random embedding around the given one, (B, width) or a map such as (B, width, 1, 1).
@@ -58,6 +60,19 @@ class StochasticEmbedding(nn.Module):
         logits = F.linear(z, head.weight, head.bias)
         return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
 
+    def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook: the random embedding in training; in evaluation keep the mean and store the input of rho."""
+        source = (inputs[0] if self.uses_input else output).flatten(1)
+        self.source = None if self.training else source
+        return self(source, output) if self.training else output
+
+    def replace_logits(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook: the log of the mean probabilities in evaluation; the logits in training or without draws."""
+        source, self.source = self.source, None
+        if source is None or not len(self.draws):
+            return output
+        return self.predict(inputs[0], source, module)
+
 
 def spread_to_std(rho: Tensor) -> Tensor:
     """Return softplus(rho) + 1e-8, which stays above 0 where softplus underflows in float32."""
@@ -73,37 +88,12 @@ def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: in
     last, embedder = network.get_submodule(head), network.get_submodule(embedding)
     if not isinstance(last, nn.Linear):
         raise ValueError(f"the last layer '{head}' must be nn.Linear, got {type(last).__name__}")
-    is_linear = isinstance(embedder, nn.Linear)
     width_in = embedder.in_features if isinstance(embedder, nn.Linear) else last.in_features
     layer = StochasticEmbedding(width_in, last.in_features, n_samples)
     add_submodule(network, layer, NAME)
-    hooks = _SourceCarrier(layer, is_linear)
-    embedder.register_forward_hook(hooks.replace_embedding)
-    last.register_forward_hook(hooks.replace_logits)
-
-
-class _SourceCarrier:
-    """Forward hooks that pass the input of rho from the embedding to the last layer; copied with their network.
-
-    `uses_input`: whether rho is computed from the embedding module's input, not from its output.
-    """
-
-    def __init__(self, layer: StochasticEmbedding, uses_input: bool) -> None:
-        self.layer, self.uses_input = layer, uses_input
-        self.source: Tensor | None = None
-
-    def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        """Return the random embedding in training; in evaluation keep the mean and store the input of rho."""
-        source = (inputs[0] if self.uses_input else output).flatten(1)
-        self.source = None if self.layer.training else source
-        return self.layer(source, output) if self.layer.training else output
-
-    def replace_logits(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
-        """Return the log of the mean probabilities in evaluation; keep the logits in training or without draws."""
-        source, self.source = self.source, None
-        if source is None or not len(self.layer.draws):
-            return output
-        return self.layer.predict(inputs[0], source, module)
+    layer.uses_input = isinstance(embedder, nn.Linear)
+    embedder.register_forward_hook(layer.replace_embedding)
+    last.register_forward_hook(layer.replace_logits)
 
 
 class ClassGaussians(nn.Module):

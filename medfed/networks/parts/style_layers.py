@@ -110,10 +110,7 @@ class DSU(StyleLayer):
 def insert_after_stages(
     network: nn.Module, stage_paths: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
 ) -> nn.Module:
-    """Insert a new style layer after each of the given stages (from 1) of a network; no entry is renamed.
-
-    `stage_paths` are those of `NetworkSettings.encoder_stages`; `layer` is called once per stage.
-    """
+    """Insert a new style layer after each of the given stages (from 1) of a network; no entry is renamed."""
     if max(stages) > len(stage_paths):
         raise UserError(
             f"method.stages: got {list(stages)}, but this network has only the stages 1 to {len(stage_paths)}; remove "
@@ -135,20 +132,9 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 
         ratio * features + (1 - ratio) * (features matched to the partner's histograms)
 
-    Matching replaces the r-th smallest value of a channel by the r-th smallest value of the partner's channel.
-
-    Args:
-        features: (B, C, H, W), floating point.
-        ratio: (B,) in [0, 1], the weight of a sample's own histogram. 1 returns the sample unchanged.
-        partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
-
-    Returns:
-        (B, C, H, W) in the dtype of `features`. Equal values are ranked in the order of their positions. The gradient
-        passes unchanged to the sample; each value of the partner gets the gradient, times 1 - ratio, of the pixel at
-        which it was placed.
-
-    Raises:
-        ValueError: if features are not (B, C, H, W), ratio or partners is not (B,), or a ratio is outside [0, 1].
+    Matching replaces the r-th smallest value of a channel by the r-th smallest value of the partner's channel; equal
+    values are ranked by their positions. `features` are (B, C, H, W), `ratio` is (B,) in [0, 1], and `partners` is
+    (B,), a permutation of 0..B-1. The gradient passes unchanged to the sample, and times 1 - ratio to the partner.
     """
     if features.ndim != 4:
         raise ValueError(f"features must be (B, C, H, W), got {tuple(features.shape)}")

@@ -27,10 +27,7 @@ BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensiti
 
 
 def shows_something(images: Tensor) -> Tensor:
-    """Return which images (B, C, H, W) are not blank: in a channel, a standard deviation of at least 0.02.
-
-    The style of a blank image has no meaning.
-    """
+    """Return which images (B, C, H, W) are not blank; the style of a blank image has no meaning."""
     return images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD
 
 
@@ -65,11 +62,7 @@ class StyleTransfer:
             )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the codec's feature maps (b, D, h, w) of images, for a few images at a time.
-
-        Process each feature map before you request the next one, because feature maps need much memory. Transfer
-        "moments" uses no codec: the unchanged images (B, C, H, W) are yielded in one part.
-        """
+        """Yield the codec's feature maps (b, D, h, w) of a few images at a time; "moments" yields all images as is."""
         if self.transfer == "moments":
             yield images
             return
@@ -77,11 +70,7 @@ class StyleTransfer:
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
     def fingerprint(self, device: torch.device, *tensors: Tensor) -> str:
-        """Return a checksum of everything, except the images, on which the bits of restyled images depend.
-
-        The checksum covers the settings of this object, the file of the codec, the version of PyTorch, PyTorch's number
-        of threads, the type of the device, and the given tensors: the styles, and the style numbers of each image.
-        """
+        """Checksum of everything, except the images, on which the bits of images in the given styles depend."""
         path = codec_path(self.codec)
         codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
         settings = repr((self, codec, torch.__version__, torch.get_num_threads(), device.type))
@@ -91,18 +80,10 @@ class StyleTransfer:
         return checksum.hexdigest()
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor, n_styles: int | None = None) -> Tensor:
-        """Return images in other styles, (m, C, H, W) in [0, 1].
+        """Return m images, or one image m times, (m, C, H, W) in [0, 1], in the styles `mean` and `std`, (m, D).
 
-        The bits of one image in one of its styles do not depend on the other styles of the call.
-
-        Args:
-            images: (m, C, H, W) in [0, 1], one image for each style; or one image (1, C, H, W) for all m styles, which
-                is encoded only once.
-            mean: (m, D), the means of m styles: of the codec's D feature channels, or of the D = C intensity channels
-                for transfer "moments".
-            std: (m, D), the standard deviations of the m styles.
-            n_styles: in how many styles the image is redrawn by this and all other calls together, at least m. None
-                means m.
+        D are the codec's feature channels, or the intensity channels for transfer "moments". The bits of one image in
+        one style do not depend on the other styles: `n_styles`, by default m, counts the image's styles of all calls.
         """
         if len(images) not in (1, len(mean)):
             raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")
@@ -147,7 +128,7 @@ class StyleTransfer:
         return F.interpolate(decoded, size, mode="bilinear", antialias=True).clamp(0, 1)
 
     def _batch_size(self, images: Tensor) -> int:
-        """Return how many of the images are encoded or decoded at a time."""
+        """How many of the images are encoded or decoded at a time."""
         pixels = self.transfer_size**2 or images.shape[2] * images.shape[3]
         return max(1, MAX_PIXELS // pixels)
 
@@ -160,10 +141,7 @@ class StyleTransfer:
 
 
 def _is_small(features: Tensor, channels: Sequence[int]) -> bool:
-    """Return whether PyTorch may decode one feature map with another algorithm, and other bits, than several.
-
-    `channels` are those of the encoder's four feature maps.
-    """
+    """Return whether PyTorch may decode one feature map with another algorithm, and other bits, than several."""
     first, second, third, fourth = channels
     smallest = min(fourth, third, 4 * second, 16 * first) * features.shape[2] * features.shape[3]  # entries of a layer
     return features.device.type == "cpu" and smallest <= MAX_NATIVE_ENTRIES

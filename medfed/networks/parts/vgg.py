@@ -15,63 +15,38 @@ Nothing is downloaded. The weights of the public port (naoto0804/pytorch-AdaIN, 
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
-import safetensors.torch
-import torch
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError
-from medfed.core.files import check_checksums
+from medfed.networks.parts.pretrained import load_entries, read_state_dict
 
 BLOCK_SIZES = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions of each block, up to relu4_1
 WIDTHS = (64, 128, 256, 512)
-DOWNSAMPLING = 8
 
 
 class VGGEncoder(nn.Module):
-    """VGG encoder that returns the feature maps relu1_1, relu2_1, relu3_1 and relu4_1 of an image.
+    """VGG encoder from RGB images (B, 3, H, W) in [0, 1] to relu4_1, (B, 512, H / 8, W / 8), rounded up."""
 
-    Attributes:
-        channels: numbers of channels of the four maps: 64, 128, 256 and 512.
-        downsampling: how many pixels along a side one position of the last map stands for (8).
-        margin: by how many positions of the last map an image is padded at the bottom and right (0).
-        level_indices: positions of relu1_1 ... relu4_1 in `layers`.
-    """
-
-    channels = WIDTHS
-    downsampling = DOWNSAMPLING
-    margin = 0
+    channels = WIDTHS  # of the four blocks
+    downsampling = 8  # pixels along a side for one position of the feature map
+    margin = 0  # positions of the feature map by which an image is padded at the bottom and right
 
     def __init__(self, architecture: str = "vgg19") -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, 3, 1)]
-        self.level_indices: list[int] = []
         width_in = 3
         for block, (width, count) in enumerate(zip(WIDTHS, BLOCK_SIZES[architecture], strict=True)):
             if block:
                 layers.append(nn.MaxPool2d(2, ceil_mode=True))
-            for index in range(count):
+            for _ in range(count):
                 layers += [*_convolution(width_in, width), nn.ReLU()]
                 width_in = width
-                if index == 0:
-                    self.level_indices.append(len(layers) - 1)
         self.layers = nn.Sequential(*layers)
         self.architecture = architecture
 
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps of RGB images (B, 3, H, W) in [0, 1], H and W at least 9.
-
-        Their sides are H and W divided by 1, 2, 4 and 8, rounded up.
-        """
-        levels = []
-        for number, layer in enumerate(self.layers):
-            images = layer(images)
-            if number in self.level_indices:
-                levels.append(images)
-        return levels
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
 
 
 class Decoder(nn.Module):
@@ -94,7 +69,6 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode relu4_1 features (B, 512, h, w) to RGB images (B, 3, 8h, 8w)."""
         return self.layers(features)
 
 
@@ -105,72 +79,20 @@ def load_encoder(path: Path | str) -> VGGEncoder:
     numbers = [number for number, layer in enumerate(encoder.layers) if isinstance(layer, nn.Conv2d)]
     names = _vgg16_names() if encoder.architecture == "vgg16" else [str(number) for number in numbers]
     renamed = {
-        f"{name}.{part}": f"layers.{number}.{part}"
+        f"layers.{number}.{part}": entries[f"{name}.{part}"]
         for name, number in zip(names, numbers, strict=True)
         for part in ("weight", "bias")
+        if f"{name}.{part}" in entries
     }
-    load_renamed_weights(encoder, entries, renamed, Path(path))
+    load_entries(encoder, renamed, str(path))
     return encoder
 
 
 def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
     """Load the weights of a decoder that was published with AdaIN."""
     decoder = Decoder(architecture)
-    renamed = {name.removeprefix("layers."): name for name in decoder.state_dict()}
-    load_renamed_weights(decoder, read_state_dict(Path(path)), renamed, Path(path))
+    load_entries(decoder, {f"layers.{name}": entry for name, entry in read_state_dict(Path(path)).items()}, str(path))
     return decoder
-
-
-def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from `.safetensors`, `.pt` or `.pth` without running any code that the file may contain.
-
-    A UserError is raised if the file is missing or damaged, or contains anything other than tensors by name.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
-            with open(path, "rb") as file:
-                check_checksums(file, str(path), "copy it again")
-        entries = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
-    except UserError:
-        raise
-    except Exception as error:  # includes the unpickler's errors, whose module is not imported here
-        # PyTorch's own message is not shown: it advises to load the file in a way that runs code in it.
-        raise UserError(
-            f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
-            ".pt or .pth that contains only tensors"
-        ) from None
-    if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
-        raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
-    return dict(entries)
-
-
-def load_renamed_weights(
-    module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
-) -> None:
-    """Set a module's weights from the entries of a file; `renamed` maps a name in the file to that in the module.
-
-    Entries that `renamed` does not list are ignored. `path` is for error messages.
-    """
-    state = module.state_dict()
-    for file_name, own_name in renamed.items():
-        expected = tuple(state[own_name].shape)
-        if file_name not in entries:
-            examples = ", ".join(list(entries)[:3]) or "nothing"
-            raise UserError(
-                f"{path}: the entry '{file_name}' is missing; {len(renamed)} entries are needed, the "
-                f"missing one with the shape {expected}, but the file has {len(entries)} entries "
-                f"({examples}, ...); name another file"
-            )
-        if tuple(entries[file_name].shape) != expected:
-            raise UserError(
-                f"{path}: the entry '{file_name}' has the shape {tuple(entries[file_name].shape)}; "
-                f"expected the shape {expected}, in a file with {len(renamed)} entries; name another file"
-            )
-    module.load_state_dict({own: entries[name].to(torch.float32) for name, own in renamed.items()})
 
 
 def _convolution(width_in: int, width_out: int) -> list[nn.Module]:
