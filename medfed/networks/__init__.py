@@ -56,8 +56,9 @@ def build(name: str, in_channels: int, out_channels: int, **settings: object) ->
     """Return a new network that maps images (B, in_channels, H, W) to logits.
 
     Args:
-        name: name of a network: "unet", "elcfs_unet", "efficientnet_unet", "densenet", "resnet", "efficientnet_lite" or
-            "bundle". For a class of your own, derived from `NetworkSettings`, it is the path `package.module.Class`.
+        name: name of a network: "unet", "elcfs_unet", "efficientnet_unet", "densenet", "resnet", "efficientnet_lite",
+            "monai_network" or "bundle". For a class of your own, derived from `NetworkSettings`, it is the path
+            `package.module.Class`.
         in_channels: number of image channels.
         out_channels: number of structures (segmentation) or classes (classification).
         **settings: settings of the network, such as `features=(8, 8, 16, 16, 32, 8)` for "unet". The setting `weights`
