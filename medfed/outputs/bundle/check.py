@@ -21,7 +21,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import check_checksums
 from medfed.functional.weights import check_same_entries, first_non_finite
 from medfed.networks.parts.memory import SizeLimit
-from medfed.networks.parts.vgg import read_state_dict
+from medfed.networks.parts.pretrained import read_state_dict
 from medfed.outputs.bundle.program import PROGRAM
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
