@@ -12,6 +12,7 @@ from torch import nn
 from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
+from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import CHECKSUMS, RunFolder
 
 CONFIG = """
@@ -97,6 +98,21 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     kept = load_file(run.path / "model.safetensors")
     assert weights.keys() == kept.keys() and all(torch.equal(weights[name], kept[name]) for name in kept)
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
+
+
+def test_the_bundle_looks_for_files_with_the_suffix_of_the_training_images(run):
+    for number, (suffix, pattern) in enumerate([(".nii", "*.nii"), (".mha", "*.nii.gz"), (None, "*.nii.gz")]):
+        run.finish(SUMMARY | {"images": SUMMARY["images"] | {"suffix": suffix}})
+        bundle = export_run(run.path, run.path.parent / f"{number}_segmentation")
+        assert json.loads((bundle / "configs" / "inference.json").read_text())["image_pattern"] == pattern
+        assert f"Put the `{pattern[1:]}` volumes" in (bundle / "docs" / "README.md").read_text()
+
+
+def test_the_model_card_shows_names_as_they_are(run):
+    """A site may have any name that a folder can have, also one that Markdown or a browser would interpret."""
+    run.finish(SUMMARY | {"source_sites": ["<b>a", "[b](c)", "d*e"], "unseen_site": "`f`"})
+    card = (export_run(run.path) / "docs" / "README.md").read_text()
+    assert r"\<b>a, \[b](c), d\*e" in card and r"\`f\`" in card
 
 
 CLASS_FOLDERS = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, image_channels"
