@@ -50,8 +50,8 @@ MAX_ENTRIES = 100_000
 MAX_REASON_CHARACTERS = 300
 MIN_SITES = 3  # two values do not show which of them is unusual
 MIN_SITES_TO_REJECT_STATISTICS = 4
-MAX_STATISTIC_RATIO = 20.0  # to the median of the sites, above which a statistic is rejected
-UNUSUAL_STATISTIC_RATIO = 5.0  # above which, or below its inverse, a statistic is named
+MAX_STATISTIC_RATIO = 8.0  # to the median of the sites, above which a statistic is rejected
+UNUSUAL_STATISTIC_RATIO = 4.0  # above which, or below its inverse, a statistic is named
 MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may change the weights
 MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
 MAX_VARIANCE_RATIO = 5.0  # of running variances of a layer, or its inverse
@@ -652,7 +652,7 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
     for name, _, distances in _layers(replies, expected):
         limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
         for site, distance in distances.items():
-            if distance > limit:
+            if distance > limit * expected.received.get(site, 1.0) ** 2:
                 yield (
                     f"{site}: its running means beside '{name}' are far from those of the other sites, which agree; "
                     "they are used, because an unusual scanner is no error; check the images of that site with "

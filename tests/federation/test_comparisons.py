@@ -208,7 +208,7 @@ def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun)
 
 
 def test_statistics_far_from_the_median_are_named_and_of_at_least_four_sites_rejected():
-    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.08), "zero": share(0.0)}
+    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.06), "zero": share(0.0)}
     accepted, refused, notices = check_replies(replies, replies, SHARE, Earlier())
     assert len(accepted) == 5 and refused == [] and [text.partition(":")[0] for text in notices] == ["large", "zero"]
     replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "bad": share(0.5)}
@@ -388,7 +388,7 @@ def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
 
 
 def test_unusual_statistics_are_named_once_and_used():
-    last, warned = two_rounds(STYLES, "share", times(9.0))
+    last, warned = two_rounds(STYLES, "share", times(6.0))
     named = [text for text in warned if "times as large as the median" in text]
     assert named and all(text.startswith("south: its share holds '") for text in named)
     assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"
