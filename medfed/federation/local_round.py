@@ -229,9 +229,10 @@ class LocalRound:
         Args:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on `device`.
             taps: names of submodules whose outputs are returned in `Output.features`.
-            fast_weights: parameters by name that replace the network's own in this pass; BatchNorm's running statistics
-                then stay unchanged. With None, a pass in training mode updates these statistics. For further passes,
-                such as on a changed copy of the batch, pass the network's own parameters (`parameters()`).
+            fast_weights: entries of the state dict by name that replace the network's own in this pass: parameters, and
+                buffers if they are another model's, whose BatchNorm statistics then count. The network's own running
+                statistics stay unchanged. With None, a pass in training mode updates these statistics. For further
+                passes, such as on a changed copy of the batch, pass the network's own parameters (`parameters()`).
         """
         image = self.task.standardise(batch.image, batch.moments)
         uses_bf16 = self.settings.precision == "bf16"

@@ -135,13 +135,23 @@ def check_network(network: NetworkSettings | type[NetworkSettings] | str) -> Non
         bool(settings.embedding) != bool(settings.decoder_levels),
         f"{name}: expected an embedding (classification) or decoder_levels (segmentation)",
     )
-    with torch.no_grad(), capture_features(built, (settings.last_features, *settings.encoder_stages)) as features:
+    received: list[torch.Tensor] = []
+    before_head = settings.embedding or settings.last_features
+    built.get_submodule(settings.head).register_forward_pre_hook(lambda module, inputs: received.append(inputs[0]))
+    taps = (settings.last_features, *settings.encoder_stages)
+    with torch.no_grad(), capture_features(built, (*taps, before_head)) as features:
         logits = built(torch.rand(2, 1, side, side))
+    given = features[before_head]
+    require(
+        len(received) == 1 and torch.equal(received[0].flatten(1), given.flatten(1)),
+        f"{name}: head: '{settings.head}' does not receive the output of '{before_head}', from which methods compute "
+        "logits of their own",
+    )
     expected = (2, 3) if settings.embedding else (2, 3, side, side)
     shape = tuple(logits.shape)
     require(shape == expected, f"{name}: build: expected logits {expected} of 3 outputs, got {shape}")
-    for path, feature in features.items():
-        require(feature.ndim == 4, f"{name}: '{path}' does not output a feature map (B, C, H, W)")
+    for path in taps:
+        require(features[path].ndim == 4, f"{name}: '{path}' does not output a feature map (B, C, H, W)")
     n_unique = len(list(built.named_parameters()))
     n_named = len(list(built.named_parameters(remove_duplicate=False)))
     require(n_named == n_unique, f"{name}: build: layers share weights, which would be averaged twice")
@@ -162,6 +172,10 @@ def check_metric(metric: MaskMetric | ClassMetric) -> None:
     perfect, *others = _class_values(metric) if isinstance(metric, ClassMetric) else _mask_values(metric)
     if perfect is None:
         raise ContractError(f"{metric.name}: value: unknown for a perfect prediction")
+    if isinstance(metric, MaskMetric) and metric.accepts_empty_masks:
+        require(
+            None not in others, f"{metric.name}: accepts_empty_masks: no finite value for a missed or invented mask"
+        )
     low, high = metric.limits or (-math.inf, math.inf)
     for value in (perfect, *(other for other in others if other is not None)):
         require(low <= value <= high, f"{metric.name}: limits: got {value}, expected a value in [{low}, {high}]")
@@ -173,10 +187,10 @@ def check_metric(metric: MaskMetric | ClassMetric) -> None:
 
 
 def _mask_values(metric: MaskMetric) -> list[float | None]:
-    """The values of a perfect prediction, and of a shifted, a missing and an invented mask."""
-    mask, shifted, empty = torch.zeros(3, 12, 12, 4)
-    mask[3:9, 3:9], shifted[5:11, 4:10] = 1, 1
-    pairs = ((mask, mask), (shifted, mask), (empty, mask), (mask, empty))
+    """The values of a perfect prediction, and of a shifted, a larger, a smaller, a missing and an invented mask."""
+    mask, shifted, larger, smaller, empty = torch.zeros(5, 12, 12, 4)
+    mask[3:9, 3:9], shifted[5:11, 4:10], larger[1:11, 2:10], smaller[4:8, 5:8] = 1, 1, 1, 1
+    pairs = ((mask, mask), *((other, mask) for other in (shifted, larger, smaller, empty)), (mask, empty))
     rows = [compute_mask_metrics([metric], *pair, (1.0, 1.0, 2.0), pair[0]) for pair in pairs]
     return [next((row[key] for key in row if key != "status" and row[key] is not None), None) for row in rows]  # type: ignore[misc]
 

@@ -40,7 +40,35 @@ class Nameless(MaskMetric):
         return 1.0
 
 
-@pytest.mark.parametrize(("metric", "rule"), [(Upside, "higher_is_better"), (Unbounded, "limits"), (Nameless, "name")])
+class Signed(MaskMetric):
+    """Best is 0, and a larger mask has a higher value than a perfect one."""
+
+    name, label, worst = "signed", "Signed", -1.0
+
+    def value(self, masks):
+        return float(masks.prediction.sum() / masks.reference.sum()) - 1
+
+
+class Infinite(MaskMetric):
+    """Infinite for a mask that was invented."""
+
+    name, label, worst, accepts_empty_masks, higher_is_better = "infinite", "Infinite", 9.0, True, False
+
+    def value(self, masks):
+        n_voxels = masks.reference.sum()
+        return abs(float(masks.prediction.sum() / n_voxels) - 1) if n_voxels else float("inf")
+
+
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        (Upside, "higher_is_better"),
+        (Signed, "higher_is_better"),
+        (Infinite, "accepts_empty_masks"),
+        (Unbounded, "limits"),
+        (Nameless, "name"),
+    ],
+)
 def test_a_wrong_metric_is_named_with_the_rule(metric, rule):
     with pytest.raises(ContractError, match=rule):
         check_metric(metric())
@@ -52,8 +80,16 @@ class OtherHead(SmallUNet):
         return "no_such_layer"
 
 
-def test_a_network_keeps_the_rules_and_a_place_that_it_does_not_have_is_named():
+class EarlierFeatures(SmallUNet):
+    @property
+    def last_features(self):
+        return "upcat_2"
+
+
+def test_a_network_keeps_the_rules_and_a_wrong_place_is_named():
     check_network(SmallUNet)
+    with pytest.raises(ContractError, match="'final_conv' does not receive the output of 'upcat_2'"):
+        check_network(EarlierFeatures)
     with pytest.raises(ContractError, match="OtherHead: head: the network has no submodule 'no_such_layer'"):
         check_network(OtherHead)
 
