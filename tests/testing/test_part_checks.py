@@ -52,7 +52,7 @@ class Signed(MaskMetric):
 class Infinite(MaskMetric):
     """Infinite for a mask that was invented."""
 
-    name, label, worst, accepts_empty_masks, higher_is_better = "infinite", "Infinite", 9.0, True, False
+    name, label, worst, accepts_empty_masks = "infinite", "Infinite", -9.0, True
 
     def value(self, masks):
         n_voxels = masks.reference.sum()
