@@ -70,9 +70,7 @@ class InProcess(Engine):
         UserError also if a site's file is missing or damaged, or a worker process ends; OSError and MemoryError also
         come from workers.
         """
-        # The engine keeps the weights for its sites, which are on this machine, so that no worker must remember them.
-        left, missing = self._received.complete(messages)
-        replies = dict.fromkeys(missing, Message(WEIGHTS_NEEDED))
+        left, replies = self._complete(messages)
         self._workers = self._workers or self._first_workers()
         self.work_s = 0.0
         if self._workers is None:
@@ -131,6 +129,14 @@ class InProcess(Engine):
 
     def _all_sites(self) -> list[Site | ValidationSite]:
         return [*self.local_sites, *([self.validation_site] if self.validation_site else [])]
+
+    def _complete(self, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, Message]]:
+        """Return the requests with their weights, and a reply "weights_needed" for each site that never received them.
+
+        The engine keeps the weights for its sites, which are on this machine, so that no worker must remember them.
+        """
+        complete, missing = self._received.complete(messages)
+        return complete, dict.fromkeys(missing, Message(WEIGHTS_NEEDED))
 
     def _exchange_here(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Let the sites of this process reply, until it is worth starting workers for the others."""
