@@ -36,8 +36,8 @@ class InProcess(Engine):
     """Engine that runs all sites in this process, or in worker processes; the default for simulations.
 
     The result does not depend on `jobs`, the number of sites that work at the same time: above 1, this number of
-    workers start with the first request. With None, they start after the first sites have trained here, if they are
-    expected to save time: as many as cores, free memory and sites allow, and none on a GPU.
+    workers start with the first request. With None, they start after a round here, if they are expected to save time in
+    the other rounds: as many as cores, free memory and sites allow, and none on a GPU.
     """
 
     local_sites: list[Site]
@@ -70,26 +70,29 @@ class InProcess(Engine):
         UserError also if a site's file is missing or damaged, or a worker process ends; OSError and MemoryError also
         come from workers.
         """
-        left, replies = self._complete(messages)
+        complete, replies = self._complete(messages)
         self._workers = self._workers or self._first_workers()
-        self.work_s = 0.0
-        if self._workers is None:
-            start = time.perf_counter()
-            replies |= self._exchange_here(kind, left)
-            self.work_s = time.perf_counter() - start
-            left = {name: message for name, message in left.items() if name not in replies}
-        if self._workers is not None and left:
-            replies |= self._workers.deliver(kind, left, self.on_reply, self.on_step)
-            self.work_s += self._workers.work_s
+        if self._workers:
+            replies |= self._workers.deliver(kind, complete, self.on_reply, self.on_step)
+            self.work_s = self._workers.work_s
+            return dict(sorted(replies.items()))
+        # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
+        start, cpu_start = time.perf_counter(), time.thread_time()
+        for n_replies, (name, reply) in enumerate(self.replies(kind, complete), start=1):
+            replies[name] = Message.from_bytes(reply)
+            if self.on_reply:
+                self.on_reply(kind, name, n_replies, len(complete))
+        self.work_s = time.perf_counter() - start
+        if kind == Kind.TRAIN and self.jobs is None and complete:
+            n_workers = self._n_workers_worth_it(time.thread_time() - cpu_start, complete)
+            self._workers = self._start_workers(n_workers) if n_workers > 1 else None
+            self._has_trained = True
         return dict(sorted(replies.items()))
 
-    def replies(
-        self, kind: str, messages: Mapping[str, Message], stopped: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[str, bytes]]:
+    def replies(self, kind: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, bytes]]:
         """Let each site of this process reply; yield its name and the bytes of its reply, sorted by name.
 
-        The iterator must be used until it ends, because only then is the last file written. `stopped` is called before
-        each site; True ends the work.
+        The iterator must be used until it ends, because only then is the last file written.
         """
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self._all_sites()}
         if self._store and messages and kind == Kind.TRAIN:
@@ -99,8 +102,6 @@ class InProcess(Engine):
         written.set_result(None)
         with ThreadPoolExecutor(1) as disk:  # writes a site's files while the next site trains
             for name in sorted(messages):
-                if stopped():
-                    break
                 if messages[name] is not sent:  # most requests are the same object
                     sent, request = messages[name], messages[name].to_bytes()
                 reply, save = self._deliver(by_name[name], request)
@@ -138,33 +139,12 @@ class InProcess(Engine):
         complete, missing = self._received.complete(messages)
         return complete, dict.fromkeys(missing, Message(WEIGHTS_NEEDED))
 
-    def _exchange_here(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let the sites of this process reply, until it is worth starting workers for the others."""
-        replies: dict[str, Message] = {}
-        n_workers, start = 1, time.thread_time()
-
-        def is_worth_it() -> bool:
-            return n_workers > 1
-
-        for name, reply in self.replies(kind, messages, stopped=is_worth_it):
-            replies[name] = Message.from_bytes(reply)
-            if self.on_reply:
-                self.on_reply(kind, name, len(replies), len(messages))
-            # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
-            start, site_s = time.thread_time(), time.thread_time() - start
-            if kind == Kind.TRAIN and self.jobs is None:
-                site_s -= 0.0 if self._has_trained else FIRST_TRAINING_S
-                self._has_trained = True
-                n_workers = self._n_workers_worth_it(site_s, messages, len(messages) - len(replies))
-        if n_workers > 1:
-            self._workers = self._start_workers(n_workers)
-        return replies
-
-    def _n_workers_worth_it(self, site_s: float, messages: Mapping[str, Message], n_left: int) -> int:
-        """Return how many workers to start for the rest of the run, if a site trains `site_s` seconds; 1 is none."""
+    def _n_workers_worth_it(self, round_s: float, messages: Mapping[str, Message]) -> int:
+        """Return how many workers to start for the later rounds, if this one took `round_s` seconds; 1 is none."""
         if self.folder is None:
             return 1
-        rest_s = site_s * (n_left + (self.settings.rounds - _round(messages)) * len(messages))
+        round_s -= 0.0 if self._has_trained else FIRST_TRAINING_S
+        rest_s = round_s * (self.settings.rounds - _round(messages))
         return n_workers_worth_it(rest_s, self.reading_s, lambda: self._max_workers(len(messages)))
 
     def _max_workers(self, n_sites: int) -> int:
