@@ -143,7 +143,7 @@ def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
         sites, validation_site = build_sites(config, job["sites"])
-    engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True)
+    engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step)
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
         """Yield the reply of each site, as bytes, to its request; `header` has the index of each site's request."""

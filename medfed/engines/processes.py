@@ -23,18 +23,11 @@ class Processes(InProcess):
     sites.
     """
 
-    def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Deliver the requests to the sites, each of which works in a process of its own, and return their replies."""
-        if self._workers is None:
-            names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
-            n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)
-            timeout_s = self.settings.reply_timeout_s or None
-            self._workers = WorkerPool([[name] for name in names], self._job(), n_at_once, _failed_replies, timeout_s)
-        complete, replies = self._complete(messages)
-        replies |= self._workers.deliver(kind, complete, self.on_reply, self.on_step)
-        self.work_s = self._workers.work_s
-        return dict(sorted(replies.items()))
+    def _first_workers(self) -> WorkerPool:
+        groups = [[site.name] for site in self._all_sites()]
+        n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)
+        timeout_s = self.settings.reply_timeout_s or None
+        return WorkerPool(groups, self._job(), n_at_once, self._replies_after_failure, timeout_s)
 
-
-def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
-    return dict.fromkeys(sites, failed_reply_to_error(error))
+    def _replies_after_failure(self, sites: Sequence[str], error: WorkerFailed) -> Mapping[str, Message]:
+        return dict.fromkeys(sites, failed_reply_to_error(error))

@@ -161,10 +161,7 @@ def check_name(name: object) -> None:
 
 
 def check_value(name: str, value: object, depth: int = 0) -> None:
-    """Raise InvalidMessage unless a named value can be written as JSON and read back; NaN and infinity pass.
-
-    Whole numbers have at most 64 bits. `depth` is how many lists and dicts contain the value, at most `MAX_DEPTH`.
-    """
+    """Raise InvalidMessage unless a named value can be written as JSON and read back; NaN and infinity pass."""
     if depth > MAX_DEPTH:
         raise not_a_message(f"'{name}' has more than {MAX_DEPTH} lists within each other")
     if isinstance(value, list | tuple):
@@ -188,12 +185,10 @@ def check_whole(name: str, value: object) -> None:
 
 
 def not_a_message(reason: object) -> InvalidMessage:
-    """Return the error with its reason, a clause."""
     return InvalidMessage(f"this is not a medfed message or checkpoint ({reason})")
 
 
 def _finite(text: str) -> float:
-    """Return the number that JSON text stands for; ValueError if it is NaN, infinite or too large."""
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text[:40]} is not a finite number")
     return number

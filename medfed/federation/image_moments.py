@@ -29,7 +29,6 @@ MAX_BATCH = 64  # images in memory at the same time
 
 
 def has_constants(entries: Mapping[str, Tensor]) -> bool:
-    """Return whether a network's state dict contains constants that standardise its input."""
     return INPUT_MEAN in entries
 
 
@@ -38,12 +37,7 @@ def moments_request() -> Message:
 
 
 def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
-    """Return the moments of all training images, without augmentation; empty, with a warning, for too few patients.
-
-    The tensor `image_moments`, (2, C) float64, has the mean and the variance of each channel for intensities in [0, 1],
-    and the fact `pixels` the number of pixels per channel. A site that shares none uses the constants of the other
-    sites.
-    """
+    """Return the moments of all training images, without augmentation; empty, with a warning, for too few patients."""
     if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
         return Message(Kind.SHARE)
     parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
@@ -58,9 +52,8 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
 def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
     """Compute the network's entries `input_scale.mean` and `input_scale.std`, (C,) float32, of all pixels of all sites.
 
-    The sites are merged in the order of their names, so that the result does not depend on the order of the replies. If
-    noise makes a variance negative, or all pixels of a channel are equal, the standard deviation is 1. Empty if no site
-    shared its moments. ValueError or KeyError if a reply lacks a valid number of pixels or its moments.
+    The sites are merged in the order of their names. If noise makes a variance negative, or all pixels of a channel are
+    equal, the standard deviation is 1. Empty if no site shared its moments. ValueError or KeyError for a wrong reply.
     """
     parts = []
     for site in sorted(site for site, reply in replies.items() if reply.tensors):
@@ -76,10 +69,7 @@ def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
 
 
 def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -> State:
-    """Ask the sites for their moments; return a state whose weights contain the pooled constants.
-
-    The constants stay 0 and 1 if no site shares its moments. Raises UserError like `Exchange.ask`.
-    """
+    """Ask the sites for their moments; return a state whose weights contain the pooled constants, or 0 and 1."""
     constants, _ = exchange.apply(pool, exchange.ask(dict.fromkeys(sites, moments_request()), state))
     if not constants:
         warnings.warn(
@@ -96,7 +86,6 @@ def constants_of(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _merged(parts: Sequence[PixelMoments]) -> PixelMoments:
-    """The moments of all pixels of all parts."""
     total = parts[0]
     for part in parts[1:]:
         total = total.merge(part)

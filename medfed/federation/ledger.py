@@ -26,11 +26,8 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
     (`statistic_name`). `n` is the number of tensors or facts, `shape` a text such as "16x3x3" ("1" for a scalar; "" for
     facts and for tensors of several shapes), and `bytes` the size of the tensors' elements or of the facts' JSON texts.
 
-    A reply that cannot be read is listed as a failed reply. The checksum of the weights in a request is listed like a
-    fact.
-
-    Args:
-        direction: "up" for messages from the sites, "down" for messages to the sites.
+    A reply that cannot be read is listed as a failed reply, and the checksum of the weights in a request like a fact.
+    `direction` is "up" for messages from the sites, "down" for messages to the sites.
     """
     rows = []
     for site in sorted(messages):

@@ -74,12 +74,9 @@ class Message:
     weights_digest: str = ""
 
     def check(self) -> None:
-        """Check the types of all fields; the receiver must do so before it uses anything of the message.
+        """Check the types of all fields, but no numbers; the receiver does so before it uses anything of the message.
 
-        Raises:
-            InvalidMessage: if a name or fact is invalid, a value is not a tensor, the fact `round` or `last` is not a
-                whole number, or a reply of kind "failed" does not give its reason, `why`, as text. Numbers are not
-                checked.
+        Raises InvalidMessage.
         """
         for name in (self.kind, self.weights_digest):
             check_name(name)
@@ -143,11 +140,7 @@ def readable(reply: Message) -> Message:
 
 
 def failed_reply_to_error(error: Exception) -> Message:
-    """Return a failed reply for an error of a site, without the names of its files.
-
-    These may contain names of patients. If the text of the error contains a path, the reply only says so, and the text
-    is printed on stderr.
-    """
+    """Return a failed reply for an error of a site; a text with a path may name a patient, and is printed instead."""
     why = str(error)
     if "/" in why or os.sep in why:
         print(why, file=sys.stderr, flush=True)
@@ -182,12 +175,7 @@ class State:
 
     @staticmethod
     def of(network: nn.Module, local_keys: frozenset[str] | None = None) -> State:
-        """Return the state before the first round, with a copy of the network's weights on the CPU.
-
-        Args:
-            network: the network with its initial weights.
-            local_keys: names of the entries that stay at the sites; None if they are not known.
-        """
+        """Return the state before the first round, with a copy of the network's weights on the CPU."""
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
         parameters = dict(network.named_parameters(remove_duplicate=False))
         return State(0, weights, parameters=frozenset(parameters) & weights.keys(), local_keys=local_keys)
@@ -230,7 +218,6 @@ class State:
         return state
 
     def _check(self) -> None:
-        """Check the numbers of rounds and the names of sites; `pack` and `unpack` check the tensors."""
         check_whole("round", self.round)
         if not isinstance(self.took_part, dict):
             raise not_a_message("'took_part' is not a dict")
@@ -240,7 +227,7 @@ class State:
 
 
 def digest(*parts: bytes) -> str:
-    """Return the SHA-256 checksum of the concatenated parts, as 64 hexadecimal characters."""
+    """Return the SHA-256 checksum of the concatenated parts in hexadecimal."""
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)

@@ -49,10 +49,10 @@ class WeightsSender:
         self._receivers.update(sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> tuple[Messages, list[tuple[str, Messages]]]:
-        """Send one complete request to each site; return the replies, and a record of all messages.
+        """Send one complete request to each site; return the replies, and a record of all messages as they were sent.
 
-        All requests that have weights have the same ones. The record lists the messages as they were sent, in order:
-        the direction, "down" (to the sites) or "up", and the messages by site.
+        All requests that have weights have the same ones. The record lists directions, "down" (to the sites) or "up",
+        and messages by site.
         """
         sent = self._shortened(messages)
         replies = self._engine.exchange(kind, sent)
@@ -104,13 +104,10 @@ class ReceivedWeights:
     _sites: set[str] = field(default_factory=set)
 
     def complete(self, requests: Mapping[str, Message]) -> tuple[Messages, list[str]]:
-        """Replace the checksum in each request, by site, by a copy of the weights that have this checksum.
+        """Return the requests with a copy of the weights for their checksum, and the sites that never received these.
 
-        All checksums must be equal. If a request contains weights with their checksum, these weights are kept first.
-
-        Returns:
-            - The complete requests by site. Sites with the same request object get the same new object.
-            - The names of the sites, missing in the dictionary, to which the weights with this checksum were not sent.
+        All checksums must be equal. Weights that come with their checksum are kept first. Sites with the same request
+        object get the same new object.
         """
         complete: dict[int, Message] = {}
         completed: Messages = {}

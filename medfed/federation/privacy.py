@@ -109,7 +109,6 @@ def protect(
 
 
 def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
-    """The entry clamped to the declared range of its name; unchanged without one."""
     limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
     return entry if limits is None else entry.clamp(*limits)
 

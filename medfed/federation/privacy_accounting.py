@@ -29,15 +29,10 @@ EXTRA = (
 
 @dataclass(frozen=True)
 class Releases:
-    """Numbers of messages that left one site, from which its privacy guarantee is computed.
+    """Numbers of messages that left one site, from which its privacy guarantee is computed."""
 
-    Attributes:
-        weights: number of messages with entries of the network.
-        statistics: number of messages with other tensors. A message with both is counted in both numbers.
-    """
-
-    weights: int = 0
-    statistics: int = 0
+    weights: int = 0  # messages with entries of the network
+    statistics: int = 0  # messages with other tensors; a message with both counts in both numbers
 
 
 def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
@@ -82,11 +77,7 @@ def epsilon(privacy: Privacy, released: Releases) -> float:
 
 
 def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
-    """Return the guarantee of a run, as `summary.json` lists it under `privacy`; None for default `privacy` settings.
-
-    `by_site` is the result of `count_releases`. The entries are `epsilon` (the largest of all sites, or "none" if it is
-    infinite), `delta`, `of` (what the guarantee covers) and `not_covered`.
-    """
+    """Return the guarantee of a run, as `summary.json` lists it under `privacy`; None for default settings."""
     if privacy == Privacy():
         return None
     worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)

@@ -1,11 +1,8 @@
 """The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
 
-A site with fewer patients than its minimum only says so, and numbers of images are left out if they belong to fewer
-patients. Sizes, voxel sizes and intensities are quantiles over the images, positions are medians and standard
-deviations, and the share of the image that a structure covers is a median, of at least `MIN_QUANTILE_PATIENTS`
-patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the value
-of one patient, who can be recognised by it. A quantile of a few images is still close to the value of one image, and
-the median of an odd number of images is the value of one image.
+A site with fewer patients than its minimum only says so, and numbers of fewer patients are left out. The quantiles are
+10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the value of one patient, who can be
+recognised by it. `medfed.datasets.site_facts` computes the facts.
 """
 
 from __future__ import annotations
@@ -39,19 +36,12 @@ Facts = Mapping[str, float]
 
 @dataclass
 class SiteSurvey:
-    """What a site replies to a survey.
+    """What a site replies to a survey."""
 
-    Args:
-        n_patients: number of patients that train or validate at the site.
-        min_patients: with fewer patients than this, the site only says that it has too few.
-        n_labels: number of structures or classes.
-        facts: function that returns the facts for a minimum group size (`medfed.datasets.site_facts.site_facts`).
-    """
-
-    n_patients: int
+    n_patients: int  # that train or validate at the site
     min_patients: int
-    n_labels: int
-    facts: Callable[[int], Facts]
+    n_labels: int  # structures or classes
+    facts: Callable[[int], Facts]  # called with the minimum group size
 
     def reply(self, request: Message) -> Message:
         """Return the reply of kind "survey": either the fact `too_few_patients` (1) alone, or all facts."""
@@ -64,7 +54,6 @@ def survey_request() -> Message:
 
 
 def fact_names(n_labels: int) -> frozenset[str]:
-    """Return the names of all facts that a reply may hold."""
     quantiles = {f"{name}.{word}" for name in (*SIZES, *SPACINGS, *INTENSITIES) for word in QUANTILES}
     of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, COVER, *POSITIONS, *SPREADS)}
     orientations = {f"{ORIENTATION}.{code}" for code in ORIENTATIONS}
@@ -72,14 +61,7 @@ def fact_names(n_labels: int) -> frozenset[str]:
 
 
 def check_survey(reply: Message, n_labels: int) -> None:
-    """Check the facts of a reply, which are finite numbers.
-
-    Raises:
-        ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
-            number of images, there are more than 10^9 images, a size is not in [1, 1e6] voxels, a voxel size not in
-            [1e-6, 1e6] mm, an intensity neither 0 nor of an absolute value in [1e-12, 1e12], a position, spread or
-            share of the image not in [0, 1], or quantiles or the median percentiles of the intensities decrease.
-    """
+    """Raise ValueError if a fact (a finite number) is unknown, missing or impossible, or if quantiles decrease."""
     facts, known = reply.facts, fact_names(n_labels)
     if facts.get(TOO_FEW) == 1 and len(facts) == 1:
         return
@@ -101,7 +83,6 @@ def check_survey(reply: Message, n_labels: int) -> None:
 
 
 def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> bool:
-    """Whether the number of a fact can occur, such as a count that is at most the number of images."""
     start = name.partition(".")[0]
     if is_count:
         least = 1 if name in (PATIENTS, IMAGES) else 0
@@ -115,10 +96,8 @@ def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> b
 def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:
     """Return the groups of images whose numbers may leave a site, if each image belongs to exactly one group.
 
-    `patients` are the patients of each group. A group of no patient may leave, because it says nothing of a patient.
-    The number of images of all groups that are left out is the difference from the number of all images, so the
-    smallest of the other groups are left out too, until the groups that are left out have at least `min_patients`
-    patients together.
+    A group without patients may leave. What is left out is the difference from the number of all images, so the
+    smallest of the other groups are left out too, until those left out have `min_patients` patients together.
     """
     sizes = {name: len(set(members)) for name, members in patients.items()}
     hidden = [name for name, size in sizes.items() if 0 < size < min_patients]

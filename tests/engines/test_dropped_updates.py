@@ -86,7 +86,7 @@ def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path
 
 def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_path):
     states(toy, fedavg, tmp_path, {(2, "south"), (3, "south"), (4, "south")})
-    names = lambda site: sorted(path.name for path in (tmp_path / site).iterdir())  # noqa: E731
+    names = lambda site: sorted(path.name for path in (tmp_path / site).glob("*.site"))  # noqa: E731
     assert names("south") == [f"round_0000{number}.site" for number in (1, 3, 4)]
     assert names("north") == ["round_00003.site", "round_00004.site"]
 

@@ -1,4 +1,3 @@
-import json
 import shutil
 import threading
 from dataclasses import dataclass, replace
@@ -88,7 +87,8 @@ def test_a_stored_reply_to_another_request_is_not_used(toy, fedavg, whole, tmp_p
 
 def test_a_damaged_and_a_missing_file_are_refused_with_their_names(toy, fedavg, tmp_path):
     finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), fedavg)
-    assert files(tmp_path / "north") == ["round_00002.site", "round_00003.site"], "only those of two rounds are kept"
+    kept = ["round_00002.site", "round_00003.reply", "round_00003.site"]
+    assert files(tmp_path / "north") == kept, "the memory of two rounds, and the reply of the last one"
     path = tmp_path / "south" / "round_00003.site"
     data = bytearray(path.read_bytes())
     data[1000] ^= 4
@@ -121,7 +121,8 @@ def test_a_file_of_another_site_round_or_seed_is_refused_with_what_was_found(toy
 def test_a_stored_reply_of_another_site_is_not_used(toy, fedavg, tmp_path):
     """The requests and the settings of both sites are equal."""
     expected, *_ = federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), Federation(rounds=1), 0)
-    (tmp_path / "west" / "round_00001.site").write_bytes((tmp_path / "south" / "round_00001.site").read_bytes())
+    for name in ("round_00001.site", "round_00001.reply"):
+        (tmp_path / "west" / name).write_bytes((tmp_path / "south" / name).read_bytes())
     again, *_ = federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), Federation(rounds=1), 0)
     assert digest(again.state.to_bytes()) == digest(expected.state.to_bytes())
 
@@ -192,16 +193,19 @@ def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, si
     """Control of the two tests above: the client trains without its Adam moments."""
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
-        engine._store._released.clear()
+        engine._store._memory_round |= done.state.took_part  # as if the memory of all clients were in RAM
         last = done.state
     assert digest(last.to_bytes()) != six_rounds
 
 
-def test_clients_without_memory_have_files_of_the_last_round_only(without_memory, fedavg, tmp_path):
+def test_replies_are_kept_of_the_last_round_only(without_memory, fedavg, tmp_path):
+    """Without memory, the other file of a client is small."""
     for _, done in rounds_of(without_memory, fedavg, tmp_path, 6):
         trained = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
-        assert files(tmp_path) == [".without_memory.json"] + 3 * [f"round_{done.state.round:05d}.site"]
-        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == trained
+        replies = sorted(tmp_path.glob("*/*.reply"))
+        assert [path.parent.name for path in replies] == trained
+        assert {path.name for path in replies} == {f"round_{done.state.round:05d}.reply"}
+        assert all(path.stat().st_size < 1000 for path in tmp_path.glob("*/*.site"))
     assert len(done.state.took_part) > 6
 
 
@@ -247,19 +251,21 @@ class MemoryFromRoundTwo(Method):
 
 def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(without_memory, tmp_path):
     *_, (_, done) = rounds_of(without_memory, MemoryFromRoundTwo(), tmp_path, 5)
-    rounds_without_memory = json.loads((tmp_path / ".without_memory.json").read_text())["rounds"]
-    for site, number in done.state.took_part.items():
-        assert (number in rounds_without_memory.get(site, [])) == (number == 1)
-        assert (tmp_path / site / f"round_{number:05d}.site").is_file() == (number > 1)
+    engine = without_memory.engine(MemoryFromRoundTwo(), MANY, folder=tmp_path)
+    for site in engine.local_sites:
+        if number := done.state.took_part.get(site.name):
+            engine.restore({site.name: number})
+            assert site.memory == ({"diary": torch.tensor([number])} if number > 1 else {})
 
 
-def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(without_memory, fedavg, tmp_path):
+def test_replies_threads_and_descriptors_do_not_grow_with_the_number_of_clients(without_memory, fedavg, tmp_path):
     toy, counts = without_memory, []
     for names in (MANY[:4], MANY):
         folder = tmp_path / str(len(names))
         engine = toy.engine(fedavg, names, folder=folder)
         for _ in rounds_of(toy, fedavg, folder, engine=engine):
-            counts.append((len(files(folder)), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
+            n_replies, n_open = len(list(folder.glob("*/*.reply"))), len(list(Path("/proc/self/fd").iterdir()))
+            counts.append((n_replies, threading.active_count(), n_open))
     assert len(set(counts)) == 1, counts
 
 
@@ -283,11 +289,3 @@ def test_the_validation_site_replies_to_validate_only(toy, fedavg):
         sentence = f"east: is the validation site and replies to 'validate' only, not to '{kind}'"
         with pytest.raises(ValueError, match=sentence):
             engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})
-
-
-def test_a_damaged_record_of_the_sites_without_memory_is_refused(without_memory, fedavg, tmp_path):
-    list(rounds_of(without_memory, fedavg, tmp_path, 2))
-    path = tmp_path / ".without_memory.json"
-    path.write_text(path.read_text().replace("2", "3", 1))
-    with pytest.raises(UserError, match="without_memory.json: the file is damaged .*checksum.*; put back a copy"):
-        list(rounds_of(without_memory, fedavg, tmp_path, 4))

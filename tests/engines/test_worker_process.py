@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,10 +159,9 @@ def test_a_process_whose_closing_was_interrupted_can_be_closed_again(tmp_path):
 
 def test_waiting_ends_when_stopped_returns_true(folder, site):
     does(folder, "sleep")
-    stop = threading.Event()
-    threading.Timer(0.3, stop.set).start()
+    pid = folder / "north.pid"
     with pytest.raises(WorkerFailed, match="^was stopped$"):
-        ask(site, b"request", stopped=stop.is_set)
+        ask(site, b"request", stopped=lambda: pid.is_file() and pid.read_text() != "")
     assert not is_alive(process_id(folder, "north"))
 
 

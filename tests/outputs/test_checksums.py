@@ -143,13 +143,13 @@ def test_a_run_that_becomes_unfinished_has_no_figures_and_optional_files_of_the_
 
 def test_a_finished_run_keeps_what_the_sites_need_for_further_rounds(tmp_path):
     store = SiteStore(tmp_path)
-    files.write_atomically(tmp_path / ".without_memory.json", files.checked_json({"rounds": {"A": [2, 3]}}))
-    for site in "AB":
+    for site in "ABC":
         (tmp_path / site).mkdir()
-        for number in (2, 3):
-            (tmp_path / site / f"round_{number:05d}.site").touch()
-    store.tidy({"A": 3, "B": 2})  # the update of B in round 3 was rejected
-    assert [path.name for path in tmp_path.glob("*/*")] == ["round_00002.site"] and not (tmp_path / "A").exists()
+        for name in ("round_00002.site", "round_00003.site", "round_00003.reply"):
+            (tmp_path / site / name).touch()
+    store.tidy({"A": 3, "B": 2})  # the update of B in round 3 was rejected, and all of C
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*"))
+    assert left == ["A/round_00003.site", "B/round_00002.site"] and not (tmp_path / "C").exists()
 
 
 def test_columns_that_appear_later_and_rows_of_an_uncommitted_round_are_removed(tmp_path):

@@ -23,6 +23,7 @@ from typing import Any
 from medfed.cli.program import machine_sentence
 from medfed.core.errors import UserError, WorkerBug
 from medfed.core.import_path import child_import_path
+from medfed.federation.engine import OnStep
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
@@ -42,10 +43,9 @@ def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callabl
     """Return how many workers to start for work that takes `rest_s` seconds in this process; 1 means none.
 
     Workers must save at least three times the time that one needs to start and to prepare its work (`preparation_s`).
-    `max_workers` is called only if two workers would be worth it.
     """
     needed_s = MIN_GAIN * (WORKER_START_S + preparation_s)
-    if rest_s < needed_s:  # any number of workers saves less than this
+    if rest_s < needed_s:  # any number of workers saves less than this, and `max_workers` reads files of the system
         return 1
     n_workers = max_workers()
     return n_workers if rest_s * (1 - 1 / n_workers) >= needed_s else 1
@@ -57,7 +57,7 @@ def can_be_imported(config_yaml: str) -> bool:
 
 
 def check_can_be_imported(config_yaml: str, jobs: int) -> None:
-    """Raise UserError if `can_be_imported` is false; `jobs` is the number of processes for its text."""
+    """Raise UserError if `can_be_imported` is false."""
     if not can_be_imported(config_yaml):
         raise UserError(
             f"--jobs {jobs}: the config names a class of the program itself ({OWN_PROGRAM}...), which other processes "
@@ -78,10 +78,7 @@ class WorkerFailed(RuntimeError):
 
 
 def error_frame(error: Exception, text: str = "") -> bytes:
-    """Return the frame with which a worker reports the kind of an error and its text; `text` replaces the error's own.
-
-    With `text`, no name of a file is sent either.
-    """
+    """Return the frame with which a worker reports an error; `text` replaces its text and the name of its file."""
     content: dict[str, Any] = {"kind": BUG, "text": f"{type(error).__name__}: {error}"}
     if isinstance(error, UserError):
         content = {"kind": USER, "text": str(error)}
@@ -103,22 +100,12 @@ def _failure(content: Mapping[str, Any]) -> WorkerFailed:
 
 @dataclass
 class WorkerProcess:
-    """Handle of a worker process. A request starts the process if it is not running.
+    """Handle of a worker process. A request starts the process if it is not running."""
 
-    Args:
-        job: what the worker does, as JSON values (`medfed.deployment.worker.serve`).
-        on_step: called after each training step with (site, step, steps of this round), or, for runs of a comparison,
-            after each training of a site with ("", trainings done, trainings of the run).
-        on_warning: called with the text of each warning of the worker.
-
-    Attributes:
-        work_s: seconds that the worker worked on the last request.
-    """
-
-    job: Mapping[str, Any]
-    on_step: Callable[[str, int, int], None] | None = None
-    on_warning: Callable[[str], None] | None = None
-    work_s: float = field(default=0.0, init=False)
+    job: Mapping[str, Any]  # what the worker does, as JSON values (`medfed.deployment.worker.serve`)
+    on_step: OnStep | None = None  # for runs of a comparison, called with ("", trainings done, trainings of the run)
+    on_warning: Callable[[str], None] | None = None  # called with the text of each warning of the worker
+    work_s: float = field(default=0.0, init=False)  # seconds that the worker worked on the last request
     _process: subprocess.Popen | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
     _closing: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -133,12 +120,9 @@ class WorkerProcess:
         """Send a request, a header and messages as bytes, and yield the bytes of each reply as it arrives.
 
         The request is sent when the iterator is asked for the first reply; the next one must wait until the iterator
-        has ended. `timeout_s` is for all replies, without the start of the process; None has no limit. `stopped` is
-        called about every 0.2 s.
-
-        Raises:
-            WorkerFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
-                then killed), or if the worker reported an error.
+        has ended. `timeout_s` is for all replies, without the start of the process; None has no limit. WorkerFailed if
+        the process ended, if it did not reply in time or `stopped` returned True (the process is then killed), or if
+        the worker reported an error.
         """
         try:
             self.start(stopped, None if timeout_s is None else LOAD_TIMEOUT_S)
@@ -151,10 +135,9 @@ class WorkerProcess:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """Kill the worker process, if it runs, and close the connection to it.
+        """Kill the worker process, if it runs, and close the connection to it; threads may do so at the same time.
 
-        Several threads may call this method at the same time, and a signal may interrupt it; a second call then does
-        what is left. No file descriptor is closed twice, because its number may belong to another file by then.
+        No file descriptor is closed twice, because its number may belong to another file by then.
         """
         if process := self._process:
             if process.poll() is None:
@@ -169,10 +152,7 @@ class WorkerProcess:
         return (process := self._process) is not None and process.poll() is None
 
     def start(self, stopped: Callable[[], bool] = lambda: False, timeout_s: float | None = None) -> None:
-        """Start the process if it does not run, and wait until it is ready: a site has then read its data.
-
-        The arguments and errors are those of `ask`.
-        """
+        """Start the process if it does not run, and wait until it is ready: a site has then read its data."""
         if self.is_running():
             return
         try:
@@ -181,7 +161,6 @@ class WorkerProcess:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
     def _start(self, stopped: Callable[[], bool], deadline: float | None) -> None:
-        """Start the process and load its job; stop waiting if `stopped` returns True or at `deadline`."""
         self.close()
         os.stat(self.job["directory"])  # an error here is reported, unlike one in the worker
         own_end, worker_end = socket.socketpair()
@@ -190,8 +169,8 @@ class WorkerProcess:
             own_end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_TIMEOUT_S, 0))
         with own_end, worker_end:
             command = [sys.executable, "-m", WORKER, str(worker_end.fileno())]
-            # The worker sets the number of threads (`training.threads`); libraries must not start others before.
-            # It finds the same modules as this process, such as the file with a method of the user.
+            # The worker sets the number of threads, so libraries must not start others before. It finds the same
+            # modules as this process, such as the file with a method of the user.
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": child_import_path()}
             # A new session, so that Ctrl-C reaches this process alone, which then ends the worker. It starts in the
             # root folder, because `python -m` looks for modules in the current folder first.
@@ -209,7 +188,6 @@ class WorkerProcess:
             raise
 
     def _open_connection(self) -> Connection:
-        """The connection to the running process; EOFError without one."""
         if (connection := self._connection) is None:
             raise EOFError("its process is not running")
         return connection
@@ -242,7 +220,7 @@ class WorkerProcess:
                 self.on_warning(content.decode())
 
     def _how_it_ended(self, error: Exception) -> str:
-        """How the process ended, as a clause for a message, after an error of the connection to it."""
+        """How the process ended, as a clause, after an error of the connection to it."""
         if (process := self._process) is None:
             return f"its process did not start: {error}"
         try:
