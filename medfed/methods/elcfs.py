@@ -51,23 +51,31 @@ class ELCFS(Method):
         A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1) (lambda in the paper)        (eq. 2)
         t = inverse Fourier transform of A' with the phases of x                                   (eq. 3)
         theta' = theta - beta grad L_task(x; theta)                                                (eq. 4)
+        h = mean of the decoder's features on a boundary or in a ring                              (eq. 5)
+        l(m, p) = -log(exp(cos(h_m, h_p) / tau) / sum over q of exp(cos(h_m, h_q) / tau))          (eq. 6)
+        L_boundary(x, t) = mean of l(m, p) over the pairs of two boundaries or of two rings        (eq. 7)
         L = L_task(x; theta) + L_task(t; theta') + w L_boundary(x, t)                              (eq. 8-9)
 
-    w is gamma in the paper. With `balance: gradient`, the default, w = gamma min(1, |grad L_task(x)| / |grad
-    L_boundary|), where both gradients are those at the last features of the decoder for the images x. For
-    classification there is no boundary, and the settings of the boundary loss are not used.
+    q counts the negatives of m (a ring if m is a boundary) and, with the default of `denominator`, p. L_task is the
+    Dice loss for masks. In eq. 8, L_boundary has all features at theta'; by default, those of x are at theta. w is
+    gamma in the paper. With `balance: gradient`, the default, w = gamma min(1, |grad L_task(x)| / |grad L_boundary|),
+    where both gradients are those at the last features of the decoder for the images x. For classification there is no
+    boundary, and the settings of the boundary loss are not used.
 
-    Departures. Where paper and public code differ, the default follows the paper, except in the settings that `preset:
-    paper` changes; their descriptions below say what the paper has. Without a setting: restyled images are clipped to
-    [0, 1]; the boundary loss is the mean over the pairs of vectors in both orders, where eq. 7 has each pair once, in
-    an order that the paper does not define; and the window is a square of side alpha * min(H, W), where the paper has a
-    rectangle of alpha * H by alpha * W. Not reproduced from the code: sites that start from different weights, and site
-    weights that are rounded to two decimals (for five sites their sum exceeds 1).
+    Departures. The default follows the paper, except in the eight settings that `preset: paper` changes. Two of the
+    eight, `alpha: auto` and `balance: gradient`, are in neither the paper nor the public code; the others are those of
+    the code. Without a setting: sites send only the window, which is all that eq. 2 reads; the window is a square of
+    side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by 2 alpha W; restyled images are
+    clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of at least 0 (section
+    4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean over the pairs in both
+    orders, where eq. 7 has each pair once, in an order that the paper does not define. Not reproduced from the code:
+    sites that start from different weights, and site weights that are rounded to two decimals (for five sites their sum
+    exceeds 1).
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
-    that show the structure. Images are augmented before the exchange, and standardised after it: `data.standardise:
-    slice` removes the exchanged brightness and contrast of a slice, `volume` and `dataset` keep the whole exchange.
+    that show the structure. Images are augmented before the exchange. `data.standardise: slice` removes the exchanged
+    brightness and contrast of a slice, `volume` and `dataset` keep the whole exchange.
 
     Args:
         alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in [0,
@@ -137,25 +145,31 @@ class ELCFS(Method):
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss on the images and their restyled copies, plus the boundary loss (eq. 8-9)."""
-        with_boundary = self.gamma > 0 and batch.label.dim() == 4
-        taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()
+        with_boundary = self.gamma > 0 and batch.label.dim() == 4  # masks (B, S, H, W), not classes (B,)
+        taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()  # finest first
         raw = local.forward(batch, taps)
-        inner = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
-        fast: Mapping[str, Tensor] = local.parameters()
-        if self.episodic:
-            fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)  # eq. 4
-        views = local.forward(self._restyled(local, batch), taps, fast)
-        total = inner + local.task.loss(views.logits, views.label)  # eq. 8, first term; eq. 9
-        if with_boundary:
-            after = self.boundary_features == "after_inner_step" and self.episodic
-            originals = local.forward(batch, taps, fast) if after else raw
-            boundary_loss = self.boundary_loss([originals, views])
-            if self.balance == "none":
-                return total + self.gamma * boundary_loss, raw  # eq. 8, second term
-            gradients = (inner, raw.features[taps[0]]), (boundary_loss, originals.features[taps[0]])
-            if ratio := _norm_ratio(*(torch.autograd.grad(*pair, retain_graph=True)[0] for pair in gradients)):
-                total = total + self.gamma * min(1.0, ratio) * boundary_loss
+        loss_raw = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
+        theta_prime: Mapping[str, Tensor] = local.parameters()  # given weights leave BatchNorm's statistics as they are
+        if self.episodic:  # eq. 4
+            theta_prime = inner_step(loss_raw, theta_prime, self.meta_step, self.inner_clamp, self.second_order)
+        restyled = local.forward(self._restyled(local, batch), taps, theta_prime)
+        total = loss_raw + local.task.loss(restyled.logits, restyled.label)  # eq. 8, first term; eq. 9
+        if not with_boundary:
+            return total, raw
+        after = self.boundary_features == "after_inner_step" and self.episodic
+        originals = local.forward(batch, taps, theta_prime) if after else raw
+        boundary_loss = self.boundary_loss([originals, restyled])  # eq. 5-7
+        finest = taps[0]
+        if w := self._boundary_weight((loss_raw, raw.features[finest]), (boundary_loss, originals.features[finest])):
+            total = total + w * boundary_loss  # eq. 8, second term
         return total, raw
+
+    def _boundary_weight(self, *pairs: tuple[Tensor, Tensor]) -> float:
+        """Return w for (loss, decoder's last features) of the task and of the boundary; 0 leaves the boundary out."""
+        if self.balance == "none":
+            return self.gamma  # eq. 8
+        gradients = (torch.autograd.grad(loss, features, retain_graph=True)[0] for loss, features in pairs)
+        return self.gamma * min(1.0, _norm_ratio(*gradients))
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return a scalar: InfoNCE of the decoder's mean features on the boundary and in the ring of each structure.
@@ -244,18 +258,6 @@ class ELCFS(Method):
             alpha = alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
         return fourier.low_frequency_spectrum(image, alpha)
 
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
-        windows = list(mean_windows(state).values())
-        if not windows:
-            return None
-        mean = torch.stack(windows).mean(dim=0)
-
-        def match(image: Tensor) -> Tensor:
-            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))
-
-        return match
-
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {  # `gamma` differs between the paper's tasks (section 4.2), so it has to be set
@@ -305,6 +307,18 @@ class ELCFS(Method):
         """A step has the images and their restyled copies."""
         return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
 
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Mix the federation's mean window into a test image, if `evaluation.match` says so (not in the paper)."""
+        windows = list(mean_windows(state).values())
+        if not windows:
+            return None
+        mean = torch.stack(windows).mean(dim=0)
+
+        def match(image: Tensor) -> Tensor:
+            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))  # eq. 2-3
+
+        return match
+
 
 def _norm_ratio(first: Tensor, second: Tensor) -> float:
     """Return |first| / |second|, or 0 if one of the norms is 0 or not finite."""
@@ -334,9 +348,9 @@ def inner_step(
     gradients = torch.autograd.grad(
         loss, list(trained.values()), retain_graph=True, create_graph=second_order, allow_unused=True
     )
-    fast = dict(parameters)
+    theta_prime = dict(parameters)
     for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
             limited = gradient if clamp is None else gradient.clamp(-clamp, clamp)
-            fast[name] = entry - step_size * limited  # eq. 4
-    return fast
+            theta_prime[name] = entry - step_size * limited  # eq. 4
+    return theta_prime
