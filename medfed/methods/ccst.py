@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -33,6 +33,7 @@ from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
+Encoded = Iterator[tuple[Tensor, Tensor]]  # indices (m,) of images, and their feature maps (m, C, h, w)
 MAX_BATCH = 32  # largest number of images that are encoded together
 STYLE_OF_IMAGES = Sent(
     "style: mean and spread of image features",
@@ -77,17 +78,13 @@ class CCST(Method):
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file or folder that `python -m medfed.codec` wrote from a published encoder and decoder. The paper has those
-            of AdaIN; its text says VGG, which in AdaIN is VGG-19 up to relu4_1.
+            file or folder that `python -m medfed.codec` wrote. The paper has AdaIN's (VGG; there, up to relu4_1).
         alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
             applies the other style in full.
-        images_per_style: with `style: single`, number of the site's images per shared style, at least 1. 32 is our
-            reading of section 4.2.
+        images_per_style: with `style: single`, number of images per shared style, at least 1. 32 is our reading.
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
-            original size. 0 restyles images at their own size. The authors' code uses 512, for example for the 96 x 96
-            patches of Camelyon17.
-        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
-            images) or "uniform" (all alike).
+            original size. 0 restyles images at their own size. The authors' code uses 512, also for patches of 96 x 96.
+        site_weights: weights of the sites in the average: "examples" (n_k / N for n_k images) or "uniform" (all alike).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
     """
@@ -159,7 +156,6 @@ class CCST(Method):
 
     @property
     def style_transfer(self) -> StyleTransfer:
-        """How images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _error(self, site: SiteData, indices: Tensor, device: torch.device) -> Tensors:
@@ -249,10 +245,8 @@ def style_bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}
 
 
-def encoded_images(
-    site: SiteData, order: Tensor, transfer: StyleTransfer, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield indices (m,) and feature maps (m, C, h, w) of a few images at a time, without blank images."""
+def encoded_images(site: SiteData, order: Tensor, transfer: StyleTransfer, device: torch.device) -> Encoded:
+    """Encode the site's images in this order, a few at a time, without blank images."""
     for indices in order.split(MAX_BATCH):
         images = site.samples.batch(indices.tolist()).image
         chosen = shows_something(images)
@@ -263,7 +257,7 @@ def encoded_images(
                 used = used[len(features) :]
 
 
-def _overall_style(encoded: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor] | None:
+def _overall_style(encoded: Encoded) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return mean and standard deviation (C,) over all pixels of all images, and the indices of the images (eq. 8)."""
     overall: PixelMoments | None = None
     used: list[Tensor] = []
@@ -274,7 +268,7 @@ def _overall_style(encoded: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Te
     return None if overall is None else (overall.mean.float(), overall.std.float(), torch.cat(used))
 
 
-def single_styles(encoded: Iterable[tuple[Tensor, Tensor]], n: int) -> tuple[Tensor, Tensor, Tensor] | None:
+def single_styles(encoded: Encoded, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return mean and standard deviation (n, C) of the first n images, and the indices of these images (eq. 6-7)."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for indices, features in encoded:

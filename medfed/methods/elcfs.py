@@ -69,8 +69,7 @@ class ELCFS(Method):
     clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of at least 0 (section
     4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean over the pairs in both
     orders, where eq. 7 has each pair once, in an order that the paper does not define. Not reproduced from the code:
-    sites that start from different weights, and site weights that are rounded to two decimals (for five sites their sum
-    exceeds 1).
+    sites that start from different weights, and site weights rounded to two decimals.
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
@@ -82,12 +81,11 @@ class ELCFS(Method):
             0.5). The window covers floor(alpha * side) cycles per image on either side of 0: 0.01 (the paper, section
             4.2) is 7 x 7 at 384 pixels, but only the mean brightness at 96 pixels. "auto" is 7 x 7 at every image size
             (less for an image of fewer than 7 pixels).
-        gamma: weight of the boundary loss (gamma in the paper), at least 0. The paper has 0.1 for fundus images and 0.5
-            for prostate MRI (section 4.2). 0 leaves the boundary loss out.
-        balance: "gradient" reduces the weight of the boundary loss in each step until its gradient at the decoder's
-            last features is at most gamma times that of the task's loss. The weight is 0 where one of the gradients is
-            0 or not finite. "none" always has the weight gamma, as in the paper; the gradient of the boundary loss is
-            then up to 380 times that of the Dice loss (breast ultrasound, 8 rounds: 24.1 % Dice instead of 75.5 %).
+        gamma: weight of the boundary loss, at least 0. The paper has 0.1 for fundus images and 0.5 for prostate MRI
+            (section 4.2). 0 leaves the boundary loss out.
+        balance: "gradient" reduces the weight of the boundary loss in each step as above; it is 0 where one of the
+            gradients is 0 or not finite. "none" always has the weight gamma, as in the paper; the gradient is then up
+            to 380 times that of the Dice loss (breast ultrasound, 8 rounds: 24.1 % Dice instead of 75.5 %).
         meta_step: step size of the inner step, the virtual training step on the raw images (beta in the paper), at
             least 0. 0.001 in the paper, section 4.2.
         temperature: temperature of the boundary loss (tau in the paper), above 0. 0.05 in the paper, section 4.2.
@@ -96,29 +94,25 @@ class ELCFS(Method):
         ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
             copy, as in the paper; [low, high] draws it from U(low, high) (Figure 6b); a number in [0, 1] is used for
             all copies. 1 replaces the amplitudes completely.
-        exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
-            ones (ablation).
-        episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
-            the raw images (ablation).
-        decoder_levels: number of the decoder's last levels whose features enter the boundary loss, at least 1. 2 in the
-            paper, section 4.2.
+        exchange: whether images are restyled. false shares nothing and trains the raw images twice (ablation).
+        episodic: whether the restyled images are trained after the inner step. false trains them at theta (ablation).
+        decoder_levels: number of the decoder's last levels that enter the boundary loss, at least 1. 2 in the paper.
         ring_width: width in pixels of the ring of background around a structure, at least 1. 5 in the authors' code.
-        boundary_features: weights at which the boundary loss computes the features of the original images:
-            "before_inner_step" (theta, as in the authors' code) or "after_inner_step" (theta', eq. 8; one more forward
-            pass). The features of the restyled copies are those at theta' in both cases.
+        boundary_features: weights at which the boundary loss computes the features of x: "before_inner_step" (theta, as
+            in the authors' code) or "after_inner_step" (theta', eq. 8; one more forward pass).
         boundary_pairs: which feature vectors the boundary loss compares: those of the whole "batch" (as in the authors'
             code, so that the images of other patients are positives too), or only those of one "image" and its restyled
             copies (eq. 6-7).
         inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
             clipped. 100 in the authors' code. null clips nothing, as in the paper.
         second_order: whether gradients pass through the inner step, as eq. 9 says. false ignores how the inner step
-            depends on the weights (first order), as in the authors' code and as its author confirms.
+            depends on the weights (first order), as in the authors' code.
         denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
             code) or "negatives" (eq. 6 as printed). The latter has no lower bound and outweighs the task's loss
             (prostate phantom: 4.3 % Dice instead of 74.3 %), so configs of the paper's experiments do not use it.
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
-        min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
-            traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
+        min_patients: a site with fewer training patients than this trains as usual, but shares nothing, because its
+            amplitudes could be traced to single patients. At least 1. Not in the paper.
 
     Some settings of the public code belong to other blocks of a config: `data.standardise: none` (with slice, an
     exchanged mean has no effect), `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.

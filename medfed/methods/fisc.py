@@ -61,8 +61,7 @@ class FISC(Method):
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
 
-    j is a random image of another class. Only the forward pass on x updates BatchNorm's statistics. A network with
-    dropout draws it separately for x and x', which adds noise to the distance.
+    j is a random image of another class. Only the pass on x updates BatchNorm's statistics; each pass has its dropout.
 
     A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. A notice says if fewer than 5 % of
     a round are alive. With the constants of the authors' code, 0 to 5 % are on PACS with a pretrained EfficientNet
@@ -122,8 +121,7 @@ class FISC(Method):
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size.
-        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
-            in the paper.
+        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only.
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, also one
             of a single patient; `site_clusters: none` weights all images alike.

@@ -78,13 +78,12 @@ class StableFDG(Method):
     statistics are constants to the gradient. Variances are unbiased (eq. 2 divides by N), and k-means++ is its seeding
     alone (the paper has one iteration). Unlike the code's, styles come from images without augmentation, in evaluation
     mode, and only from sites that take part in the round; and the attention is independent of the map's size (the code
-    divides by 49). The paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of
-    `training`.
+    divides by 49). The paper's schedules of the learning rate are settings of `training`.
 
     Readings: k-means++ selects samples (the paper has both "cluster centers" and "samples", the code centres); styles
     are explored away from the mean of the batch without the added images (s in eq. 4-5, as in the code; the text has
     the batch with them); shifting sets negative standard deviations to 0 after the noise; and for the "at least two
-    samples" of appendix G, an image needs another one of its class.
+    samples" of appendix G, an image needs another one of its class, which is not its copy.
 
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
@@ -97,24 +96,21 @@ class StableFDG(Method):
             cross-attention, eq. 6) are ablations of the paper's Table 15. "none": no query, so that the layer has the
             same number of weights but is no attention (Table 16). Predictions use the image's own query.
         second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
-            of this class from the site's training images, only for its query (appendix G); the drawn image passes
-            through the network in evaluation mode, and its label is not used. false uses the image itself or its copy,
-            and saves a forward pass. A copy counts as no other image here; yet an image that has others may draw its
-            own copy (17 % do, for 32 images of 7 classes). No effect if `query_of` is "own" or "none".
+            of this class from the site's training images, only for its query (appendix G), in evaluation mode. false
+            uses the image itself or its copy, and saves a forward pass. No effect if `query_of` is "own" or "none". In
+            both cases, an image that has others may draw its own copy (17 % do, for 32 images of 7 classes).
         level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
             paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
         oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
             size, at least 0. 1 in the paper.
-        balanced: true adds images of the rarest classes, false random ones, drawn with replacement (the paper's Table
-            12).
+        balanced: true adds images of the rarest classes, false random ones, with replacement (the paper's Table 12).
         probability: probability of style shifting, and of exploration and mixing after each of the stages, in [0, 1].
             0.5 in the paper.
         mix: whether styles are mixed (step 5). false leaves only the exploration, as in the paper's Table 12.
         concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
-        stages: numbers of the encoder's stages after which styles are explored and mixed, counted from 1. 1 to 3 in the
-            paper.
-        received: number of other sites' styles that a site receives. Each shifted image takes one of them at random. 1
-            in the paper. 0 shares and shifts no styles, and 3 is compared, too, in the paper's Table 10.
+        stages: the encoder's stages, from 1, after which styles are explored and mixed. 1 to 3 in the paper.
+        received: number of other sites' styles that a site receives; each shifted image takes a random one of them. 1
+            in the paper, 0 and 3 in its Table 10. 0 shares and shifts no styles.
         kept: which half of a batch keeps its style in the shift: "kmeans++" selects images whose styles differ most,
             "random" any images (the paper's Table 11).
         sharing: which styles a site receives: "random" those of the next sites in a random circle of the participating
