@@ -62,14 +62,14 @@ class ELCFS(Method):
     where both gradients are those at the last features of the decoder for the images x. For classification there is no
     boundary, and the settings of the boundary loss are not used.
 
-    Departures. The default follows the paper, except in the eight settings that `preset: paper` changes. Two of the
-    eight, `alpha: auto` and `balance: gradient`, are in neither the paper nor the public code; the others are those of
-    the code. Without a setting: sites send only the window, which is all that eq. 2 reads; the window is a square of
-    side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by 2 alpha W; restyled images are
-    clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of at least 0 (section
-    4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean over the pairs in both
-    orders, where eq. 7 has each pair once, in an order that the paper does not define. Not reproduced from the code:
-    sites that start from different weights, and site weights rounded to two decimals.
+    Departures. The default follows the paper, except in `min_patients` and the eight settings that `preset: paper`
+    changes. Two of the eight, `alpha: auto` and `balance: gradient`, are in neither the paper nor the public code; the
+    others are those of the code. Without a setting: sites send only the window, which is all that eq. 2 reads; the
+    window is a square of side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by 2 alpha W;
+    restyled images are clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of
+    at least 0 (section 4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean
+    over the pairs in both orders, where eq. 7 has each pair once, in an order that the paper does not define. Not
+    reproduced from the code: sites that start from different weights, and site weights rounded to two decimals.
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images

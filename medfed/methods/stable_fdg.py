@@ -75,10 +75,10 @@ class StableFDG(Method):
     public code: the noise of shifting is N(0, 1) times the received spread (in the paper N(0, own spread) times the
     received spread), a spread is a standard deviation instead of a variance, exploration takes place after the first
     active stage only, while later ones only mix (in the paper's text, each active stage explores), and an image's own
-    statistics are constants to the gradient. Variances are unbiased (eq. 2 divides by N), and k-means++ is its seeding
-    alone (the paper has one iteration). Unlike the code's, styles come from images without augmentation, in evaluation
-    mode, and only from sites that take part in the round; and the attention is independent of the map's size (the code
-    divides by 49). The paper's schedules of the learning rate are settings of `training`.
+    statistics are constants to the gradient (in the code, not in exploration). Variances are unbiased (eq. 2 divides by
+    N), and k-means++ is its seeding alone (the paper has one iteration). Unlike in the code, styles come from images
+    without augmentation, in evaluation mode, and only from sites of the round; and the attention does not depend on the
+    map's size (the code divides by 49). The paper's schedules of the learning rate are settings of `training`.
 
     Readings: k-means++ selects samples (the paper has both "cluster centers" and "samples", the code centres); styles
     are explored away from the mean of the batch without the added images (s in eq. 4-5, as in the code; the text has
@@ -165,8 +165,8 @@ class StableFDG(Method):
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
         n_added = round(self.oversampling * len(labels)) if stages else 0
-        if self.balanced:
-            added = draw_oversampled(labels, n_added, rng)  # step 3
+        if self.balanced:  # step 3
+            added = draw_oversampled(labels, n_added, rng)
         else:
             added = torch.randint(len(labels), (n_added,), generator=rng)
         changes: list[tuple[str, Change]] = []  # with the name of the stage's submodule
