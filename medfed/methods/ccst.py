@@ -4,15 +4,16 @@ J. Chen, M. Jiang, Q. Dou, Q. Chen: "Federated Domain Generalization for Image R
 Transfer", WACV 2023, https://arxiv.org/abs/2210.00912.
 
 Idea: the mean and standard deviation of feature channels describe the style of an image. Before round 1, each site
-sends its style (two vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes). It receives the styles of
-all sites with the weights, and redraws its training images in them. Afterwards, sites send the messages of FedAvg.
+sends its style (two vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes) and the error of its codec,
+one number. It receives the styles of all sites with the weights, and redraws its training images in them. Afterwards,
+sites send the messages of FedAvg.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -22,15 +23,7 @@ from torch import Tensor, nn
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Samples, SiteData, count_patients
 from medfed.federation.message import State
-from medfed.federation.method import (
-    STYLE_RANGES,
-    Effort,
-    Matcher,
-    Method,
-    SiteWeights,
-    Tensors,
-    has_too_few_patients,
-)
+from medfed.federation.method import STYLE_RANGES, Effort, Matcher, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
@@ -40,6 +33,7 @@ from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
+Encoded = Iterator[tuple[Tensor, Tensor]]  # indices (m,) of images, and their feature maps (m, C, h, w)
 MAX_BATCH = 32  # largest number of images that are encoded together
 STYLE_OF_IMAGES = Sent(
     "style: mean and spread of image features",
@@ -60,15 +54,19 @@ class CCST(Method):
         I' = D(S_sigma (F - mu(F)) / sigma(F) + S_mu),   F = E(I)                                  (eq. 5)
 
     If the site itself is among the K, the original image stands for it. FedAvg runs on the K n images. Validation and
-    test images are never restyled.
+    test images are restyled only if `evaluation.match: style` says so, which is not in the paper.
 
-    Departures from the public code: FedAvg weights sites by their numbers of images, as in the paper (the code weights
-    all equally, preset "released"). Single styles are those that the sites sent (the code reads the images of the other
-    site). Training and validation images are split before the expansion (the code styles first, so that styled copies
-    of training images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet
-    are a setting of the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not
-    the paper's (`codec`; no preset changes it). Blank images are left out of a style. Images are redrawn at their own
-    size, when they are first needed instead of before training; the result is the same, rounded to float16.
+    Departures from the paper: the codec that comes with medfed is not the paper's (`codec`; no preset changes it),
+    blank images are left out of a style, a site of few patients shares none (`min_patients`), and images are redrawn
+    when they are first needed instead of before training; the result is the same, rounded to float16. Departures from
+    the public code: FedAvg weights sites by their numbers of images (the code weights all equally, preset "released").
+    Single styles are those that the sites sent (the code reads the images of the other site). Training and validation
+    images are split before the expansion (the code styles first, so that styled copies of training images are in its
+    validation set). Images are redrawn at their own size (`transfer_size`). The batch statistics of the code's DenseNet
+    are a setting of the network (`network.norm`).
+
+    Readings: J, the number of single styles (eq. 7), has no value in the paper. Section 4.2 gives ceil(n / 32) for M,
+    which in eq. 8 is the number of images of an overall style, where it would have no effect; we take it as J.
 
     Args:
         style: what a site shares: "overall" is one style, computed over all pixels of all its images; "single" is a set
@@ -80,18 +78,13 @@ class CCST(Method):
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file or folder that `python -m medfed.codec` wrote from a published encoder and decoder. The paper has
-            VGG-19 up to relu4_1 and the decoder of AdaIN.
+            file or folder that `python -m medfed.codec` wrote. The paper has AdaIN's (VGG; there, up to relu4_1).
         alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
             applies the other style in full.
-        images_per_style: with `style: single`, number of the site's images per shared style, at least 1. 32 is a
-            reading: section 4.2 of the paper gives ceil(n / 32) for M, which in eq. 8 is the number of images of an
-            overall style; J, the number of single styles (eq. 7), has no value.
+        images_per_style: with `style: single`, number of images per shared style, at least 1. 32 is our reading.
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
-            original size. 0 restyles images at their own size. The authors' code uses 512, for example for the 96 x 96
-            patches of Camelyon17.
-        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
-            images) or "uniform" (1 / K).
+            original size. 0 restyles images at their own size. The authors' code uses 512, also for patches of 96 x 96.
+        site_weights: weights of the sites in the average: "examples" (n_k / N for n_k images) or "uniform" (all alike).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
     """
@@ -109,43 +102,61 @@ class CCST(Method):
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `mean` and `std`, (C,), or (J, C) for `style: single`, and with a codec `codec_error`, (1,).
 
-        C counts feature channels, or image channels for `transfer: moments`. `codec_error` is the mean absolute
-        difference between images in [0, 1] and their reconstruction by the codec.
+        Called once, before round 1. C counts feature channels, or image channels for `transfer: moments`. `codec_error`
+        is the mean absolute difference between images in [0, 1] and their reconstruction by the codec.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device = next(network.parameters()).device
         # A random order, so that the order of single styles does not reveal which images are of one patient.
         order = torch.randperm(len(site.samples), generator=site.rng)
+        encoded = encoded_images(site, order, self.style_transfer, device)
         n_single = math.ceil(len(order) / self.images_per_style)
-        overall: PixelMoments | None = None
-        singles: list[tuple[Tensor, Tensor]] = []
-        used: list[Tensor] = []  # indices of images that are not blank
-        for indices in order.split(MAX_BATCH):
-            images = site.samples.batch(indices.tolist()).image
-            chosen = shows_something(images)
-            if not chosen.any():
-                continue
-            used.append(indices[chosen])
-            for features in map(Tensor.cpu, self.style_transfer.features(images[chosen].to(device))):
-                if self.style == "single":
-                    singles.append(channel_mean_std(features))  # eq. 6
-                else:
-                    moments = PixelMoments.from_features(features)
-                    overall = moments if overall is None else overall.merge(moments)  # eq. 8
-            if self.style == "single" and sum(map(len, used)) >= n_single:
-                break
-        if overall is None and not singles:
+        style = single_styles(encoded, n_single) if self.style == "single" else _overall_style(encoded)
+        if style is None:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
-        if overall is None:
-            n_patients = 1
-            mean, std = (torch.cat(column)[:n_single] for column in zip(*singles, strict=True))  # eq. 7: J styles
-        else:
-            n_patients = count_patients(site.samples, torch.cat(used))
-            mean, std = overall.mean.float(), overall.std.float()
+        mean, std, images = style
+        n_patients = 1 if self.style == "single" else count_patients(site.samples, images)
         site.n_patients.update({"mean": n_patients, "std": n_patients})
         return {"mean": mean, "std": std, **self._error(site, order[:N_CHECKED], device)}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Return the bank B under `style/SITE/mean` and `style/SITE/std` (eq. 9-10), and `style/SITE/codec_error`."""
+        return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """Send the bank B to every site, without the reconstruction errors."""
+        return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
+
+    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
+        """Return the K n images of Algorithm 1. The draws are those of the whole run: `rng` has a fixed seed."""
+        bank = style_bank(local.message.tensors)
+        domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
+        if self.k > len(domains):
+            warnings.warn(
+                f"{local.site}: method.k is {self.k}, but only {len(domains)} sites have a style; all of them are used",
+                stacklevel=2,
+            )
+        n_styles = [0, *(len(bank[domain][0]) for domain in domains[1:])]  # of each site; none of the site itself
+        choices = _draw_styles(len(samples), n_styles, self.k, rng)  # Alg. 1
+        styles = [bank[domain] for domain in domains[1:]] or [(torch.zeros(0, 0), torch.zeros(0, 0))]
+        mean, std = (torch.cat(column) for column in zip(*styles, strict=True))
+        transfer, device = self.style_transfer, local.device  # `restyle` must not keep the whole round in memory
+
+        def restyle(image: Tensor, drawn: Sequence[int], n_drawn: int) -> Tensor:
+            """The image (1, C, H, W) in each of the drawn styles."""
+            return transfer.restyle(image.to(device), mean[drawn], std[drawn], n_drawn)  # eq. 5
+
+        # Images are redrawn when a batch first needs them, and kept in the store, in memory or on disk.
+        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std, choices))
+        expanded = StyleExpansion(samples, choices, restyle, store)
+        self._check_masks(local.site, samples, expanded)
+        return expanded
+
+    @property
+    def style_transfer(self) -> StyleTransfer:
+        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _error(self, site: SiteData, indices: Tensor, device: torch.device) -> Tensors:
         """Return `codec_error` over some images; nothing for `transfer: moments`."""
@@ -155,64 +166,6 @@ class CCST(Method):
             return {}
         site.n_patients[ERROR] = count_patients(site.samples, indices)
         return {ERROR: error}
-
-    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the styles under `style/SITE/mean`, `style/SITE/std` and `style/SITE/codec_error`."""
-        return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
-
-    def broadcast(self, state: State, site: str) -> Tensors:
-        """Send the bank of all styles to every site, without the reconstruction errors."""
-        return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
-
-    def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the K n images of Algorithm 1; an image is redrawn when a batch first needs it."""
-        bank = style_bank(local.message.tensors)
-        domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
-        if self.k > len(domains):
-            warnings.warn(
-                f"{local.site}: method.k is {self.k}, but only {len(domains)} sites have a style; all of them are used",
-                stacklevel=2,
-            )
-        counts = [0, *(len(bank[domain][0]) for domain in domains[1:])]  # number of styles of each site; 0 is the site
-        draws = torch.rand(len(samples), len(domains), 2, generator=rng)
-        drawn_sites = draws[..., 0].argsort(dim=1)[:, : self.k]  # Alg. 1, line 3: (n, K)
-        n_styles = torch.tensor(counts)
-        first_style = n_styles.cumsum(dim=0) - n_styles
-        style = first_style[drawn_sites] + (draws[..., 1].gather(1, drawn_sites) * n_styles[drawn_sites]).long()
-        choices = torch.where(drawn_sites == 0, ORIGINAL, style).int()  # Alg. 1, lines 5-10: the original, or a style
-        styles = [bank[domain] for domain in domains[1:]] or [(torch.zeros(0, 0), torch.zeros(0, 0))]
-        mean, std = (torch.cat(column) for column in zip(*styles, strict=True))
-        transfer, device = self.style_transfer, local.device  # `restyle` must not keep the whole round in memory
-
-        def restyle(image: Tensor, drawn: Sequence[int], n_drawn: int) -> Tensor:
-            """The image (1, C, H, W) in each of the drawn styles."""
-            return transfer.restyle(image.to(device), mean[drawn], std[drawn], n_drawn)  # eq. 5
-
-        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std, choices))
-        expanded = StyleExpansion(samples, choices, restyle, store)
-        self._check_masks(local.site, samples, expanded)
-        return expanded
-
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the mean of the sites' styles."""
-        bank = style_bank(state.memory)
-        if not bank:
-            return None
-        mean, std = (
-            torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
-            for styles in zip(*bank.values(), strict=True)
-        )
-        return self.style_transfer.to_style(mean, std, ratio)
-
-    def summarise(self, state: State) -> dict[str, Any]:
-        """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
-        errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
-        return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
-
-    @property
-    def style_transfer(self) -> StyleTransfer:
-        """How images are redrawn, as the settings say."""
-        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""
@@ -268,9 +221,73 @@ class CCST(Method):
         copies = min(self.k, n_sites)
         return Effort(copies, copies)
 
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Redraw a test image in the mean of the sites' styles (`evaluation.match`, not in the paper)."""
+        bank = style_bank(state.memory)
+        if not bank:
+            return None
+        mean, std = (
+            torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
+            for styles in zip(*bank.values(), strict=True)
+        )
+        return self.style_transfer.to_style(mean, std, ratio)
+
+    def summarise(self, state: State) -> dict[str, Any]:
+        """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
+        errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
+        return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
+
 
 def style_bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return mean and standard deviation, each (J, C), by site; J is 1 for an overall style."""
     styles = select_prefix(tensors, STYLE)
     sites = sorted(name.removesuffix("/mean") for name in styles if name.endswith("/mean"))
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}
+
+
+def encoded_images(site: SiteData, order: Tensor, transfer: StyleTransfer, device: torch.device) -> Encoded:
+    """Encode the site's images in this order, a few at a time, without blank images."""
+    for indices in order.split(MAX_BATCH):
+        images = site.samples.batch(indices.tolist()).image
+        chosen = shows_something(images)
+        if chosen.any():
+            used = indices[chosen]
+            for features in map(Tensor.cpu, transfer.features(images[chosen].to(device))):
+                yield used[: len(features)], features
+                used = used[len(features) :]
+
+
+def _overall_style(encoded: Encoded) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return mean and standard deviation (C,) over all pixels of all images, and the indices of the images (eq. 8)."""
+    overall: PixelMoments | None = None
+    used: list[Tensor] = []
+    for indices, features in encoded:
+        moments = PixelMoments.from_features(features)
+        overall = moments if overall is None else overall.merge(moments)
+        used.append(indices)
+    return None if overall is None else (overall.mean.float(), overall.std.float(), torch.cat(used))
+
+
+def single_styles(encoded: Encoded, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return mean and standard deviation (n, C) of the first n images, and the indices of these images (eq. 6-7)."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for indices, features in encoded:
+        parts.append((*channel_mean_std(features), indices))  # eq. 6
+        if sum(len(images) for *_, images in parts) >= n:
+            break
+    if not parts:
+        return None
+    mean, std, images = (torch.cat(column)[:n] for column in zip(*parts, strict=True))  # eq. 7, J = n
+    return mean, std, images
+
+
+def _draw_styles(n_images: int, n_styles: Sequence[int], k: int, rng: torch.Generator) -> Tensor:
+    """Draw K sites for each image and a style of each site, as Algorithm 1 does: (n, K) rows of the bank, int32.
+
+    `n_styles` counts each site's styles in the bank. The first site is the own one, for which the result is ORIGINAL.
+    """
+    draws, counts = torch.rand(n_images, len(n_styles), 2, generator=rng), torch.tensor(n_styles)
+    sites = draws[..., 0].argsort(dim=1)[:, :k]  # Alg. 1, line 3
+    first_row = counts.cumsum(dim=0) - counts  # of each site in the bank
+    rows = first_row[sites] + (draws[..., 1].gather(1, sites) * counts[sites]).long()  # lines 7-10
+    return torch.where(sites == 0, ORIGINAL, rows).int()  # lines 5-6

@@ -51,35 +51,41 @@ class ELCFS(Method):
         A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1) (lambda in the paper)        (eq. 2)
         t = inverse Fourier transform of A' with the phases of x                                   (eq. 3)
         theta' = theta - beta grad L_task(x; theta)                                                (eq. 4)
+        h = mean of the decoder's features on a boundary or in a ring                              (eq. 5)
+        l(m, p) = -log(exp(cos(h_m, h_p) / tau) / sum over q of exp(cos(h_m, h_q) / tau))          (eq. 6)
+        L_boundary(x, t) = mean of l(m, p) over the pairs of two boundaries or of two rings        (eq. 7)
         L = L_task(x; theta) + L_task(t; theta') + w L_boundary(x, t)                              (eq. 8-9)
 
-    w is gamma in the paper. With `balance: gradient`, the default, w = gamma min(1, |grad L_task(x)| / |grad
-    L_boundary|), where both gradients are those at the last features of the decoder for the images x. For
-    classification there is no boundary, and the settings of the boundary loss are not used.
+    q counts the negatives of m (a ring if m is a boundary) and, with the default of `denominator`, p. L_task is the
+    Dice loss for masks. In eq. 8, L_boundary has all features at theta'; by default, those of x are at theta. w is
+    gamma in the paper. With `balance: gradient`, the default, w = gamma min(1, |grad L_task(x)| / |grad L_boundary|),
+    where both gradients are those at the last features of the decoder for the images x. For classification there is no
+    boundary, and the settings of the boundary loss are not used.
 
-    Departures. Where paper and public code differ, the default follows the paper, except in the settings that `preset:
-    paper` changes; their descriptions below say what the paper has. Without a setting: restyled images are clipped to
-    [0, 1]; the boundary loss is the mean over the pairs of vectors in both orders, where eq. 7 has each pair once, in
-    an order that the paper does not define; and the window is a square of side alpha * min(H, W), where the paper has a
-    rectangle of alpha * H by alpha * W. Not reproduced from the code: sites that start from different weights, and site
-    weights that are rounded to two decimals (for five sites their sum exceeds 1).
+    Departures. The default follows the paper, except in `min_patients` and the eight settings that `preset: paper`
+    changes. Two of the eight, `alpha: auto` and `balance: gradient`, are in neither the paper nor the public code; the
+    others are those of the code. Without a setting: sites send only the window, which is all that eq. 2 reads; the
+    window is a square of side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by 2 alpha W;
+    restyled images are clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of
+    at least 0 (section 4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean
+    over the pairs in both orders, where eq. 7 has each pair once, in an order that the paper does not define. Not
+    reproduced from the code: sites that start from different weights, and site weights rounded to two decimals.
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
-    that show the structure. Images are augmented before the exchange, and standardised after it: `data.standardise:
-    slice` removes the exchanged brightness and contrast of a slice, `volume` and `dataset` keep the whole exchange.
+    that show the structure. Images are augmented before the exchange. `data.standardise: slice` removes the exchanged
+    brightness and contrast of a slice, `volume` and `dataset` keep the whole exchange.
 
     Args:
         alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in [0,
             0.5). The window covers floor(alpha * side) cycles per image on either side of 0: 0.01 (the paper, section
             4.2) is 7 x 7 at 384 pixels, but only the mean brightness at 96 pixels. "auto" is 7 x 7 at every image size
             (less for an image of fewer than 7 pixels).
-        gamma: weight of the boundary loss (gamma in the paper), at least 0. The paper has 0.1 for fundus images and 0.5
-            for prostate MRI (section 4.2). 0 leaves the boundary loss out.
-        balance: "gradient" reduces the weight of the boundary loss in each step until its gradient at the decoder's
-            last features is at most gamma times that of the task's loss. The weight is 0 where one of the gradients is
-            0 or not finite. "none" always has the weight gamma, as in the paper; the gradient of the boundary loss is
-            then up to 380 times that of the Dice loss (breast ultrasound, 8 rounds: 24.1 % Dice instead of 75.5 %).
+        gamma: weight of the boundary loss, at least 0. The paper has 0.1 for fundus images and 0.5 for prostate MRI
+            (section 4.2). 0 leaves the boundary loss out.
+        balance: "gradient" reduces the weight of the boundary loss in each step as above; it is 0 where one of the
+            gradients is 0 or not finite. "none" always has the weight gamma, as in the paper; the gradient is then up
+            to 380 times that of the Dice loss (breast ultrasound, 8 rounds: 24.1 % Dice instead of 75.5 %).
         meta_step: step size of the inner step, the virtual training step on the raw images (beta in the paper), at
             least 0. 0.001 in the paper, section 4.2.
         temperature: temperature of the boundary loss (tau in the paper), above 0. 0.05 in the paper, section 4.2.
@@ -88,29 +94,25 @@ class ELCFS(Method):
         ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
             copy, as in the paper; [low, high] draws it from U(low, high) (Figure 6b); a number in [0, 1] is used for
             all copies. 1 replaces the amplitudes completely.
-        exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
-            ones (ablation).
-        episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
-            the raw images (ablation).
-        decoder_levels: number of the decoder's last levels whose features enter the boundary loss, at least 1. 2 in the
-            paper, section 4.2.
+        exchange: whether images are restyled. false shares nothing and trains the raw images twice (ablation).
+        episodic: whether the restyled images are trained after the inner step. false trains them at theta (ablation).
+        decoder_levels: number of the decoder's last levels that enter the boundary loss, at least 1. 2 in the paper.
         ring_width: width in pixels of the ring of background around a structure, at least 1. 5 in the authors' code.
-        boundary_features: weights at which the boundary loss computes the features of the original images:
-            "before_inner_step" (theta, as in the authors' code) or "after_inner_step" (theta', eq. 8; one more forward
-            pass). The features of the restyled copies are those at theta' in both cases.
+        boundary_features: weights at which the boundary loss computes the features of x: "before_inner_step" (theta, as
+            in the authors' code) or "after_inner_step" (theta', eq. 8; one more forward pass).
         boundary_pairs: which feature vectors the boundary loss compares: those of the whole "batch" (as in the authors'
             code, so that the images of other patients are positives too), or only those of one "image" and its restyled
             copies (eq. 6-7).
         inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
             clipped. 100 in the authors' code. null clips nothing, as in the paper.
         second_order: whether gradients pass through the inner step, as eq. 9 says. false ignores how the inner step
-            depends on the weights (first order), as in the authors' code and as its author confirms.
+            depends on the weights (first order), as in the authors' code.
         denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
             code) or "negatives" (eq. 6 as printed). The latter has no lower bound and outweighs the task's loss
             (prostate phantom: 4.3 % Dice instead of 74.3 %), so configs of the paper's experiments do not use it.
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
-        min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
-            traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
+        min_patients: a site with fewer training patients than this trains as usual, but shares nothing, because its
+            amplitudes could be traced to single patients. At least 1. Not in the paper.
 
     Some settings of the public code belong to other blocks of a config: `data.standardise: none` (with slice, an
     exchanged mean has no effect), `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
@@ -137,25 +139,31 @@ class ELCFS(Method):
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss on the images and their restyled copies, plus the boundary loss (eq. 8-9)."""
-        with_boundary = self.gamma > 0 and batch.label.dim() == 4
-        taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()
+        with_boundary = self.gamma > 0 and batch.label.dim() == 4  # masks (B, S, H, W), not classes (B,)
+        taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()  # finest first
         raw = local.forward(batch, taps)
-        inner = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
-        fast: Mapping[str, Tensor] = local.parameters()
-        if self.episodic:
-            fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)  # eq. 4
-        views = local.forward(self._restyled(local, batch), taps, fast)
-        total = inner + local.task.loss(views.logits, views.label)  # eq. 8, first term; eq. 9
-        if with_boundary:
-            after = self.boundary_features == "after_inner_step" and self.episodic
-            originals = local.forward(batch, taps, fast) if after else raw
-            boundary_loss = self.boundary_loss([originals, views])
-            if self.balance == "none":
-                return total + self.gamma * boundary_loss, raw  # eq. 8, second term
-            gradients = (inner, raw.features[taps[0]]), (boundary_loss, originals.features[taps[0]])
-            if ratio := _norm_ratio(*(torch.autograd.grad(*pair, retain_graph=True)[0] for pair in gradients)):
-                total = total + self.gamma * min(1.0, ratio) * boundary_loss
+        loss_raw = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
+        theta_prime: Mapping[str, Tensor] = local.parameters()  # given weights leave BatchNorm's statistics as they are
+        if self.episodic:  # eq. 4
+            theta_prime = inner_step(loss_raw, theta_prime, self.meta_step, self.inner_clamp, self.second_order)
+        restyled = local.forward(self._restyled(local, batch), taps, theta_prime)
+        total = loss_raw + local.task.loss(restyled.logits, restyled.label)  # eq. 8, first term; eq. 9
+        if not with_boundary:
+            return total, raw
+        after = self.boundary_features == "after_inner_step" and self.episodic
+        originals = local.forward(batch, taps, theta_prime) if after else raw
+        boundary_loss = self.boundary_loss([originals, restyled])  # eq. 5-7
+        finest = taps[0]
+        if w := self._boundary_weight((loss_raw, raw.features[finest]), (boundary_loss, originals.features[finest])):
+            total = total + w * boundary_loss  # eq. 8, second term
         return total, raw
+
+    def _boundary_weight(self, *pairs: tuple[Tensor, Tensor]) -> float:
+        """Return w for (loss, decoder's last features) of the task and of the boundary; 0 leaves the boundary out."""
+        if self.balance == "none":
+            return self.gamma  # eq. 8
+        gradients = (torch.autograd.grad(loss, features, retain_graph=True)[0] for loss, features in pairs)
+        return self.gamma * min(1.0, _norm_ratio(*gradients))
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return a scalar: InfoNCE of the decoder's mean features on the boundary and in the ring of each structure.
@@ -244,18 +252,6 @@ class ELCFS(Method):
             alpha = alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
         return fourier.low_frequency_spectrum(image, alpha)
 
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
-        windows = list(mean_windows(state).values())
-        if not windows:
-            return None
-        mean = torch.stack(windows).mean(dim=0)
-
-        def match(image: Tensor) -> Tensor:
-            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))
-
-        return match
-
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {  # `gamma` differs between the paper's tasks (section 4.2), so it has to be set
@@ -305,6 +301,18 @@ class ELCFS(Method):
         """A step has the images and their restyled copies."""
         return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
 
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Mix the federation's mean window into a test image, if `evaluation.match` says so (not in the paper)."""
+        windows = list(mean_windows(state).values())
+        if not windows:
+            return None
+        mean = torch.stack(windows).mean(dim=0)
+
+        def match(image: Tensor) -> Tensor:
+            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))  # eq. 2-3
+
+        return match
+
 
 def _norm_ratio(first: Tensor, second: Tensor) -> float:
     """Return |first| / |second|, or 0 if one of the norms is 0 or not finite."""
@@ -334,9 +342,9 @@ def inner_step(
     gradients = torch.autograd.grad(
         loss, list(trained.values()), retain_graph=True, create_graph=second_order, allow_unused=True
     )
-    fast = dict(parameters)
+    theta_prime = dict(parameters)
     for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
             limited = gradient if clamp is None else gradient.clamp(-clamp, clamp)
-            fast[name] = entry - step_size * limited  # eq. 4
-    return fast
+            theta_prime[name] = entry - step_size * limited  # eq. 4
+    return theta_prime

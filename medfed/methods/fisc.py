@@ -6,8 +6,9 @@ title "PARDON: Privacy-Aware and Robust Federated Domain Generalization". Equati
 
 Idea: the coordinator computes one common style from the styles of all sites. Each image is also seen in this style, and
 a triplet loss keeps the two embeddings of an image close together. Before round 1, each site sends its style (two
-vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes) and receives the common style with the weights.
-Afterwards, sites send the messages of FedAvg.
+vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes; fewer with the default codec) and its number of
+clusters. In each round, it receives the common style with the weights, and sends its numbers of triplets and of those
+with a loss above 0. The average is that of FedAvg, n_k / N.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from medfed.federation.method import NEVER, ONCE, STYLE_RANGES, Effort, Matcher,
 from medfed.federation.sent import SITE_STYLE, Sent
 from medfed.functional.clustering import finch_partition
 from medfed.functional.contrastive import contrast_views, region_embeddings
-from medfed.functional.style import channel_mean_std
 from medfed.functional.weights import batch_norm_layers, select_prefix
-from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, shows_something
+from medfed.methods.ccst import encoded_images, single_styles
+from medfed.networks.parts.style_transfer import StyleTransfer, Transfer
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import RestyledView
 
@@ -41,7 +42,6 @@ Spread = Literal["mixture", "mean"]
 Median = Literal["middle", "lower"]
 
 STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
-MAX_BATCH = 32  # largest number of images that are encoded together
 VIEW = "fisc"  # name of the restyled view in a batch
 TRIPLETS, LIVE_TRIPLETS = "triplets", "live_triplets"  # facts of an update, and columns of history.csv
 MIN_LIVE_SHARE = 0.05  # a round with a smaller share of live triplets gives a warning
@@ -61,54 +61,50 @@ class FISC(Method):
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
 
-    j is a random image of another class. Only the forward pass on x updates BatchNorm's statistics. A network with
-    dropout draws it separately for x and x', which adds noise to the distance.
+    j is a random image of another class. Only the pass on x updates BatchNorm's statistics; each pass has its dropout.
 
-    A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Sites report both numbers, and a
-    notice says if fewer than 5 % of a round are alive. With the constants of the authors' code, 0 to 5 % are on PACS
-    with a pretrained EfficientNet before any training, with margin 1 at least 89 %.
-
-    With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
-    appendix C expects no gain, because styles hardly differ there. The tables of the paper have no FedAvg row, so they
-    do not say by how much FISC is better than FedAvg.
+    A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. A notice says if fewer than 5 % of
+    a round are alive. With the constants of the authors' code, 0 to 5 % are on PACS with a pretrained EfficientNet
+    before any training, with margin 1 at least 89 %. With three sites or fewer, FINCH makes one cluster, and S is the
+    mean style. The paper expects worse results on greyscale images (appendix C), whose styles rely on the content, so
+    that the transfer may add noise. Its tables have no FedAvg row.
 
     Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view.
     The negative is another structure, or the ring of background, of any image's second view. The regulariser is off,
-    because these few features form the mask themselves: if they are small, the contrast of their directions determines
-    the mask.
+    because small values of these few features would let the contrast of their directions determine the mask.
 
     Ablations v1 to v4 of the paper's Table 11: `site_clusters: none`; `common_clusters: none`; `contrast: 0`,
-    `regularisation: 0` (our reading) and `restyled_loss: true`; `positives: augmented`.
+    `regularisation: 0` and `restyled_loss: true`; `positives: augmented`.
 
-    Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated,
-    scaled and flipped together with the image; the paper restyles each augmented batch again. The regulariser is a mean
-    of squares, as in the public code. Departures from the code: the embeddings of the task's forward pass serve all
-    terms (the code computes features five times); sites cluster styles, as in the paper (the code: whole feature maps),
-    computed after the ReLU (the code: before it).
+    Departures from the public code, with every preset: the restyled view of an image is computed once and then rotated,
+    scaled and flipped together with the image (the code restyles each augmented batch; the text does not say); the
+    embeddings of the task's forward pass serve all terms (the code computes features five times); sites cluster styles,
+    as in the paper (the code: whole feature maps), computed after the ReLU (the code: before it). `codec: small` is
+    neither the paper's nor the code's.
+
+    Readings, because our copy of the text lacks the formulas of eq. 4-7 and their constants: the constants of the code;
+    distances that are not squared; one random negative for each anchor; a regulariser that is a mean of squares (in the
+    code; the text says L2); and, for v3, no regulariser.
 
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
-            authors' code, for PACS) and 0 for masks. 0 switches it off. With `contrast: 0`, set it to 0 as well: the
-            triplet loss no longer opposes it, and the embeddings shrink until the network cannot learn.
-        margin: margin of the triplet loss, above 0. 0.3 in the authors' code. The paper's value is missing in our copy
-            of its text.
-        normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code. The paper does not
-            mention it. The regulariser always uses the embeddings as they are.
+            authors' code, for PACS) and 0 for masks. With `contrast: 0`, set it to 0 as well: nothing else opposes it,
+            and the embeddings shrink until the network cannot learn.
+        margin: margin of the triplet loss, above 0. 0.3 in the authors' code.
+        normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code (not in the text).
+            The regulariser always uses the embeddings as they are.
         restyled_loss: whether the task's loss of x' is added to that of x, so that the network also learns the labels
             from the restyled images. For v3 of the paper's Table 11; the paper does not say how it weights the two.
         positives: "restyled" takes x' as the positive of an anchor. "augmented" is v4 of the paper's Table 11, for
-            classification: no style is shared, x' is x after another random augmentation, and each anchor has two
-            triplets, one with its own x' and one with the nearest x' of another image of its class in the batch. The
-            paper has a single sentence on v4, so the augmentation and the two triplets are our reading.
+            classification, in our reading of its single sentence: no style is shared, x' is x after another random
+            augmentation, and each anchor has a second triplet, with the nearest x' of another image of its class.
         site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
             most clusters, "last" the fewest, and "none" puts all images into one cluster.
-        common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
-            has the most clusters (as in the authors' code; the paper does not say), "last" the fewest, often two even
-            for 100 clients, whose median is their mean, and "none" puts all sites into one cluster.
+        common_clusters: the same for the coordinator and the sites' styles: "first" (as in the authors' code; the paper
+            does not say), "last", often two clusters even for 100 clients, whose median is their mean, or "none".
         spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
-            including the distances between them (as in the authors' code); "mean" is the average of the clusters'
-            standard deviations.
+            including the distances between them (the authors' code); "mean" is the mean of the clusters' deviations.
         median: median of an even number of clusters: "middle" is the mean of the two middle values, "lower" the smaller
             of them (as in the authors' code).
         freeze_batch_norm: whether BatchNorm keeps the statistics with which it came, as in the authors' code. Only
@@ -116,8 +112,7 @@ class FISC(Method):
         noise: factor on the standard deviation `noise_scale` of the noise that each site adds to its style, at least 0.
             For the paper's Table 10 alone: whoever knows the config's seed can remove this noise, but not that of
             `privacy.statistics_noise`.
-        noise_scale: standard deviation of the noise before the factor `noise`, at least 0. Standard deviations of a
-            style remain at least 0.
+        noise_scale: standard deviation of the noise before the factor `noise`, at least 0.
         transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec.
@@ -126,8 +121,7 @@ class FISC(Method):
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size.
-        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
-            in the paper.
+        ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only.
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, also one
             of a single patient; `site_clusters: none` weights all images alike.
@@ -155,47 +149,36 @@ class FISC(Method):
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return eq. 7; for masks, each structure and the background count as a class."""
-        embedding, place = local.architecture.embedding, local.head_input
-        output = local.forward(batch, (place,))
+        output = local.forward(batch, (local.head_input,))
         loss = local.task.loss(output.logits, batch.label)
         if VIEW not in batch.views:
             return loss, output
-        second = local.forward(replace(batch, image=batch.views[VIEW]), (place,), local.parameters())
+        second = local.forward(replace(batch, image=batch.views[VIEW]), (local.head_input,), local.parameters())
         if self.restyled_loss:
             loss = loss + local.task.loss(second.logits, batch.label)  # Table 11, v3
-        regularisation = self.regularisation
-        if regularisation is None:
-            regularisation = REGULARISATION_OF_CLASSES if embedding else REGULARISATION_OF_MASKS
-        z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
-        kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
-        if not embedding:
-            z, kinds, _ = region_embeddings(output.features[place], batch.label, self.ring_width)
-            second_z, *_ = region_embeddings(second.features[place], batch.label, self.ring_width)
-            anchors = kinds < batch.label.shape[1]  # the structures, without the rings
-            if not len(z):
-                return loss, output  # all masks are empty
-        losses = contrast_views(  # eq. 5
-            z, second_z, kinds, anchors, local.rng, self.margin, self.normalise, same_class=self._augments
+        z, second_z, classes, anchors = self._embeddings(local, output, second)
+        if not len(z):
+            return loss, output  # all masks are empty
+        terms = contrast_views(
+            z, second_z, classes, anchors, local.rng, self.margin, self.normalise, same_class=self._augments
         )
-        contrast = losses.mean() if len(losses) else losses.sum()
         if self.contrast:
-            local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(losses)
-            local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (losses > 0).sum()
-        size = z.square().mean() + second_z.square().mean()  # eq. 6
-        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
+            local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(terms)
+            local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (terms > 0).sum()
+        default = REGULARISATION_OF_CLASSES if local.architecture.embedding else REGULARISATION_OF_MASKS
+        weight = default if self.regularisation is None else self.regularisation
+        triplet_loss = terms.mean() if len(terms) else terms.sum()  # eq. 5
+        regulariser = z.square().mean() + second_z.square().mean()  # eq. 6
+        return loss + self.contrast * triplet_loss + weight * regulariser, output  # eq. 7
 
-    def on_round_start(self, local: LocalRound) -> None:
-        """With `freeze_batch_norm`, BatchNorm layers use their stored statistics during training."""
-        if self.freeze_batch_norm:
-            for norm in batch_norm_layers(local.network).values():
-                norm.eval()
-
-    def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """With `positives: augmented`, give the batch an augmented copy as its second view."""
-        if not self._augments or not self._needs_view:
-            return batch
-        copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
-        return replace(batch, views={**batch.views, VIEW: copy.image})
+    def _embeddings(self, local: LocalRound, output: Output, second: Output) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return z and z', (R, D), of images or of the masks' structures and rings, their classes, and the anchors."""
+        z, second_z, label = output.features[local.head_input], second.features[local.head_input], output.label
+        if local.architecture.embedding:
+            return z.flatten(1), second_z.flatten(1), label, torch.ones_like(label, dtype=torch.bool)
+        z, classes, _ = region_embeddings(z, label, self.ring_width)
+        second_z, *_ = region_embeddings(second_z, label, self.ring_width)
+        return z, second_z, classes, classes < label.shape[1]  # the structures are anchors, the rings are not
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style, `style/mean` and `style/std`, (C,), and its `n_clusters`, (1,) (eq. 1-2).
@@ -204,22 +187,14 @@ class FISC(Method):
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
-        device = next(network.parameters()).device
-        styles: list[list[Tensor]] = []
-        used: list[Tensor] = []
-        for indices in torch.arange(len(site.samples)).split(MAX_BATCH):
-            images = site.samples.batch(indices.tolist()).image
-            chosen = shows_something(images)
-            if chosen.any():
-                used.append(indices[chosen])
-                parts = self.style_transfer.features(images[chosen].to(device))
-                styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
-        if not styles:
+        order, device = torch.arange(len(site.samples)), next(network.parameters()).device
+        encoded = encoded_images(site, order, self.style_transfer, device)
+        if (styles := single_styles(encoded, len(order))) is None:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
-        mean, std = (torch.cat(moment) for moment in zip(*styles, strict=True))
+        mean, std, images = styles
         mean, std, label = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
-        n_clusters, images = int(label.max()) + 1, torch.cat(used)
+        n_clusters = int(label.max()) + 1
         # A cluster counts as much as any other, so that the site's style is as close to the patients of the smallest.
         n_patients = min(count_patients(site.samples, images[label == k]) for k in range(n_clusters))
         site.n_patients.update({f"{STYLE}mean": n_patients, f"{STYLE}std": n_patients})
@@ -244,8 +219,8 @@ class FISC(Method):
                 stacklevel=2,
             )
         counts = {f"{CLUSTERS}{site}": style["n_clusters"] for site, style in styles.items()}
-        common = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
-        return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
+        interpolation = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
+        return {**interpolation, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
         """Send the interpolation style, `style/mean` and `style/std`, to every site."""
@@ -265,6 +240,19 @@ class FISC(Method):
         store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std))
         return RestyledView(samples, VIEW, restyle, store)
 
+    def on_round_start(self, local: LocalRound) -> None:
+        """With `freeze_batch_norm`, BatchNorm layers use their stored statistics during training."""
+        if self.freeze_batch_norm:
+            for norm in batch_norm_layers(local.network).values():
+                norm.eval()
+
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """With `positives: augmented`, give the batch an augmented copy as its second view."""
+        if not self._augments or not self._needs_view:
+            return batch
+        copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
+        return replace(batch, views={**batch.views, VIEW: copy.image})
+
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Warn if fewer than 5 % of the triplets of the round were alive."""
         n, live = (sum(update.facts.get(name, 0) for update in updates.values()) for name in (TRIPLETS, LIVE_TRIPLETS))
@@ -276,20 +264,6 @@ class FISC(Method):
                 stacklevel=2,
             )
         return state.memory
-
-    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the interpolation style."""
-        if STYLE + "mean" not in state.memory:
-            return None
-        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        return self.style_transfer.to_style(mean, std, ratio)
-
-    def summarise(self, state: State) -> dict[str, Any]:
-        """Return the number of clusters of the sites, and of the images of each site."""
-        if "n_clusters" not in state.memory:
-            return {}
-        sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
-        return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """UserError if augmented positives, which are compared by class, are used for segmentation."""
@@ -338,7 +312,7 @@ class FISC(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {
+        "paper": {  # with `codec: small`: the paper's codec is a file, so that its path has to be set
             "contrast": 0.75,  # this and the next: the authors' code; the values are missing in our copy of the text
             "margin": 0.3,
             "normalise": False,  # not in the text
@@ -385,6 +359,20 @@ class FISC(Method):
         """Twice the images of FedAvg if each image has a second view."""
         return Effort(images=2 if self._needs_view else 1)
 
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Redraw a test image in the interpolation style (`evaluation.match`, not in the paper)."""
+        if STYLE + "mean" not in state.memory:
+            return None
+        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
+        return self.style_transfer.to_style(mean, std, ratio)
+
+    def summarise(self, state: State) -> dict[str, Any]:
+        """Return the number of clusters of the sites, and of the images of each site."""
+        if "n_clusters" not in state.memory:
+            return {}
+        sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
+        return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
+
 
 def clustered_site_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
@@ -408,9 +396,7 @@ def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     return mean.mean(dim=0), (within + between).sqrt()
 
 
-def interpolation_style(
-    mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
-) -> tuple[Tensor, Tensor, int]:
+def interpolation_style(mean: Tensor, std: Tensor, partition: Partition, median: Median) -> tuple[Tensor, Tensor, int]:
     """Return the interpolation style, mean (C,) and std (C,), and the number of clusters, from styles (N, C) (eq. 3).
 
     It is the element-wise median of the clusters' means. Up to three sites form one cluster, so that it is their mean.
@@ -418,9 +404,9 @@ def interpolation_style(
     styles = torch.cat([mean, std], dim=1).double()
     label = _partition_styles(styles, partition)
     means = torch.stack([styles[label == k].mean(dim=0) for k in range(int(label.max()) + 1)])
-    common = means.median(dim=0).values if median == "lower" else means.quantile(0.5, dim=0)
-    common_mean, common_std = common.chunk(2)
-    return common_mean, common_std, len(means)
+    style = means.median(dim=0).values if median == "lower" else means.quantile(0.5, dim=0)
+    interpolation_mean, interpolation_std = style.chunk(2)
+    return interpolation_mean, interpolation_std, len(means)
 
 
 def _partition_styles(styles: Tensor, partition: Partition) -> Tensor:

@@ -54,79 +54,71 @@ MAX_BATCH = 64  # largest number of images whose first-stage features are comput
 class StableFDG(Method):
     """FedAvg on features in the styles of other sites and in new styles, with an attention layer.
 
-    Before each round, each participating site shares its style: the mean and the standard deviation, over the site's
-    images, of the channel means and of the channel standard deviations after the network's first stage (eq. 1-3). The
-    coordinator passes each style on to one other site. For each batch of B images, each step with probability
-    `probability`:
+    Before each round, each participating site shares its style (step 1 of section 3.1): the mean and the standard
+    deviation, over the site's images, of the channel means and of the channel standard deviations after the network's
+    first stage (eq. 1-3). The coordinator passes each style on to one other site. In each batch of B images then follow
 
-    1. style shifting (section 3.1, step 2): B / 2 images, selected by k-means++ to differ most, keep their style; the
-      others take the received one;
-    2. oversampling (step 3) and exploration (eq. 4-5): images of rare classes are added again, so that classes become
-      as balanced as possible, and the style of the added images is moved away from the batch's mean style;
-    3. mixing (step 5): all images mix their styles in pairs, as in MixStyle.
+    - step 2, shifting: B / 2 images that differ most (k-means++) keep their style; the others take the received one;
+    - step 3, oversampling: images of rare classes are added again, so that classes become as balanced as possible;
+    - step 4, exploration: the styles of the added images are moved away from the batch's mean style (eq. 4-5);
+    - step 5, mixing: all images mix their styles in pairs, as in MixStyle.
 
-    Steps 2 and 3 take place after the stages of the encoder. Attention (eq. 6-8) then weights the positions of the last
-    feature map (`medfed.networks.parts.highlighter`); its output is added to the logits.
+    Step 2 takes place after the first stage of the encoder, steps 3-5 after `stages`, each with `probability`.
+    Attention (eq. 6-8) then weights the positions of the last feature map (`medfed.networks.parts.highlighter`); its
+    output is added to the logits.
 
-    Segmentation (ours; future work in the paper): the same at the stages of the encoder, where masks are added together
-    with their images, and the class of an image is the set of structures that it shows. Skip connections need the added
-    images, too, so these are added after the first stage. There is no attention, because an image has more than one
-    class.
+    Segmentation (ours; future work in the paper): masks are added together with their images, and the class of an image
+    is the set of structures that it shows. Skip connections need the added images, too, so these are added after the
+    first stage. There is no attention, because an image has more than one class.
 
-    Departures. In all presets the noise of style shifting is N(0, 1) times the spread (the paper multiplies by the
-    spread twice), the spread is a standard deviation instead of a variance, and exploration takes place after the first
-    active stage only, while later ones only mix (in the paper's text, each active stage explores; it does not say
-    whether images are then added again); this is as in the public code. Unlike the public code, k-means++ selects
-    samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only from
-    sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). The
-    paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
+    Departures. `clamp`, `similarity` and `second_sample` depart from the paper by default. In all presets, as in the
+    public code: the noise of shifting is N(0, 1) times the received spread (in the paper N(0, own spread) times the
+    received spread), a spread is a standard deviation instead of a variance, exploration takes place after the first
+    active stage only, while later ones only mix (in the paper's text, each active stage explores), and an image's own
+    statistics are constants to the gradient (in the code, not in exploration). Variances are unbiased (eq. 2 divides by
+    N), and k-means++ is its seeding alone (the paper has one iteration). Unlike in the code, styles come from images
+    without augmentation, in evaluation mode, and only from sites of the round; and the attention does not depend on the
+    map's size (the code divides by 49). The paper's schedules of the learning rate are settings of `training`.
 
-    Readings, where the paper is silent: exploration moves styles away from the mean style of the batch before images
-    are added (s in eq. 4-5, as in the public code; the paper's text has the batch with the added images), and style
-    shifting sets negative standard deviations to 0 after the noise.
+    Readings: k-means++ selects samples (the paper has both "cluster centers" and "samples", the code centres); styles
+    are explored away from the mean of the batch without the added images (s in eq. 4-5, as in the code; the text has
+    the batch with them); shifting sets negative standard deviations to 0 after the noise; and for the "at least two
+    samples" of appendix G, an image needs another one of its class, which is not its copy.
 
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
         attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
         similarity: similarity of queries and keys in the attention: "inner" is their inner product, as in eq. 8;
-            "cosine" scales them to length 1 first, as in the authors' code: the attention then does not depend on the
-            scale of the features, which differs between networks, and no position gets more than 7.4 times the
-            attention of another one. No effect if `query_of` is "none".
+            "cosine" scales them to length 1 first, as in the authors' code, so that the attention does not depend on
+            the scale of the features and differs by a factor of at most 7.4. No effect if `query_of` is "none".
         query_of: which image's query the attention uses in training. "both": the mean of the queries of the image and
-            of another image of its class (eq. 8). "own": the image's own query only (self-attention); "partner": the
-            other image's query only (cross-attention, eq. 6); both are ablations of the paper's Table 15. "none": no
-            query, so that the layer has the same number of weights but is no attention (the baseline of Table 16, see
-            `medfed.networks.parts.highlighter`). Predictions use the image's own query.
+            of another image of its class (eq. 8). "own" (self-attention) and "partner" (the other image's,
+            cross-attention, eq. 6) are ablations of the paper's Table 15. "none": no query, so that the layer has the
+            same number of weights but is no attention (Table 16). Predictions use the image's own query.
         second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
-            of this class from the site's training images, only for its query (appendix G: "additional samples are
-            extracted"); the drawn image passes through the network in evaluation mode, and its label is not used. A
-            copy that was added to the batch is no other image. false uses the image itself or its copy, and saves a
-            forward pass. No effect if `query_of` is "own" or "none".
+            of this class from the site's training images, only for its query (appendix G), in evaluation mode. false
+            uses the image itself or its copy, and saves a forward pass. No effect if `query_of` is "own" or "none". In
+            both cases, an image that has others may draw its own copy (17 % do, for 32 images of 7 classes).
         level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
             paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
         oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
             size, at least 0. 1 in the paper.
-        balanced: how images are added. true adds images of the rarest classes. false adds random images of the batch,
-            drawn with replacement, which is an ablation of the paper's Table 12.
+        balanced: true adds images of the rarest classes, false random ones, with replacement (the paper's Table 12).
         probability: probability of style shifting, and of exploration and mixing after each of the stages, in [0, 1].
             0.5 in the paper.
-        mix: whether styles are mixed (step 3). false leaves only the exploration, as in the paper's Table 12.
+        mix: whether styles are mixed (step 5). false leaves only the exploration, as in the paper's Table 12.
         concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
-        stages: numbers of the encoder's stages after which styles are explored and mixed, counted from 1. 1 to 3 in the
-            paper.
-        received: number of other sites' styles that a site receives. Each shifted image takes one of them at random. 1
-            in the paper. 0 shares and shifts no styles, and 3 is compared, too, in the paper's Table 10.
-        kept: which half of a batch keeps its style in the shift: "kmeans++" selects images whose styles differ most;
-            "random" selects images at random, which is an ablation of the paper's Table 11.
-        sharing: which styles a site receives: "random" puts the participating sites into a random circle in which each
-            receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
-            most different from its own (Euclidean distance of means and standard deviations).
+        stages: the encoder's stages, from 1, after which styles are explored and mixed. 1 to 3 in the paper.
+        received: number of other sites' styles that a site receives; each shifted image takes a random one of them. 1
+            in the paper, 0 and 3 in its Table 10. 0 shares and shifts no styles.
+        kept: which half of a batch keeps its style in the shift: "kmeans++" selects images whose styles differ most,
+            "random" any images (the paper's Table 11).
+        sharing: which styles a site receives: "random" those of the next sites in a random circle of the participating
+            sites; "farthest" those most different from its own (Euclidean distance of means and standard deviations).
         dimension: number of channels of the attention's queries and keys (d in the paper), at least 1. 30 in the paper.
-        clamp: whether negative standard deviations are set to 0 in exploration. With level 3, a standard deviation
-            below three quarters of the mean becomes negative, which inverts the channel, and that is no style. The
-            paper does not discuss this.
-        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
-            images) or "uniform" (1 / K).
+        clamp: whether negative standard deviations, which invert a channel, are set to 0 in exploration. With level 3,
+            those below three quarters of the mean become negative. The paper does not discuss this.
+        site_weights: weights of the sites in the average: "examples" (n_k / N for n_k images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
     """
@@ -158,8 +150,8 @@ class StableFDG(Method):
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
             if self.attention:
-                partners, second = self._partners(local, labels, indices)
-                stack.enter_context(getattr(local.network, NAME).use_partners(partners, second))  # eq. 8
+                partners, second_features = self._partners(local, labels, indices)
+                stack.enter_context(getattr(local.network, NAME).use_partners(partners, second_features))  # eq. 8
             stack.enter_context(replace_output(local.network, changes, first=True))
             output = local.forward(batch)
         indices = indices.to(local.device)
@@ -169,31 +161,28 @@ class StableFDG(Method):
 
     def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
         """Return indices (A,) of the images to add, and the random change of the features after each stage."""
-        rng, places = local.rng, local.architecture.encoder_stages
+        rng, stage_names = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
         n_added = round(self.oversampling * len(labels)) if stages else 0
-        if self.balanced:
-            added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
+        if self.balanced:  # step 3
+            added = draw_oversampled(labels, n_added, rng)
         else:
             added = torch.randint(len(labels), (n_added,), generator=rng)
-        changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
+        changes: list[tuple[str, Change]] = []  # with the name of the stage's submodule
         if shifts and local.message.tensors:
             received, at_random = feature_style.SiteStyle(**local.message.tensors), self.kept == "random"
-            # Section 3.1, step 2.
             shift = partial(feature_style.shift_style, received=received, rng=rng, at_random=at_random)
-            changes.setdefault(places[0], []).append(shift)
+            changes.append((stage_names[0], shift))  # step 2
         if len(added) and local.architecture.decoder_levels:
-            changes.setdefault(places[0], []).append(partial(_with_added, added=added))
+            changes.append((stage_names[0], partial(_with_added, added=added)))
         for stage in stages:
             if stage == stages[0] and len(added):
-                change = partial(self._extend, rng=rng, n=len(labels), added=added)
+                explore = partial(self._explore, rng=rng, n=len(labels), added=added)
+                changes.append((stage_names[stage - 1], explore))  # steps 4-5
             elif self.mix:
-                change = partial(self._mix, rng=rng)
-            else:
-                continue
-            changes.setdefault(places[stage - 1], []).append(change)
-        return added, {place: partial(_chain, functions) for place, functions in changes.items()}
+                changes.append((stage_names[stage - 1], partial(self._mix, rng=rng)))  # step 5
+        return added, _by_stage(changes)
 
     def _partners(self, local: LocalRound, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Draw a partner for each of the N images of the batch and its copies, which `indices` (N,) names.
@@ -216,9 +205,9 @@ class StableFDG(Method):
         if local.settings.augment:
             batch = local.task.augment(batch, local.rng)
         with evaluation_mode(local.network):
-            second = local.forward(batch, (place,), local.parameters()).features[place]
+            second_features = local.forward(batch, (place,), local.parameters()).features[place]
         partners[without] = n + torch.arange(len(without))
-        return partners.to(local.device), second
+        return partners.to(local.device), second_features
 
     @property
     def _draws_second_samples(self) -> bool:
@@ -228,10 +217,10 @@ class StableFDG(Method):
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
         """Mix the style of each feature map (B, C, H, W) with that of a random other one, as MixStyle does."""
         mixing = draw_mixing_partners(len(features), self.concentration, rng)
-        return feature_style.mix_styles(features, *mixing)  # sec. 3.1, step 5
+        return feature_style.mix_styles(features, *mixing)  # step 5
 
-    def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
-        """Explore the added images (eq. 4-5) and, if `mix`, mix all (step 5); return (n + A, C, H, W).
+    def _explore(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
+        """Explore the added images (step 4) and, if `mix`, mix all (step 5); return (n + A, C, H, W).
 
         Rows of `features` from n on, which an earlier stage appended, are replaced.
         """
@@ -259,12 +248,12 @@ class StableFDG(Method):
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Choose the R = `received` styles of others for each site: `received/SITE/NAME`, (R, C)."""
         senders = sorted(site for site, style in shared.items() if style)
-        order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
+        order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # step 1
         without_style = [site for site in sorted(shared) if not shared[site]]
-        places = {site: order.index(site) for site in senders} | {site: i for i, site in enumerate(without_style)}
+        position = {site: order.index(site) for site in senders} | {site: i for i, site in enumerate(without_style)}
         memory: Tensors = {}
         for site in sorted(shared):
-            sources = self._sources(site, order, places[site], shared)[: self.received]
+            sources = self._sources(site, order, position[site], shared)[: self.received]
             for name in shared[sources[0]] if sources else ():
                 memory[f"{RECEIVED}{site}/{name}"] = torch.stack([shared[source][name] for source in sources])
         return memory
@@ -324,17 +313,11 @@ class StableFDG(Method):
         # through the network in training mode; here the mean of eq. 8 is used.
         "released": {"clamp": False, "second_sample": True, "site_weights": "uniform"},
     }
-    sent: ClassVar[Mapping[str, Sent]] = {
-        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received="of other sites")),
-        **dict.fromkeys(
-            ("mean_spread", "std_spread"),
-            Sent(
-                "how much styles vary at the site",
-                "How similar the site's images are, but no single image.",
-                "of other sites",
-            ),
-        ),
-    }
+    _style = SITE_STYLE._replace(received="of other sites")
+    _spread = Sent(
+        "how much styles vary at the site", "How similar the site's images are, but no single image.", "of other sites"
+    )
+    sent: ClassVar[Mapping[str, Sent]] = {"mean": _style, "std": _style, "mean_spread": _spread, "std_spread": _spread}
     reads_features: ClassVar[bool] = True
 
     @property
@@ -344,9 +327,15 @@ class StableFDG(Method):
     statistic_ranges = {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
 
     def effort(self, n_sites: int) -> Effort:
-        """A step has the images of a batch and the added copies."""
+        """Count added copies in every step; by default, 12.5 % of the steps have no active stage and add none."""
         adds = self.style and self.probability > 0
         return Effort(images=1 + self.oversampling if adds else 1)
+
+
+def _by_stage(changes: list[tuple[str, Change]]) -> dict[str, Change]:
+    """Return one function for each stage's submodule, which applies the stage's changes one after the other."""
+    names = dict.fromkeys(name for name, _ in changes)
+    return {name: partial(_chain, [change for other, change in changes if other == name]) for name in names}
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:

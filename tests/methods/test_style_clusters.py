@@ -45,14 +45,14 @@ def test_a_rare_style_counts_as_much_as_a_common_one():
 
 def test_the_style_of_one_site_is_the_interpolation_style():
     mean, std = styles(1)
-    result = interpolation_style(mean, std)
+    result = interpolation_style(mean, std, "last", "middle")
     assert torch.equal(result[0], mean[0]) and torch.equal(result[1], std[0]) and result[2] == 1
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_equal_styles_give_that_style(n):
     mean, std = (one.expand(n, -1) for one in styles(1))
-    result = interpolation_style(mean, std)
+    result = interpolation_style(mean, std, "last", "middle")
     assert torch.allclose(result[0], mean[0]) and torch.allclose(result[1], std[0])
 
 
@@ -60,7 +60,7 @@ def test_equal_styles_give_that_style(n):
 def test_with_up_to_three_sites_the_interpolation_style_is_the_mean(n):
     for seed in range(20):
         mean, std = styles(n, seed=seed)
-        result = interpolation_style(mean, std)
+        result = interpolation_style(mean, std, "last", "middle")
         assert result[2] == 1
         assert torch.allclose(result[0], mean.mean(dim=0)) and torch.allclose(result[1], std.mean(dim=0))
 
@@ -68,15 +68,18 @@ def test_with_up_to_three_sites_the_interpolation_style_is_the_mean(n):
 def test_the_order_of_the_sites_does_not_matter():
     mean, std = styles(12)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
-    one, other = interpolation_style(mean, std), interpolation_style(mean[order], std[order])
+    one, other = (
+        interpolation_style(mean, std, "last", "middle"),
+        interpolation_style(mean[order], std[order], "last", "middle"),
+    )
     assert one[2] == other[2] > 1 and torch.allclose(one[0], other[0]) and torch.allclose(one[1], other[1])
 
 
 def test_the_median_of_two_clusters_is_their_middle_or_the_lower_one():
     mean = torch.tensor([[2.0, 0.0], [2.0, 0.01], [0.0, 3.0], [0.01, 3.0]], dtype=torch.float64)
     std = torch.full((4, 2), 0.1, dtype=torch.float64)
-    middle, _, n = interpolation_style(mean, std)
-    lower, _, _ = interpolation_style(mean, std, median="lower")
+    middle, _, n = interpolation_style(mean, std, "last", "middle")
+    lower, _, _ = interpolation_style(mean, std, "last", "lower")
     assert n == 2
     assert torch.allclose(middle, torch.tensor([1.0, 1.5]).double(), atol=0.01)
     assert torch.allclose(lower, torch.tensor([0.0, 0.0]).double(), atol=0.01)
@@ -84,4 +87,4 @@ def test_the_median_of_two_clusters_is_their_middle_or_the_lower_one():
 
 def test_an_unknown_partition_is_rejected():
     with pytest.raises(ValueError, match="partition must be"):
-        interpolation_style(*styles(4), partition="second")
+        interpolation_style(*styles(4), "second", "middle")
