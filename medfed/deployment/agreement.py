@@ -6,23 +6,20 @@ The hospital writes it in its own file. `medfed.deployment.guard.Guard` enforces
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
-from medfed.federation.message import Message, fact_bytes, n_bytes
-from medfed.federation.privacy import Privacy
-from medfed.federation.privacy_accounting import Releases, epsilon
+from medfed.federation.message import Message
 
 TRAIN = "train"  # of `Agreement.requests`: all requests of a training
 
 
 class Refused(Exception):
-    """A request or reply that the hospital did not agree to; the text is a clause about the hospital or a tensor.
+    """A request or reply that the hospital did not agree to; the text is a clause about the hospital or a reply.
 
     It contains no names of files or patients. `sent` is sent to the coordinator if `why` must stay at the hospital.
     """
@@ -75,45 +72,3 @@ class Agreement:
 
     def __post_init__(self) -> None:
         bounds.check(self)
-
-    def allows(self, name: str) -> bool:
-        """Return whether the hospital agreed to send a tensor other than the weights (`sends`)."""
-        return any(fnmatchcase(name, pattern) for pattern in self.sends)
-
-    def epsilon(self, privacy: Privacy, released: Releases) -> float:
-        """Return epsilon of the messages that leave, for this agreement's `delta`; infinite without noise."""
-        return epsilon(replace(privacy, delta=self.delta), released)
-
-
-def counted_bytes(reply: Message) -> int:
-    """Return the bytes that count towards `Agreement.megabytes_per_round`: of tensors, and of facts and their names."""
-    of_tensors = sum(n_bytes(tensor) for group in (reply.weights, reply.tensors) for tensor in group.values())
-    return of_tensors + sum(fact_bytes(fact) + len(name.encode()) for name, fact in reply.facts.items())
-
-
-def too_few_patients(name: str, n_patients: int, min_patients: int, advice: str) -> str:
-    """Return a clause that says why a statistic of too few patients is refused, and what helps.
-
-    `advice` is `Method.patients_advice`, "" if there is none.
-    """
-    return (
-        f"the statistic '{name}' has numbers that are computed from {n_patients} patient"
-        f"{'s' * (n_patients != 1)}, but agrees.min_patients is {min_patients}; "
-        f"{f'ask the coordinator to {advice}, or ' if advice else ''}decrease agrees.min_patients in the site file "
-        "if you agree"
-    )
-
-
-def no_noise(privacy: Privacy, planned: Releases) -> str:
-    """Return a clause that says what a plan sends without noise, or "" if everything has noise."""
-    for content, key, n in (
-        ("weights", "noise", planned.weights),
-        ("statistics", "statistics_noise", planned.statistics),
-    ):
-        if n and not getattr(privacy, key):
-            return (
-                f"the plan adds no noise to the {content} (privacy.{key} is 0), so that epsilon would be infinite, "
-                f"but the agreement has agrees.max_epsilon; ask the coordinator for a plan with privacy.{key}, or "
-                "remove agrees.max_epsilon from the site file"
-            )
-    return ""

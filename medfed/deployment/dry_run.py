@@ -1,7 +1,7 @@
 """The dry run: before anything is sent, show what would leave a hospital.
 
 The site runs one short round, with the requests that a coordinator would send. The replies are listed as rows of the
-ledger, and `medfed.deployment.agreement_check` compares them with the agreement.
+ledger, and the guard compares them with the agreement (`Guard.check_plan`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from medfed.core.seeds import stream
 from medfed.deployment.agreement import Agreement, Outgoing
-from medfed.deployment.agreement_check import planned_releases
-from medfed.deployment.guarded_site import agreed_survey
+from medfed.deployment.guard import Guard, agreed_survey
 from medfed.federation import ledger
 from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.message import Kind, Message, State, fact_bytes, readable
 from medfed.federation.method import NEVER
-from medfed.federation.privacy_accounting import require_accountant
 from medfed.federation.site import Site
 from medfed.federation.survey import survey_request
 from medfed.federation.validation_site import ValidationSite
@@ -125,8 +123,8 @@ def _epsilon_text(sent: Sequence[Outgoing], site: Site, agreement: Agreement) ->
     """Sentence for the hospital about the epsilon of all planned rounds; "" if it set no limit."""
     if agreement.max_epsilon is None:
         return ""
-    require_accountant(site.privacy)
-    epsilon = agreement.epsilon(site.privacy, planned_releases(sent, site))
+    guard = Guard(agreement, site)
+    epsilon = guard.epsilon(guard.planned_releases(sent))
     return (
         f" With the noise of the plan, epsilon of all rounds is {epsilon:.4g} (delta {agreement.delta:g}); facts "
         "have no noise, and epsilon does not cover them."
