@@ -5,14 +5,17 @@ The hospital writes it in its own file. `medfed.deployment.guard.Guard` enforces
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from medfed.config.schema import Config
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
+from medfed.core.errors import UserError
 from medfed.federation.message import Message
 
 TRAIN = "train"  # of `Agreement.requests`: all requests of a training
@@ -72,3 +75,23 @@ class Agreement:
 
     def __post_init__(self) -> None:
         bounds.check(self)
+
+
+def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:
+    """Raise UserError if a plan decides about the reading of images what only the hospital may set in its own file."""
+    table = Path(getattr(plan.data, "table", None) or "")
+    reasons = {
+        "dicom_salt": getattr(plan.data, "dicom_salt", None)
+        and "it names the file with the secret that hides this hospital's patients, which the coordinator could then "
+        "know",
+        "table": (table.is_absolute() or ".." in table.parts)
+        and f"'{table}' is outside this hospital's images (data.root)",
+        "ignore_mask_geometry": plan.data.ignore_mask_geometry
+        and "it accepts masks that lie elsewhere than their images, which only the hospital can know to be right",
+    }
+    for key, reason in reasons.items():
+        if reason and f"data.{key}" not in own_keys:
+            raise UserError(
+                f"{plan.source}: data.{key}: a plan may not set this, because {reason}; ask for a plan without it, or "
+                f"set data.{key} in {file}"
+            )
