@@ -18,7 +18,7 @@ from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.federation.message import Message
 
-TRAIN = "train"  # of `Agreement.requests`: all requests of a training
+TRAIN: Literal["train"] = "train"  # of `Agreement.requests`: all requests of a training
 
 
 class Refused(Exception):
@@ -41,37 +41,16 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What may leave a hospital, and how often: the block `agrees` of its file.
+    """What may leave a hospital, and how often: the block `agrees` of its file; docs/real_hospitals.md explains it."""
 
-    Args:
-        requests: what the site may be asked for: "train" (all requests of a training: to share statistics, to train, to
-            validate, and the final model) and "survey" (the description of its images before round 1).
-        sends: names of the tensors that may leave in addition to weights. `*` stands for any text.
-        rounds: number of training rounds; greater than 0.
-        megabytes_per_round: largest total size of the replies of one round, in units of 10^6 bytes; greater than 0.
-            Tensors and facts count, facts with their names. A reply that was lost and is sent again unchanged counts
-            once, because it reveals nothing new.
-        replies_per_round: how often the site may reply to requests of one kind in a round; greater than 0. More than
-            one is needed if a reply is lost and requested again.
-        min_patients: from how many training patients each number of a shared statistic must be computed at least.
-            Statistics are all tensors except weights. 1 also allows statistics of a single patient, such as the
-            amplitudes of single images in ELCFS. It is also the smallest group of patients behind each number of a
-            survey, which has a minimum of its own; the larger one counts.
-        max_epsilon: largest epsilon of differential privacy for all weights and statistics that leave in the whole
-            federation, for `delta`; greater than 0. Every reply that leaves is counted, apart from a repeated equal
-            reply to an equal request. null sets no limit. Facts (numbers of images and steps, losses, validation
-            scores) and whole numbers have no noise, and epsilon does not cover them.
-        delta: the delta of `max_epsilon`, in (0, 1).
-    """
-
-    requests: tuple[Literal["train", "survey"], ...] = ("train",)
-    sends: tuple[str, ...] = ()
+    requests: tuple[Literal["train", "survey"], ...] = (TRAIN,)
+    sends: tuple[str, ...] = ()  # names of the statistics (tensors other than weights); `*` stands for any text
     rounds: PositiveInt = 100
-    megabytes_per_round: PositiveFloat = 100.0
-    replies_per_round: PositiveInt = 3
-    min_patients: PositiveInt = 1
-    max_epsilon: PositiveFloat | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    megabytes_per_round: PositiveFloat = 100.0  # of all tensors and facts in the replies of a round, in 10^6 bytes
+    replies_per_round: PositiveInt = 3  # to requests of one kind
+    min_patients: PositiveInt = 1  # behind each number of a statistic or of a survey
+    max_epsilon: PositiveFloat | None = None  # of all weights and statistics in the whole federation; None: no limit
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # of `max_epsilon`
 
     def __post_init__(self) -> None:
         bounds.check(self)
