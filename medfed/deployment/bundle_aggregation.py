@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,19 +54,23 @@ UNCHECKED = "the configs are copied from the start and were not checked; read th
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The new bundle, and what it was made of.
+    """What a new bundle was made of, as its metadata state it.
 
     Attributes:
-        changes: by name of a site whose weights were used, the L2 norm of its change of the parameters.
+        sites: by name of a site whose weights were used, their checksum.
         images: by name of a site that was used, its number of training images; empty if all sites count alike.
-        rejected: by name of a site that was left out, a sentence that says why.
+        changes: by name of a site that was used, the L2 norm of its change of the weights.
+        weights_of_start: the checksum of the weights from which all sites started.
+        left_out: by name of a site that was left out, a sentence that says why.
         notices: sentences about bundles that are unusual but were used.
     """
 
-    path: Path
-    changes: dict[str, float]
+    rule: str
+    sites: dict[str, str]
     images: dict[str, int]
-    rejected: dict[str, str]
+    changes: dict[str, float]
+    weights_of_start: str
+    left_out: dict[str, str]
     notices: list[str]
 
 
@@ -120,21 +124,17 @@ def aggregate_bundles(
         )
     if len(used) == 1:
         unusual.append(f"only the weights of {next(iter(used))} are left, so nothing was combined")
-    changes = {name: change_norm(weights, reply.weights) for name, reply in used.items()}
-    counts = {name: reply.facts["examples"] for name, reply in used.items()} if images else {}
-    result = Aggregation(out, changes, counts, rejected, notices + unusual)
-    combined = method.aggregate(state, used)
-    about = {
-        "rule": rule,
-        "sites": {name: _digest(reply.weights) for name, reply in used.items()},
-        "images": counts,
-        "changes": changes,
-        "weights_of_start": _digest(weights),
-        "left_out": rejected,
-        **({} if is_checked else {"not_checked": UNCHECKED}),
-    }
+    result = Aggregation(
+        rule,
+        sites={name: _digest(reply.weights) for name, reply in used.items()},
+        images={name: reply.facts["examples"] for name, reply in used.items()} if images else {},
+        changes={name: change_norm(weights, reply.weights) for name, reply in used.items()},
+        weights_of_start=_digest(weights),
+        left_out=rejected,
+        notices=notices + unusual,
+    )
     with atomic_folder(out.resolve()) as folder:
-        _write(folder, files, combined, about)
+        _write(folder, files, method.aggregate(state, used), result)
         append_rows(folder / LEDGER, COLUMNS, message_rows(1, "up", replies))
         if is_checked:
             check_bundle(folder)
@@ -226,7 +226,7 @@ def _check(
     return accepted, reasons, [notice.replace(setting, flag) for notice in notices]
 
 
-def _write(folder: Path, start: BundleFiles, weights: dict[str, Tensor], about: Mapping[str, Any]) -> None:
+def _write(folder: Path, start: BundleFiles, weights: dict[str, Tensor], result: Aggregation) -> None:
     """Write the texts and configs of the start, the combined weights, and what they were combined from."""
     for name, file in start.names.items():
         if name.startswith(COPIED) and not name.startswith(LEDGER):
@@ -236,7 +236,7 @@ def _write(folder: Path, start: BundleFiles, weights: dict[str, Tensor], about: 
         (folder / name).mkdir(exist_ok=True)
     torch.save(weights, folder / "models" / "model.pt")
     old_metadata = start.json(METADATA) if METADATA in start.names else {}
-    metadata = _metadata(old_metadata if isinstance(old_metadata, dict) else {}, about, _digest(weights))
+    metadata = _metadata(old_metadata if isinstance(old_metadata, dict) else {}, result, _digest(weights))
     (folder / METADATA).write_text(json.dumps(metadata, indent=4) + "\n", encoding="utf-8")
     text = (folder / README).read_text(encoding="utf-8", errors="replace") if README in start.names else ""
     if text.startswith(TITLE):  # the start was combined as well; only the text of the first bundle is kept
@@ -244,18 +244,18 @@ def _write(folder: Path, start: BundleFiles, weights: dict[str, Tensor], about: 
     lines = [
         TITLE,
         "",
-        f"The weights of {', '.join(about['sites'])} were combined with the rule `{about['rule']}`; all sites started "
-        f"from the bundle `{start.path.name}`. Nobody has tested them yet: scores below are those of the start.",
+        f"The weights of {', '.join(result.sites)} were combined with the rule `{result.rule}`; all sites started from "
+        f"the bundle `{start.path.name}`. Nobody has tested them yet: scores below are those of the start.",
         "",
-        *(f"Left out: {reason}." for reason in about["left_out"].values()),
-        *([f"**{about['not_checked']}.**"] if "not_checked" in about else []),
+        *(f"* Left out: {reason}." for reason in result.left_out.values()),
+        *(f"* {notice}." for notice in result.notices),
         "",
         text,
     ]
     (folder / README).write_text("\n".join(lines), encoding="utf-8")
 
 
-def _metadata(old: dict[str, Any], about: Mapping[str, Any], weights_sha256: str) -> dict[str, Any]:
+def _metadata(old: dict[str, Any], result: Aggregation, weights_sha256: str) -> dict[str, Any]:
     """Return metadata with the next version, without scores, and with the sites that took part."""
     version = str(old.get("version", "0.0.0"))
     match = VERSION.fullmatch(version)
@@ -266,9 +266,9 @@ def _metadata(old: dict[str, Any], about: Mapping[str, Any], weights_sha256: str
     return {
         **old,
         "version": version,
-        "changelog": {version: f"weights combined from {', '.join(about['sites'])}", **changelog},
+        "changelog": {version: f"weights combined from {', '.join(result.sites)}", **changelog},
         "eval_metrics": {},
-        "medfed_provenance": {**provenance, "weights_sha256": weights_sha256, "aggregation": about},
+        "medfed_provenance": {**provenance, "weights_sha256": weights_sha256, "aggregation": asdict(result)},
     }
 
 

@@ -225,9 +225,9 @@ class Guard:
                 return
         if (needed := self.epsilon(released)) > limit:
             yield Refused(
-                f"agrees.max_epsilon: is {limit:g}, but {released.weights} replies with weights and "
-                f"{released.statistics} with statistics have epsilon {needed:.4g} (delta {self.agreement.delta:g}); "
-                "ask the coordinator for more noise or fewer rounds, or increase it if you agree"
+                f"agrees.max_epsilon: is {limit:g}, but epsilon would be {needed:.4g} (delta {self.agreement.delta:g}) "
+                f"after {released.weights} sets of weights and {released.statistics} of statistics; ask the "
+                "coordinator for more noise or fewer rounds, or increase it if you agree"
             )
 
 
