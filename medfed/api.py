@@ -472,7 +472,7 @@ def check_data(
 
     Returns:
         What was found: `problems` must be corrected before training, `warnings` should be looked at, `sites` has the
-        facts of every case, and `data_block` the settings as YAML. `print` shows the report.
+        measures of every case, and `data_block` the settings as YAML. `print` shows the report.
     """
     from medfed.datasets import table
     from medfed.datasets.case_table import write_case_table

@@ -54,8 +54,8 @@ def _audit(args: argparse.Namespace) -> int:
     check_config(args.config, overrides(args))
     from medfed import api
     from medfed.auditing.audit import audit, own_images_only
+    from medfed.auditing.measures import to_text
     from medfed.auditing.page import build_page
-    from medfed.auditing.report_text import to_text
     from medfed.experiments.setup import build_experiment
 
     config = api.load_config(args.config, overrides(args))
@@ -63,13 +63,12 @@ def _audit(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(config, None, args.quiet)
-    result, figures = audit(
+    audited = audit(
         config, experiment, args.site, args.images, args.gallery, args.quiet, args.weights_steps, args.model
     )
-    axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
-    write_atomically(out / "audit.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
-    write_atomically(out / "audit.html", build_page(result, figures, axes))
-    print(to_text(result))
+    write_atomically(out / "audit.json", json.dumps(audited.result, indent=2, allow_nan=False) + "\n")
+    write_atomically(out / "audit.html", build_page(audited))
+    print(to_text(audited.result))
     if not args.quiet:
         print(f"Figures and explanations: {out / 'audit.html'}; the numbers: {out / 'audit.json'}")
     return 0

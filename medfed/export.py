@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
         "reads the task from the end of this name, _segmentation or _classification",
     )
     parser.add_argument(
-        "--check", action="store_true", help="only check that a bundle is complete and that its configs run no code"
+        "--check",
+        action="store_true",
+        help="only check that a bundle is complete, that its weights fit and that its configs run no code",
     )
     parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
     add_code_flag(parser)
@@ -44,7 +46,9 @@ def _check(args: argparse.Namespace) -> int:
 
     check_bundle(args.run)
     if not args.quiet:
-        print(f"{args.run}: the bundle is complete; its configs name only classes that the check knows, and no code")
+        print(
+            f"{args.run}: the bundle is complete; its weights fit, and its configs name only known classes and no code"
+        )
     return 0
 
 

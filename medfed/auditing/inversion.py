@@ -18,40 +18,27 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from monai.metrics.regression import SSIMMetric
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from medfed.auditing.phase_retrieval import align, correlation, detail_correlation
-from medfed.auditing.reconstruction import SIGMA, scored_channel
+from medfed.auditing.image_scores import align, compare, scored_channel
+from medfed.cli.progress import ProgressBar
 from medfed.core.seeds import seeded_layers
 
 SIDE = 64  # height and width in pixels of attacked images
 STEP, SMOOTHNESS = 0.1, 1e-3  # first step size of Adam in the unit of the pixels; alpha in the equation above
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # fractions of the steps after which the step size is divided by ten
-TICK_STEPS = 10  # steps between two advances of the progress bar
 SOFTNESS = 0.3  # |gradient| at which the soft sign is 1 / 2, as a fraction of the tensor's mean
-Tick = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the attacker has: the loss as a function of the images, the trained weights, and how they changed.
+    """What the attacker has: the loss as a function of the images, the trained weights, and how they changed."""
 
-    Args:
-        loss: function from images (B, C, H, W) in [0, 1] to the training loss, at the weights before the change. The
-            labels of the images are known to the attacker.
-        parameters: the network's weights before the change.
-        change: the weights before minus the weights after the change, in the order of `parameters`. After one step of
-            SGD, the change is proportional to the gradient of the loss.
-        signed: whether the optimiser of the change was Adam, whose first step is the learning rate times the sign of
-            the gradient. The attack then compares soft signs of the gradient with the change.
-    """
-
-    loss: Callable[[Tensor], Tensor]
-    parameters: Sequence[Tensor]
-    change: Sequence[Tensor]
-    signed: bool = False
+    loss: Callable[[Tensor], Tensor]  # of images (B, C, H, W) in [0, 1] at the weights before the change; labels known
+    parameters: Sequence[Tensor]  # the weights before the change
+    change: Sequence[Tensor]  # the weights before minus after; of one step of SGD, proportional to the gradient
+    signed: bool = False  # compare soft signs of the gradient, because the first step of Adam has its signs only
 
     def distance(self, images: Tensor) -> Tensor:
         """1 minus the cosine similarity of the images' gradient and the change, a scalar in [0, 2]."""
@@ -70,46 +57,32 @@ class Observation:
 
 
 def invert(
-    observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator, tick: Tick = lambda: None
+    observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator, quiet: bool = True
 ) -> tuple[Tensor, float]:
-    """Search for images whose gradient has the same direction as the observed change of weights.
-
-    `n_steps` steps of Adam start at grey with weak noise; `tick` is called `n_ticks` times. Returned are the images (B,
-    C, H, W) in [0, 1] with the smallest distance of all steps, on the CPU, and this distance. The original images are
-    not needed for the choice.
-    """
+    """The images (B, C, H, W) in [0, 1] with the smallest distance from the observation of all steps of Adam, and this
+    distance; the original images are not needed for this choice."""
     start = 0.5 + 0.01 * torch.randn(*shape, generator=rng)
     images = start.to(observation.change[0].device).requires_grad_()
     optimizer = torch.optim.Adam([images], STEP)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(part * n_steps) for part in DECAYS], 0.1)
     best, smallest = start, float("inf")
-    for step in range(n_steps):
+    for _ in ProgressBar(range(n_steps), desc="inverting an update", disable=quiet, leave=False):
         distance = observation.distance(images)
+        total_variation = images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()
         if distance.item() < smallest:
             best, smallest = images.detach().cpu().clone(), distance.item()
-        (gradient,) = torch.autograd.grad(distance + SMOOTHNESS * _total_variation(images), [images])
+        (gradient,) = torch.autograd.grad(distance + SMOOTHNESS * total_variation, [images])
         images.grad = gradient.nan_to_num().sign()  # a constant image has no standard deviation to scale by
         optimizer.step()
         schedule.step()
         with torch.no_grad():
             images.clamp_(0, 1)
-        if step % TICK_STEPS == 0:
-            tick()
     return best, smallest
 
 
-def n_ticks(n_steps: int) -> int:
-    """How often the progress bar advances in `n_steps` steps of an attack."""
-    return -(-n_steps // TICK_STEPS)
-
-
 def favourable_observation(image: Tensor, seed: int) -> Observation:
-    """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all.
-
-    The network has two convolutions with many channels, smooth activations, no normalisation and no pooling; H and W
-    are multiples of 4. The change is the exact gradient of the cross-entropy of this image, with a class that the
-    attacker knows.
-    """
+    """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all: of a
+    network with many channels, smooth activations, no normalisation and no pooling. H and W are multiples of 4."""
     channels, (height, width) = image.shape[1], image.shape[2:]
     with seeded_layers(seed, "favourable network"):
         network = nn.Sequential(
@@ -123,54 +96,24 @@ def favourable_observation(image: Tensor, seed: int) -> Observation:
     known_class = torch.zeros(1, dtype=torch.long)
 
     def loss(images: Tensor) -> Tensor:
-        """The cross-entropy of the network, with the known class, for images in [0, 1]."""
         return F.cross_entropy(network((images - 0.5) / 0.25), known_class)
 
     parameters = list(network.parameters())
     return Observation(loss, parameters, torch.autograd.grad(loss(image), parameters))
 
 
-def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[dict[str, float]], Tensor]:
-    """Compare reconstructed images (B, C, H, W) with the originals, in the order in which they fit best.
-
-    Returns:
-        For each original image "correlation" and "detail_correlation" (as in `reconstruction.Reconstruction`); "ssim",
-        the structural similarity after the linear change of brightness and contrast that fits best; and "misfit", the
-        given distance. And one channel of the reconstructed images, (B, H, W), each aligned with its original.
-    """
+def score(estimates: Tensor, originals: Tensor, distance: float) -> list[tuple[Tensor, dict[str, float]]]:
+    """For each original of (B, C, H, W) another estimate, the one that fits best, aligned, and its scores."""
     channel = scored_channel(originals)
-    pairs = [[align(estimate, original) for estimate in estimates[:, channel]] for original in originals[:, channel]]
-    details = torch.tensor(
-        [
-            [_scores(image, original)["detail_correlation"] for image in row]
-            for row, original in zip(pairs, originals[:, channel], strict=True)
-        ]
-    )
-    order = linear_sum_assignment(-details.numpy())[1].tolist()
-    aligned = torch.stack([row[index] for row, index in zip(pairs, order, strict=True)])
-    scores = [_scores(*pair) | {"misfit": distance} for pair in zip(aligned, originals[:, channel], strict=True)]
-    return scores, aligned
-
-
-def _scores(image: Tensor, original: Tensor) -> dict[str, float]:
-    """The correlation, the detail correlation and the SSIM of two images (H, W)."""
-    inside = original > 0.05
-    centred, spread = image - image.mean(), original - original.mean()
-    slope = (centred * spread).sum() / centred.square().sum().clamp_min(1e-12)
-    fitted, contrast = (slope * centred + original.mean())[None, None], float(original.max() - original.min())
-    similarity = SSIMMetric(spatial_dims=2, data_range=max(contrast, 1e-6))
-    return {
-        "correlation": correlation(image, original, inside),
-        "detail_correlation": detail_correlation(image, original, inside, SIGMA * len(original)),
-        "ssim": float(torch.as_tensor(similarity(fitted, original[None, None]))),
-    }
+    pairs = [
+        [(image := align(estimate, original), compare(image, original)) for estimate in estimates[:, channel]]
+        for original in originals[:, channel]
+    ]
+    costs = [[-scores["detail_correlation"] for _, scores in row] for row in pairs]
+    order = linear_sum_assignment(costs)[1]
+    chosen = [row[index] for row, index in zip(pairs, order, strict=True)]
+    return [(image, scores | {"misfit": distance}) for image, scores in chosen]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """The sum of all products of corresponding elements of two lists of tensors."""
     return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
-
-
-def _total_variation(images: Tensor) -> Tensor:
-    """The mean absolute difference of neighbouring pixels, in both directions together."""
-    return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()

@@ -1,21 +1,19 @@
-"""The audit as one self-contained HTML page."""
+"""The audit as one self-contained HTML page; the prose is in `templates/audit.html.jinja`."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from medfed.auditing.audit import Figures
-from medfed.auditing.inversion_cases import Case
-from medfed.auditing.reconstruction import Reconstruction
-from medfed.auditing.report_text import CAUTION, KIND_LABELS, describe_sent, table_rows
-from medfed.auditing.weights_text import case_label, describe_update, mean_scores
+from medfed.auditing import inversion, membership, perturbations, reconstruction, updates
+from medfed.auditing.audit import Audit
+from medfed.auditing.image_scores import Attempt
+from medfed.auditing.measures import CAUTION, KIND_LABELS, case_label, describe_sent, describe_update, measures, rounded
 from medfed.outputs.figures.figure import as_array, to_display_orientation
 from medfed.outputs.report.html import EmbeddedFigure, embed, render_page
 from medfed.outputs.report.tables import PageTable
@@ -25,60 +23,14 @@ from medfed.results.text_tables import text_table
 AUDIT_STYLE = Path(__file__).with_name("audit.css")
 TEMPLATES = Path(__file__).with_name("templates")
 REAL = "REAL data: the images below show patients. Protect this page as you protect these images."
-Attempt = tuple[str, list[tuple[EmbeddedFigure, str]]]  # caption; (image, text below it), first the original
+CONSTANTS = (inversion, membership, perturbations, reconstruction, updates)  # modules whose numbers the page states
 
 
-def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) -> str:
-    """The report of a privacy audit as one HTML page; equal arguments give an equal text. `result` and `figures` are
-    what `audit` returns; `axes` as in `medfed.outputs.figures.figure.to_display_orientation`."""
-    is_phantom = result["data"] == "phantom"
-    reconstructions, cases = figures
-    n, of_attacker = len(reconstructions), "reconstructions from what an attacker would have"
-    measures = text_table(
-        "What the statistics and the weights reveal",
-        ("Measure", "Number", "Compare with"),
-        table_rows(result),
-        n_words=3,
-    )
-    return render_page(
-        "audit.html.jinja",
-        AUDIT_STYLE.read_text(encoding="utf-8"),
-        TEMPLATES,
-        kind="medfed audit",
-        title=f"{result['method']} at {result['site']}, {result['dataset']}",
-        banner=PHANTOM if is_phantom else REAL,
-        is_phantom=is_phantom,
-        label=PHANTOM if is_phantom else "Real data",
-        facts_of_site=_facts(result),
-        sent=_sent(result),
-        measures=PageTable(measures),
-        caution=CAUTION,
-        shares=bool(result["sent"]["entries"]),
-        from_statistics=[
-            _attempt(image, f"Image {place} of {n}, and {of_attacker}", axes)
-            for place, image in enumerate(reconstructions, start=1)
-        ],
-        from_updates=[_of_update(case, facts, axes) for case, facts in zip(cases, result["update"], strict=True)],
-        how=result["how"],
-        not_tried=result["not_tried"],
-    )
-
-
-def _facts(result: Mapping[str, Any]) -> list[tuple[str, object]]:
-    return [
-        ("Site", result["site"]),
-        ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
-        ("Method", result["method"]),
-        ("Before training", describe_sent(result).removeprefix("before training ")),
-        ("In every round", describe_update(result).removeprefix("in every round ")),
-        ("Seed", result["seed"]),
-        ("Versions", ", ".join(f"{name} {number}" for name, number in result["versions"].items())),
-    ]
-
-
-def _sent(result: Mapping[str, Any]) -> PageTable:
-    """One row per tensor that would leave the site before training."""
-    rows = [
+def build_page(audit: Audit) -> str:
+    """The report of a privacy audit as one HTML page; equal audits give an equal text."""
+    is_phantom = audit.result["data"] == "phantom"
+    head = ("Tensor", "Shape", "Type", "One row for", "Bytes")
+    entries = [
         (
             entry["name"],
             " x ".join(map(str, entry["shape"])),
@@ -86,41 +38,43 @@ def _sent(result: Mapping[str, Any]) -> PageTable:
             "each image" if entry["row_for_each_image"] else "the site",
             str(entry["bytes"]),
         )
-        for entry in result["sent"]["entries"]
+        for entry in audit.result["sent"]["entries"]
     ]
-    head = ("Tensor", "Shape", "Type", "One row for", "Bytes")
-    return PageTable(text_table("What would leave before training", head, rows, n_words=4))
+    return render_page(
+        "audit.html.jinja",
+        AUDIT_STYLE.read_text(encoding="utf-8"),
+        TEMPLATES,
+        kind="medfed audit",
+        title=f"{audit.result['method']} at {audit.result['site']}, {audit.result['dataset']}",
+        banner=PHANTOM if is_phantom else REAL,
+        is_phantom=is_phantom,
+        label=PHANTOM if is_phantom else "Real data",
+        result=audit.result,
+        versions=", ".join(f"{name} {number}" for name, number in audit.result["versions"].items()),
+        before_training=describe_sent(audit.result),
+        in_every_round=describe_update(audit.result),
+        sent=PageTable(text_table("What would leave before training", head, entries, n_words=4)),
+        measures=PageTable(measures(audit.result)),
+        caution=CAUTION,
+        rounded=rounded,
+        from_statistics=[_shown([attempt], audit.axes) for attempt in audit.from_statistics],
+        from_updates=[
+            (case_label(update), update["verdict"], _shown(attempts, audit.axes))
+            for update, attempts in audit.from_updates
+        ],
+        **{module.__name__.rpartition(".")[2]: module for module in CONSTANTS},
+    )
 
 
-def _attempt(image: Reconstruction, caption: str, axes: str | None) -> Attempt:
-    """An original image and its reconstructions, with the correlations of each."""
-    images = [(_embed(image.original, "original", axes), "Original")]
-    for kind, kind_label in KIND_LABELS.items():
-        if kind in image.images:
-            scores = image.scores[kind]
-            text = f"{kind_label[0].upper()}{kind_label[1:]}: detail {scores['detail_correlation']:.3f}, "
-            text += f"whole image {scores['correlation']:.3f}"
-            images.append((_embed(image.images[kind], kind_label, axes), text))
-    return caption, images
-
-
-def _of_update(case: Case, facts: Mapping[str, Any], axes: str | None) -> Attempt:
-    """The originals of a case, each followed by its reconstruction and its negative control."""
-    shown = []
-    for k, original in enumerate(case.originals):
-        shown += [
-            (_embed(original, "original", axes), "Original"),
-            (
-                _embed(case.estimates[k], "from the update", axes),
-                f"From the update: {mean_scores(case.scores[k : k + 1])}",
-            ),
-            (
-                _embed(case.controls[k], "negative control", axes),
-                f"Negative control, an update without this image: {mean_scores(case.control_scores[k : k + 1])}",
-            ),
-        ]
-    description = case_label(facts)
-    return f"{description[0].upper()}{description[1:]}: {facts['verdict']}", shown
+def _shown(attempts: Sequence[Attempt], axes: str | None) -> list[tuple[EmbeddedFigure, str, dict[str, float]]]:
+    """Each original followed by what was found for it: the image, its label, and its scores (none of an original)."""
+    shown: list[tuple[EmbeddedFigure, str, dict[str, float]]] = []
+    for attempt in attempts:
+        shown.append((_embed(attempt.original, "original", axes), "original", {}))
+        for kind, label in KIND_LABELS.items():
+            if kind in attempt.images:
+                shown.append((_embed(attempt.images[kind], label, axes), label, attempt.scores[kind]))
+    return shown
 
 
 def _embed(image: Tensor, caption: str, axes: str | None) -> EmbeddedFigure:

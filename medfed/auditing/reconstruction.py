@@ -12,16 +12,18 @@ All reconstructions are scored against the original image on the same grid of at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medfed.auditing.phase_retrieval import ImageEstimate, align, correlation, detail_correlation, retrieve_phase
+from medfed.auditing.image_scores import Attempt, align, compare, scored_channel
+from medfed.auditing.phase_retrieval import ImageEstimate, retrieve_phase
 from medfed.auditing.sharing import ForceGradients, SharedStatistics, evenly_spaced, images_by_patient
+from medfed.cli.progress import ProgressBar
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.method import Tensors
@@ -30,71 +32,29 @@ from medfed.methods import elcfs, harmofl
 
 WINDOWS = (elcfs.WINDOWS, harmofl.WINDOW)  # names of the shared tensors that are amplitudes of low frequencies
 MAX_SIDE = 96  # height and width in pixels of the grid that reconstructions are scored on, at most
-SIGMA = 3 / 128  # standard deviation of the blur that defines image details, as a fraction of the image's side
 FIT_STEPS, FIT_PIXELS = 300, 128 * 128  # steps of the gradient fit for images of up to this many pixels
 STEP = 0.1  # learning rate of the gradient fit
 MAX_AVERAGED = 400  # largest number of images in the mean image
-KINDS = ("full", "window", "fitted", "mean")
 
 
-@dataclass(frozen=True)
-class Reconstruction:
-    """One image of the site, and the images that were reconstructed from its statistics in up to four ways (see the
-    module).
-
-    Args:
-        original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
-        images: name of a reconstruction, such as "full" -> image (H, W), aligned with the original.
-        scores: name of a reconstruction -> "correlation" (Pearson's, with the original where it is not empty),
-            "detail_correlation" (of the fine details), and "misfit" (relative error of the image's amplitudes or
-            statistics compared with the known values; not for "mean").
-    """
-
-    original: Tensor
-    images: dict[str, Tensor]
-    scores: dict[str, dict[str, float]]
-
-
-def reconstruct(
-    shared: SharedStatistics, n_images: int, n_steps: int = 4000, tick: Callable[[], object] = lambda: None
-) -> list[Reconstruction]:
-    """Try to reconstruct images of a site from the statistics that it would share, and score the results.
-
-    The middle image of `n_images` patients, at equal distances in the training set, is attacked; images for which the
-    method shares nothing are left out. `n_steps` limits the phase retrieval from each start; `tick` is called after
-    each image.
-    """
-    results = []
-    for index, others in _choose_images(shared, n_images):
+def reconstruct(shared: SharedStatistics, n_images: int, n_steps: int = 4000, quiet: bool = True) -> list[Attempt]:
+    """Try to reconstruct the middle image of `n_images` patients; images for which nothing is shared are left out."""
+    patients, results = images_by_patient(shared.site.training), []
+    attacked = evenly_spaced(patients, n_images)
+    for own in ProgressBar(attacked, desc="reconstructing images from statistics", disable=quiet, leave=False):
+        index = own[len(own) // 2]
         batch = shared.site.training.batch([index])
         statistics = shared.statistics_of(batch, "reconstructed", index)
         if len(shared.vectors(statistics)):
             target = statistics if shared.per_image_entries else shared.sent
-            results.append(_try_all(shared, batch, target, others, index, n_steps))
-        tick()
+            others = [other for patient in patients if patient is not own for other in patient]
+            results.append(_try_all(shared, batch, target, evenly_spaced(others, MAX_AVERAGED), index, n_steps))
     return results
 
 
-def scored_channel(image: Tensor) -> int:
-    """The channel of an image (..., C, H, W) that the attack reconstructs: green of three channels, otherwise the
-    first."""
-    return 1 if image.shape[-3] == 3 else 0
-
-
-def _choose_images(shared: SharedStatistics, n_images: int) -> list[tuple[int, list[int]]]:
-    """The index of each attacked image, with the indices of images of other patients."""
-    patients = images_by_patient(shared.site.training)
-    chosen = []
-    for own in evenly_spaced(patients, n_images):
-        others = [index for patient in patients if patient is not own for index in patient]
-        chosen.append((own[len(own) // 2], evenly_spaced(others, MAX_AVERAGED)))
-    return chosen
-
-
 def _try_all(
-    shared: SharedStatistics, batch: Batch, target: Tensors, others: list[int], index: int, n_steps: int
-) -> Reconstruction:
-    """Reconstruct one image (1, C, H, W) in every way that the shared statistics allow, and score the results."""
+    shared: SharedStatistics, batch: Batch, target: Tensors, others: Sequence[int], index: int, n_steps: int
+) -> Attempt:
     original = _to_scoring_grid(batch.image)
     estimates = {"full": _from_full_spectrum(original, stream(shared.site.seed, "full", index), n_steps)}
     windows = [entry for name, entry in target.items() if name.rpartition("/")[2] in WINDOWS]
@@ -104,24 +64,15 @@ def _try_all(
         estimates["window"] = reconstruct_from_window(window[scored_channel(batch.image)], original.shape, rng, n_steps)
     if fitted := _fit_by_gradient(shared, batch, target, index):
         estimates["fitted"] = fitted
+    images = {kind: align(estimate.image, original) for kind, estimate in estimates.items()}
     if others:
         images_of_others = (shared.site.training.batch([other]).image for other in others)
         total = sum(images_of_others, start=torch.zeros_like(batch.image))
-        estimates["mean"] = ImageEstimate(_to_scoring_grid(total / len(others)), float("nan"))
-    images = {
-        kind: estimate.image if kind == "mean" else align(estimate.image, original)
-        for kind, estimate in estimates.items()
-    }
-    inside = original > 0.05
-    scores = {
-        kind: {
-            "correlation": correlation(image, original, inside),
-            "detail_correlation": detail_correlation(image, original, inside, SIGMA * len(original)),
-            **({} if kind == "mean" else {"misfit": estimates[kind].residual}),
-        }
-        for kind, image in images.items()
-    }
-    return Reconstruction(original, images, scores)
+        images["mean"] = _to_scoring_grid(total / len(others))
+    scores = {kind: compare(image, original) for kind, image in images.items()}
+    for kind, estimate in estimates.items():
+        scores[kind]["misfit"] = estimate.residual  # relative error of the image's amplitudes or statistics
+    return Attempt(original, images, scores)
 
 
 def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) -> ImageEstimate:
@@ -135,11 +86,8 @@ def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) ->
 
 
 def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Generator, n_steps: int) -> ImageEstimate:
-    """Reconstruct an image of shape (H, W) from the amplitudes of its lowest frequencies, by phase retrieval.
-
-    `window` is one channel of `medfed.functional.fourier.low_frequency_window`, (S, S): the zero frequency is in the
-    centre, and the amplitudes are divided by the number of pixels.
-    """
+    """Reconstruct an image of shape (H, W) from one channel (S, S) of `functional.fourier.low_frequency_window`: the
+    amplitudes of its lowest frequencies, the zero frequency in the centre, divided by the number of pixels."""
     half = len(window) // 2
     amplitude = window.new_zeros(shape[0], shape[1] // 2 + 1)
     rows = torch.arange(-half, half + 1) % shape[0]
@@ -150,18 +98,16 @@ def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Gen
 
 
 def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, index: int) -> ImageEstimate | None:
-    """Fit an image to the shared statistics with Adam on its pixels (before a sigmoid).
-
-    The error of every number is relative to the number itself, so that small numbers count too. The residual is the
-    root mean square of these errors. None if the method's `share` has no gradient or is empty for noise.
-    """
+    """Fit an image to the shared statistics with Adam, by the mean square of relative errors, so that small numbers
+    count too; None if the method's `share` has no gradient or is empty for noise."""
     wanted = shared.vectors(target).float()[:1]
     unit = wanted.abs() + 1e-3 * wanted.abs().max()
     rng = stream(shared.site.seed, "fitted", index)
     raw = torch.randn(batch.image.shape, generator=rng).requires_grad_()
     optimizer = torch.optim.Adam([raw], STEP)
     n_steps = max(50, min(FIT_STEPS, FIT_STEPS * FIT_PIXELS // batch.image[0, 0].numel()))
-    frozen = _without_gradients(shared)
+    network = deepcopy(shared.site.network).requires_grad_(False)  # no weight is trained here
+    frozen = replace(shared, site=replace(shared.site, network=network))
     error = torch.zeros(())
     for _ in range(n_steps):
         with ForceGradients():
@@ -172,11 +118,6 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
         (raw.grad,) = torch.autograd.grad(error, [raw])
         optimizer.step()
     return ImageEstimate(_to_scoring_grid(raw.detach().sigmoid()), float(error.detach().sqrt()))
-
-
-def _without_gradients(shared: SharedStatistics) -> SharedStatistics:
-    """The site with a copy of the network whose weights need no gradients, because no weight is trained here."""
-    return replace(shared, site=replace(shared.site, network=deepcopy(shared.site.network).requires_grad_(False)))
 
 
 def _to_scoring_grid(image: Tensor) -> Tensor:

@@ -1,23 +1,27 @@
-"""Updates of a site (weights after local training) for the audit, as replies of the site itself (`Site.reply`).
+"""Attack several updates of a site, from one image in one step to a round of the plan, each next to a control.
 
-Optimiser, batches, clipping and noise are therefore those of the plan. To keep the attack short, and to make it easier,
-the images have 64 x 64 pixels, and augmentation, the method's changes of images and its further loss terms are left
-out.
+The case "easy" is the positive control: one image, and the exact gradient of a small network. "one" and "batch" are one
+SGD step with the network of the plan on one image and on up to four, "round" is a round of local training as planned.
+The negative control of each case is the same attack on an update of images of other patients, or on noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medfed.auditing.inversion import SIDE, Observation
+from medfed.auditing.image_scores import Attempt, scored_channel
+from medfed.auditing.inversion import SIDE, Observation, favourable_observation, invert, score
 from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
+from medfed.core.seeds import seeded_layers, stream
 from medfed.federation.local_round import Samples, Task
 from medfed.federation.message import Kind, Message
 from medfed.federation.method import Tensors
@@ -28,23 +32,21 @@ from medfed.methods.fedavg import FedAvg
 
 MAX_TARGETS = 4  # largest number of images that are reconstructed together
 MAX_IMAGES = 96  # largest number of images in the audit's round of the plan
+EASY_STEPS = 400  # steps of the attack on the small network
+ONE_IMAGE_FACTOR = 4  # a single image is attacked with this many times the steps, which takes as long as four images
+SUCCESS, MARGIN = 0.5, 0.1  # a detail correlation that counts as success, and how far above its control it must be
+UPDATE, CONTROL = "update", "control"  # what was attacked: an update of the images, or one without them
+Case = tuple[dict[str, Any], list[Attempt]]  # properties and scores as plain JSON values; one attempt for each image
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The images of a site that the attacks on its updates use, at 64 x 64 pixels.
+    """The images of a site that the attacks on its updates use, at 64 x 64 pixels."""
 
-    Args:
-        targets: the images that the attacks try to reconstruct, at most four.
-        others: images of other patients, for the negative controls; None if the site has only one patient.
-        round_with: images of the audit's round of the plan: the targets and further images of the site.
-        round_without: the images of `round_with` without all images of the targets' patients; None if none are left.
-    """
-
-    targets: ImageSet
-    others: ImageSet | None
-    round_with: ImageSet
-    round_without: ImageSet | None
+    targets: ImageSet  # the images that the attacks try to reconstruct, at most four
+    others: ImageSet | None  # images of other patients, for the negative controls; None if there are none
+    round_with: ImageSet  # images of the audit's round of the plan: the targets and further images of the site
+    round_without: ImageSet | None  # those of patients without a target; None if there are none
 
     @classmethod
     def of_site(cls, samples: Samples) -> Chosen:
@@ -73,52 +75,58 @@ def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
 
 
 def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
-    """Images at these indices with their labels, resized to 64 x 64 pixels."""
-    batches = [_small(samples.batch([index])) for index in indices]
-    moments = None if batches[0].moments is None else torch.cat([b.moments for b in batches if b.moments is not None])
-    return ImageSet(torch.cat([b.image for b in batches]), torch.cat([b.label for b in batches]), len(indices), moments)
-
-
-def one_step_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site that does one SGD step on the given images, without clipping and noise. Its update reveals the
-    exact gradient of the loss."""
-    settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
-    of_step = replace(_audit_site(site, images), settings=settings, local_epochs=1, privacy=Privacy())
-    return replace(of_step, local_keys=frozenset())
+    """Images at these indices with their labels, resized to 64 x 64 pixels, each of a patient of its own."""
+    batch = samples.batch(indices)
+    image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+    is_mask = batch.label.ndim == 4
+    label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
+    return ImageSet(image, label.to(batch.label.dtype), len(indices), batch.moments)
 
 
 def plan_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site that trains for one round as planned on the given images, but without augmentation. The
-    optimiser, the batch size, the passes over the images, the clipping and the noise are those of the plan."""
-    return replace(_audit_site(site, images), settings=replace(site.settings, augment=False))
+    """A copy of the site, with nothing of earlier rounds, that trains as planned on these images, not augmented."""
+    nothing: dict[str, Any] = {"memory": {}, "progress": None, "_expanded": None, "_on_device": None}
+    settings, network = replace(site.settings, augment=False), deepcopy(site.network)
+    return replace(
+        site, method=FedAvg(), network=network, training=images, validation=None, settings=settings, **nothing
+    )
+
+
+def one_step_site(site: Site, images: ImageSet) -> Site:
+    """A copy of the site whose update, of one SGD step without clipping and noise, is the gradient of the loss."""
+    settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
+    copy = plan_site(site, images)
+    return replace(copy, settings=settings, local_epochs=1, privacy=Privacy(), local_keys=frozenset())
 
 
 def update_of(site: Site, weights: Tensors) -> Message:
-    """The site's reply to the training request of the first round."""
     return site.reply(Message(Kind.TRAIN, weights, {}, {"round": 1, "last": 0}))
 
 
 def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:
     """What the coordinator can compute from an update: how the weights changed, and the loss of any images.
 
-    The attacker also gets the labels and masks of the images `known`, and the moments for `data.standardise: volume`,
-    which makes the attack stronger; their pixels have no effect.
+    To make the attack stronger, it also gets the labels and the moments of the images `known`, but not their pixels.
     """
-    device = next(site.network.parameters()).device
-    network = deepcopy(site.network)
-    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
-    network.train()
+    network = with_weights(site, weights).train()
     trained = {
         name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in update.weights
     }
+    device = next(network.parameters()).device
     change = [(weights[name].to(device) - update.weights[name].to(device)).float() for name in trained]
     batch = known.batch(range(len(known))).to(device)
 
     def loss(images: Tensor) -> Tensor:
-        """The site's training loss for these images instead of those of the batch."""
         return task_loss(network, site.task, replace(batch, image=images))
 
     return Observation(loss, list(trained.values()), change, site.settings.optimizer == "adam")
+
+
+def with_weights(site: Site, weights: Tensors) -> nn.Module:
+    """A copy of the site's network with other weights."""
+    network = deepcopy(site.network)
+    network.load_state_dict(weights)  # copies them to the network's device
+    return network
 
 
 def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
@@ -126,24 +134,90 @@ def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
     return task.loss(network(task.standardise(batch.image, batch.moments)), batch.label)
 
 
-def _audit_site(site: Site, images: ImageSet) -> Site:
-    """A copy of the site with its own network, other training images, and nothing of earlier rounds."""
-    return replace(
-        site,
-        method=FedAvg(),
-        network=deepcopy(site.network),
-        training=images,
-        validation=None,
-        memory={},
-        progress=None,
-        _expanded=None,
-        _on_device=None,
-    )
+def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = True) -> list[Case]:
+    """Try to reconstruct images of a site, which stays unchanged, from updates with and without these images."""
+    chosen = Chosen.of_site(site.training)
+    one, other = _first(chosen.targets), chosen.others and _first(chosen.others)
+    easy = [favourable_observation(images.images, site.seed) for images in (one, other) if images]
+    small = {"n_images": 1, "n_steps": 1, "optimizer": "sgd", "privacy": False}
+    cases = [_attack("easy", small, one, easy, EASY_STEPS, site.seed, quiet)]
+    plan = {
+        "one": (one, one, other),
+        "batch": (chosen.targets, chosen.targets, chosen.others),
+        "round": (chosen.targets, chosen.round_with, chosen.round_without),
+    }
+    for name, (known, trained_on, without) in plan.items():
+        make = plan_site if name == "round" else one_step_site
+        trained = [make(site, images) for images in (trained_on, without) if images]
+        updates = [update_of(each, weights) for each in trained]
+        observations = [observe(each, weights, update, known) for each, update in zip(trained, updates, strict=True)]
+        about = {
+            "n_images": len(trained_on),
+            "n_steps": updates[0].facts["steps"],
+            "optimizer": trained[0].settings.optimizer,
+            "privacy": trained[0].privacy != Privacy(),
+        }
+        factor = ONE_IMAGE_FACTOR if name == "one" else 1
+        cases.append(_attack(name, about, known, observations, factor * n_steps, site.seed, quiet))
+    details = {about["case"]: (_mean(about["scores"]), _mean(about["control_scores"])) for about, _ in cases}
+    return [({**about, "verdict": verdict(about["case"], details)}, attempts) for about, attempts in cases]
 
 
-def _small(batch: Batch) -> Batch:
-    """A batch with images, and masks if there are any, of 64 x 64 pixels."""
-    image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
-    is_mask = batch.label.ndim == 4
-    label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
-    return replace(batch, image=image, label=label.to(batch.label.dtype))
+def verdict(name: str, details: Mapping[str, tuple[float, float]]) -> str:
+    """What the result of a case means. `details`: by case, the mean detail correlation and that of its control."""
+    easy, control_of_easy = details["easy"]
+    if easy < SUCCESS or control_of_easy > SUCCESS - MARGIN:
+        return "the attack is too weak here to say anything: its positive control failed"
+    if details[name][0] > details[name][1] + MARGIN:
+        return (
+            "image details were reconstructed"
+            if details[name][0] >= SUCCESS
+            else "some image details were reconstructed"
+        )
+    if name != "one" and details["one"][0] <= details["one"][1] + MARGIN:
+        return (
+            "nothing was reconstructed, but the attack also failed on one image and one step with this network, so "
+            "this case says nothing"
+        )
+    if name == "one":
+        return "nothing was reconstructed: this attack is too weak for this network, which proves nothing"
+    return "nothing was reconstructed, which does not prove that no attack can succeed"
+
+
+def _attack(
+    name: str,
+    about: dict[str, Any],
+    known: ImageSet,
+    observations: Sequence[Observation],
+    n_steps: int,
+    seed: int,
+    quiet: bool,
+) -> Case:
+    """Attack an update and its negative control, which is the second observation or else noise; score both results."""
+    attempts = [Attempt(original, {}, {}) for original in known.images[:, scored_channel(known.images)]]
+    for kind, attacked in zip((UPDATE, CONTROL), (*observations, _noise(observations[0], seed))):
+        # Layers that draw random numbers in training mode, such as dropout, draw the same ones in every audit.
+        with seeded_layers(seed, "inversion layers", name, kind):
+            images, distance = invert(attacked, known.images.shape, n_steps, stream(seed, "inversion", name), quiet)
+        for attempt, (image, scores) in zip(attempts, score(images, known.images, distance), strict=True):
+            attempt.images[kind], attempt.scores[kind] = image, scores
+    scores_of = {kind: [attempt.scores[kind] for attempt in attempts] for kind in (UPDATE, CONTROL)}
+    about = {"case": name, **about, "attack_steps": n_steps}
+    return {**about, "scores": scores_of[UPDATE], "control_scores": scores_of[CONTROL]}, attempts
+
+
+def _mean(scores: Sequence[Mapping[str, float]]) -> float:
+    return fmean(each["detail_correlation"] for each in scores)
+
+
+def _first(images: ImageSet) -> ImageSet:
+    batch = images.batch([0])
+    return ImageSet(batch.image, batch.label, 1, batch.moments)
+
+
+def _noise(observation: Observation, seed: int) -> Observation:
+    """The observation with a change that is Gaussian noise of the same norm."""
+    rng = stream(seed, "inversion", "noise")
+    noise = [torch.randn(change.shape, generator=rng).to(change.device) for change in observation.change]
+    norms = [torch.stack([entry.norm() for entry in tensors]).norm() for tensors in (observation.change, noise)]
+    return replace(observation, change=[entry * (norms[0] / norms[1]) for entry in noise])

@@ -64,6 +64,6 @@ def _inverted(site: CheckedSite, structures: Sequence[str]) -> list[Problem]:
 
 
 def _median_covers(site: CheckedSite, n_structures: int) -> dict[str, float]:
-    """Return the fact `COVER` of each structure: the median share that it covers of an image that shows it."""
+    """Return `COVER` of each structure: the median share that it covers of an image that shows it."""
     shown = {index: [cover for cover in site.covers(index) if cover] for index in range(n_structures)}
     return {f"{index}.{COVER}": median(covers) for index, covers in shown.items() if covers}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from medfed.core.errors import Problem
-from medfed.datasets.case_facts import CaseFacts
+from medfed.datasets.case_measures import CaseMeasures
 from medfed.datasets.check_groups import WIDTH, format_problems
 
 
@@ -24,7 +24,7 @@ class CheckedCase:
 
     name: str
     patient: str
-    facts: CaseFacts
+    measures: CaseMeasures
     labels: tuple[int, ...]
     notices: tuple[str, ...]
     sha256: str
@@ -40,7 +40,7 @@ class CheckedSite:
 
     def covers(self, index: int) -> list[float]:
         """Return the share of each image that structure number `index` covers."""
-        return [case.facts.structures[index].cover for case in self.cases]
+        return [case.measures.structures[index].cover for case in self.cases]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +50,7 @@ class DatasetReport:
     Args:
         root: folder of the dataset.
         is_phantom: whether the images are synthetic.
-        sites: facts of every site.
+        sites: the report of every site.
         problems: what must be corrected before training.
         warnings: what may be a mistake and should be looked at.
         structures: names of the structures; empty for classification.
@@ -106,14 +106,14 @@ def to_text(report: DatasetReport) -> str:
 
 def _columns(site: CheckedSite, report: DatasetReport) -> dict[str, str]:
     """Return the cells of a site's row by the titles of their columns."""
-    facts = [case.facts for case in site.cases]
-    spacings = [one.spacing_mm for one in facts if one.spacing_mm is not None]
+    read = [case.measures for case in site.cases]
+    spacings = [one.spacing_mm for one in read if one.spacing_mm is not None]
     cells = {
-        "cases": f"{site.n_cases}" + (f" ({len(facts)} read)" if len(facts) < site.n_cases else ""),
+        "cases": f"{site.n_cases}" + (f" ({len(read)} read)" if len(read) < site.n_cases else ""),
         "patients": f"{len({case.patient for case in site.cases})}",
-        "size": _ranges([one.shape if spacings else one.shape[:2] for one in facts]),
+        "size": _ranges([one.shape if spacings else one.shape[:2] for one in read]),
         "spacing mm": _ranges(spacings),
-        "intensity": f"{min(one.lowest for one in facts):g} to {max(one.highest for one in facts):g}" if facts else "-",
+        "intensity": f"{min(one.lowest for one in read):g} to {max(one.highest for one in read):g}" if read else "-",
     }
     if report.structures:
         cells["mask values"] = " ".join(map(str, sorted({value for case in site.cases for value in case.labels})))

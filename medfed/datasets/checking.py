@@ -14,7 +14,7 @@ from medfed.core.errors import Problem, UserError
 from medfed.datasets import check_masks, check_patients
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
-from medfed.datasets.case_facts import measure_case
+from medfed.datasets.case_measures import measure_case
 from medfed.datasets.check_groups import as_problem
 from medfed.datasets.check_report import CheckedCase, CheckedSite, DatasetReport
 from medfed.datasets.duplicates import file_sha256, find_duplicates
@@ -23,7 +23,7 @@ from medfed.datasets.splits import split
 
 @cpu_threads(1)
 def check_dataset(dataset: Dataset, progress: Progress | None = None, others_take_part: bool = False) -> DatasetReport:
-    """Read every case of a dataset and collect its facts, problems and warnings.
+    """Read every case of a dataset and collect its measures, problems and warnings.
 
     A file that cannot be read is a problem in the report and raises no exception. With `allow_duplicates`, images that
     exist more than once are warnings.
@@ -94,9 +94,9 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
     if mask is not None:
         labels = tuple(mask.meta["label_values"])
         notices += [f"no {name} in the mask" for name, shown in zip(dataset.structures, mask) if not shown.any()]
-    facts = measure_case(case, image, mask)
+    measures = measure_case(case, image, mask)
     sha256 = file_sha256(case.image)
-    return CheckedCase(case.name, case.patient, facts, labels, tuple(notices), sha256), []
+    return CheckedCase(case.name, case.patient, measures, labels, tuple(notices), sha256), []
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 
 from medfed.datasets.case import Case
-from medfed.datasets.case_facts import CaseFacts
+from medfed.datasets.case_measures import CaseMeasures
 from medfed.federation.survey import (
     COVER,
     IMAGES,
@@ -31,7 +31,7 @@ SIGNIFICANT_DIGITS = 4  # of the numbers that leave a site
 
 
 def site_facts(
-    cases: Sequence[Case], measured: Mapping[Case, CaseFacts], n_classes: int, min_patients: int
+    cases: Sequence[Case], measured: Mapping[Case, CaseMeasures], n_classes: int, min_patients: int
 ) -> dict[str, float]:
     """Return the facts with which a site describes its images in a survey.
 
@@ -55,7 +55,7 @@ def site_facts(
         IMAGES: len(cases),
         MEASURED: len(measured),
     }
-    numbers_of = {case: _numbers(case_facts) for case, case_facts in measured.items()}
+    numbers_of = {case: _numbers(case_measures) for case, case_measures in measured.items()}
     for name in (*SIZES, *SPACINGS, *INTENSITIES):
         values = {case: numbers[name] for case, numbers in numbers_of.items() if name in numbers}
         if len({case.patient for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
@@ -65,24 +65,24 @@ def site_facts(
             facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, quantiles, strict=True)}
     by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
     facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}
-    codes = sorted({case_facts.orientation for case_facts in measured.values()} - {""})
+    codes = sorted({case_measures.orientation for case_measures in measured.values()} - {""})
     by_code = {code: [case for case in measured if measured[case].orientation == code] for code in codes}
     facts |= {f"{ORIENTATION}.{code}": n for code, n in _sizes_of_groups(by_code, min_patients).items()}
-    n_structures = max((len(case_facts.structures) for case_facts in measured.values()), default=0)
+    n_structures = max((len(case_measures.structures) for case_measures in measured.values()), default=0)
     return facts | dict(
         chain.from_iterable(_structure_facts(label, measured, min_patients).items() for label in range(n_structures))
     )
 
 
-def _numbers(facts: CaseFacts) -> dict[str, float]:
+def _numbers(measures: CaseMeasures) -> dict[str, float]:
     """Return size, voxel size and intensities of a case by the names in `medfed.federation.survey`."""
-    numbers: dict[str, float] = dict(zip((*SIZES, *INTENSITIES), (*facts.shape, *facts.percentiles), strict=True))
-    return numbers | dict(zip(SPACINGS, facts.spacing_mm or (), strict=False))
+    numbers: dict[str, float] = dict(zip((*SIZES, *INTENSITIES), (*measures.shape, *measures.percentiles), strict=True))
+    return numbers | dict(zip(SPACINGS, measures.spacing_mm or (), strict=False))
 
 
-def _structure_facts(label: int, measured: Mapping[Case, CaseFacts], min_patients: int) -> dict[str, float]:
+def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_patients: int) -> dict[str, float]:
     """Return the facts about structure number `label`, as `site_facts` lists them."""
-    structures = {case: case_facts.structures[label] for case, case_facts in measured.items()}
+    structures = {case: case_measures.structures[label] for case, case_measures in measured.items()}
     shown = {case: structure for case, structure in structures.items() if structure.centre}
     groups = {"shown": list(shown), "empty": [case for case in measured if case not in shown]}
     sizes = _sizes_of_groups(groups, min_patients)

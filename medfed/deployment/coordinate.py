@@ -117,7 +117,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
             "deterministic": plan.deterministic,
             "config_sha256": hashlib.sha256(plan.yaml.encode()).hexdigest(),
             "versions": versions(),
-            "method_facts": plan.method.summarise(final),
+            "method_summary": plan.method.summarise(final),
             "sent_bytes": sum_bytes(folder.ledger()),
             "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
         }

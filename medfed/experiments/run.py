@@ -228,7 +228,7 @@ def _summarise(config: Config, experiment: Experiment, final: State, result: Eva
         "versions": versions(),
         "start_weights": pretrained and {"file": pretrained.name, "sha256": file_sha256(pretrained)},
         "sites_kept_entries": any(site.local_keys for site in experiment.sites),
-        "method_facts": config.method.summarise(final),
+        "method_summary": config.method.summarise(final),
         "transductive": bool(transductive),
     }
     if federation.validation_site:

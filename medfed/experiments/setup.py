@@ -214,6 +214,7 @@ def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, obje
         "intensity_range": intensity_range and list(intensity_range),
         "standardised": task.standardised,
         "pictures": reading.is_2d_image_file(first.image),
+        "suffix": reading.suffix(first.image),
     }
 
 

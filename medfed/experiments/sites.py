@@ -19,7 +19,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
-from medfed.datasets.case_facts import CaseFacts, measure_case
+from medfed.datasets.case_measures import CaseMeasures, measure_case
 from medfed.datasets.check_groups import join_problems
 from medfed.datasets.duplicates import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
@@ -153,7 +153,7 @@ def read_sites(
         return task.load(dataset, cases, notice, bar.update, MAX_CACHE_BYTES * len(cases) // n_cases, observe)
 
     def build(name: str, patients: Split) -> Site:
-        cases, measures = [*patients.train, *patients.validation], dict[Case, CaseFacts]()
+        cases, measures = [*patients.train, *patients.validation], dict[Case, CaseMeasures]()
 
         def observe(case: Case, image: MetaTensor, mask: MetaTensor | None) -> None:
             if len(measures) < MAX_MEASURED and case not in measures:  # it is read again during the training

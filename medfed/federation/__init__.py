@@ -1,4 +1,4 @@
-"""The core of federated training: messages, sites, checks of replies, and the round loop.
+"""The core of federated training: the protocol of a method, messages, sites, checks of replies, and the round loop.
 
-Methods are in `medfed.methods`, and engines, which deliver the messages, in `medfed.engines`.
+The methods themselves are in `medfed.methods`, and the engines, which deliver the messages, in `medfed.engines`.
 """

@@ -50,13 +50,15 @@ MAX_ENTRIES = 100_000
 MAX_REASON_CHARACTERS = 300
 MIN_SITES = 3  # two values do not show which of them is unusual
 MIN_SITES_TO_REJECT_STATISTICS = 4
-MAX_STATISTIC_RATIO = 20.0  # to the median of the sites, above which a statistic is rejected
-UNUSUAL_STATISTIC_RATIO = 5.0  # above which, or below its inverse, a statistic is named
+MAX_STATISTIC_RATIO = 8.0  # to the median of the sites, above which a statistic is rejected
+UNUSUAL_STATISTIC_RATIO = 4.0  # above which, or below its inverse, a statistic is named
 MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may change the weights
 MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
-MAX_MEAN_DISTANCE = 10.0  # of running means, in standard deviations
+MAX_VARIANCE_RATIO = 5.0  # of running variances of a layer, or its inverse
+MAX_MEAN_DISTANCE = 3.0  # of running means of a layer, in standard deviations
+NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO = 0.1, 10.0  # named if also as many times as far as the median site
 EPSILON = 1e-5  # BatchNorm adds it to a variance
-OPPOSED_COSINE, OPPOSED_ROUNDS = -0.4, 3  # a site whose change points against the others is named after these rounds
+OPPOSED_COSINE, OPPOSED_ROUNDS = -0.3, 3  # a site whose change points against the others is named after these rounds
 DOMINANT_SHARE = 2 / 3  # of the images; a site with more is named
 DIVERGED = (
     "training diverged at this site, so try a smaller training.learning_rate, or check its images with "
@@ -456,44 +458,49 @@ def _largest(tensor: Tensor) -> float:
 def _layer_outliers(replies: Replies, expected: Expected) -> Reasons:
     """Find updates whose running means or variances are, in one layer, far from the median of the sites.
 
-    Both change the sum over all layers little, but all activations of their layer. Variances: the geometric mean of
-    the ratios to the median is compared with `largest_change`, and with the ratio of the steps, because few steps leave
-    a running variance near its start. Means: the root mean square of their distances to the median, in standard
-    deviations (roots of the median variances), is compared with `MAX_MEAN_DISTANCE`. A site that received large
-    statistics of another site may be as far as their square.
+    Both change the sum over all layers little, but all activations of their layer. Few steps leave a running variance
+    near its start, so that its limit grows with the ratio of the steps. A site that received large statistics of
+    another site may be as far as their square.
     """
-    if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
-        return {}
     reasons: Reasons = {}
-    ratios = _step_ratios(replies)
+    ratios = _step_ratios(replies) if expected.kind == Kind.TRAIN else {}
+    for name, variance_ratios, distances in _layers(replies, expected):
+        for site, ratio in variance_ratios.items():
+            slack = max(ratios[site], 1 / ratios[site]) * expected.received.get(site, 1.0) ** 2
+            if max(ratio, 1 / ratio) > MAX_VARIANCE_RATIO * slack:
+                reasons.setdefault(
+                    site,
+                    f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric mean), "
+                    f"but at most a factor of {MAX_VARIANCE_RATIO * slack:.3g} is accepted",
+                )
+        for site, distance in distances.items():
+            if distance > (limit := MAX_MEAN_DISTANCE * expected.received.get(site, 1.0) ** 2):
+                reasons.setdefault(
+                    site,
+                    f"holds means beside '{name}' that are {distance:.3g} standard deviations from the median of the "
+                    f"sites (root mean square), but at most {limit:.3g} are accepted",
+                )
+    return reasons
+
+
+def _layers(replies: Replies, expected: Expected) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
+    """Yield, of each layer with running statistics, the name of its variances, and by site two distances from the
+    median of the sites: the geometric mean of the ratios of the variances, and the root mean square difference of the
+    means in standard deviations (roots of the median variances)."""
+    if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
+        return
     entries = {site: {**reply.tensors, **reply.weights} for site, reply in replies.items()}
     names = sorted({name for by_name in entries.values() for name in by_name if name.endswith("running_var")})
     for name in (name for name in names if entry_named(name, expected.weights)):
         variances = {site: by_name[name].double() + EPSILON for site, by_name in entries.items() if name in by_name}
-        mean_name = f"{name.removesuffix('running_var')}running_mean"
-        means = {site: entries[site][mean_name].double() for site in variances if mean_name in entries[site]}
         if len(variances) < MIN_SITES:
             continue
+        mean_name = f"{name.removesuffix('running_var')}running_mean"
+        means = {site: entries[site][mean_name].double() for site in variances if mean_name in entries[site]}
         variance = _median(variances.values())
-        for site in variances:
-            received = expected.received.get(site, 1.0) ** 2
-            ratio = math.exp(float((variances[site] / variance).log().mean()))
-            if max(ratio, 1 / ratio) > expected.largest_change * max(ratios[site], 1 / ratios[site]) * received:
-                reasons.setdefault(
-                    site,
-                    f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric "
-                    f"mean), and federation.largest_change allows a factor of {expected.largest_change:g}, and more "
-                    "only for another number of training steps",
-                )
-        for site in means:
-            distance = _root_mean_square((means[site] - _median(means.values())) / variance.sqrt())
-            if distance > MAX_MEAN_DISTANCE * expected.received.get(site, 1.0) ** 2:
-                reasons.setdefault(
-                    site,
-                    f"holds means in '{mean_name}' that are {distance:.3g} standard deviations from the median of the "
-                    f"sites (root mean square), and at most {MAX_MEAN_DISTANCE:g} are accepted",
-                )
-    return reasons
+        ratios = {site: math.exp(float((own / variance).log().mean())) for site, own in variances.items()}
+        mean = _median(means.values()) if means else variance
+        yield name, ratios, {site: _root_mean_square((own - mean) / variance.sqrt()) for site, own in means.items()}
 
 
 @dataclass(frozen=True)
@@ -642,6 +649,15 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         )
     if len(replies) < MIN_SITES:
         return
+    for name, _, distances in _layers(replies, expected):
+        limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
+        for site, distance in distances.items():
+            if distance > limit * expected.received.get(site, 1.0) ** 2:
+                yield (
+                    f"{site}: its running means beside '{name}' are far from those of the other sites, which agree; "
+                    "they are used, because an unusual scanner is no error; check the images of that site with "
+                    "python -m medfed.data check"
+                )
     for site, count in counts.items():
         if count > DOMINANT_SHARE * sum(counts.values()):
             yield (

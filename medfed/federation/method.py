@@ -12,7 +12,7 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  combine                        coordinator; its result becomes `state.memory`
     each round   broadcast                      coordinator, once per site
                  expand                         site; in its first round, and when the broadcast tensors that it reads
-                                                (`expand_input`) change
+                                                (`expand_reads`) change
                  on_round_start                 site; network in training mode, with the weights of `start_weights`
                  augment, loss, regulariser     site; in this order, once per training step
                  on_round_end                   site; after the last step
@@ -174,29 +174,16 @@ class Method:
         """
         return {}
 
-    def expand_input(self, tensors: Tensors) -> Tensors:
-        """Select the broadcast tensors that `expand` reads. The samples are expanded again only if they change.
-
-        Override it if the method also broadcasts tensors that change in every round and that `expand` does not need.
-
-        Args:
-            tensors: the tensors that the site received (`broadcast`), by name.
-
-        Returns:
-            Some of the tensors, by name. Default: all of them if the class overrides `expand`, else none.
-        """
-        return {} if type(self).expand is Method.expand else tensors
-
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the samples to train on. By default they are the site's own training samples.
 
         A method can return other samples, for example the site's images redrawn in several styles. The hook is called
-        at a site before `on_round_start`: in the site's first round, and again in each round in which the result of
-        `expand_input` differs from that of the last call. The samples are used for all rounds in between.
+        at a site before `on_round_start`: in the site's first round, and again in each round in which one of the
+        broadcast tensors of `expand_reads` has changed. The samples are used for all rounds in between.
 
         Args:
-            local: the site's round of training that is about to start. Its `message.tensors` are the result of
-                `expand_input`.
+            local: the site's round of training that is about to start. Its `message.tensors` are those that
+                `expand_reads` names.
             samples: the site's own training samples.
             rng: CPU random generator of this site. It has the same seed in every call, so that a resumed run trains on
                 the same samples.
@@ -316,6 +303,15 @@ class Method:
         return None
 
     # What a federation asks about the method, beside its algorithm.
+
+    @property
+    def expand_reads(self) -> tuple[str, ...]:
+        """How the names of the broadcast tensors that `expand` reads begin. Default: ("",), which means all tensors.
+
+        A method that also broadcasts tensors that change in every round names those that `expand` needs, because the
+        samples are expanded again whenever one of these changes.
+        """
+        return ("",)
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Check, before a run writes any file, that the method can work on such images. Default: accept all images.
@@ -443,7 +439,7 @@ class Method:
             state: the coordinator's state after the last round.
 
         Returns:
-            JSON values by name, which `summary.json` lists under `method_facts`.
+            JSON values by name, which `summary.json` lists under `method_summary`.
         """
         return {}
 

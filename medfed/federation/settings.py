@@ -119,14 +119,11 @@ class Federation:
         quorum: how many accepted replies a round needs. 0 needs one from every site that was asked.
         on_bad_update: what happens if a reply fails the checks of `medfed.federation.checks`: "stop" ends the
             run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
-        largest_change: a reply is rejected if it changes the global weights, or the running statistics of BatchNorm,
-            more than this many times as much as the median site, by the L2 norm or by the largest element. A site with
-            k times as many images and training steps may change the weights k times as much (k at most 10). The share
-            of a site in the images times its change is limited, too: to 0.4 times this number with as many images as
-            the median site, and to 6 times this number with 15 times the images. A site that claims 99 times its images
-            can still move the model 87 times as far as honest training (measured in three rounds of a toy federation of
-            four sites); a notice names it. With fewer than 3 sites in a round nothing is compared. null does not check
-            the size.
+        largest_change: a reply is rejected if it changes the global weights more than this many times as much as the
+            median site, by the L2 norm or by the largest element. A site with k times as many images and training steps
+            may change the weights k times as much (k at most 10). The running statistics of BatchNorm are compared with
+            the median of the sites, too, by fixed limits. With fewer than 3 sites in a round nothing is compared. null
+            checks neither.
         largest_count: a reply is rejected if its number of training images, or of training steps, is more than this
             many times the median of the other sites.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last

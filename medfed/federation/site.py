@@ -234,7 +234,7 @@ class Site:
         )
 
     def _samples(self, local: LocalRound) -> Samples:
-        """Return the samples that the method trains on (`Method.expand`), computed again if `expand_input` changes.
+        """Return the samples that the method trains on (`Method.expand`), computed again if what it reads changes.
 
         The site's own images are kept on the device if they fit. Images that a method computes are not, because it may
         compute them only when they are requested.
@@ -244,7 +244,8 @@ class Site:
                 copy = on_device(self.training, local.device, max_device_bytes(local.device))
                 self._on_device = self.training, copy
             return self._on_device[1]
-        tensors = self.method.expand_input(local.message.tensors)
+        received, names = local.message.tensors, self.method.expand_reads
+        tensors = {name: entry for name, entry in received.items() if name.startswith(names)}
         key = digest(pack({"tensors": tensors}, {}))
         if self._expanded is None or self._expanded[0] != key:
             self._expanded = None  # frees the images that the method computed before

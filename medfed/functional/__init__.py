@@ -1,4 +1,4 @@
-"""Mathematics that several modules use: functions of tensors and networks, without configs and files.
+"""Mathematics of methods, layers and tasks: functions of tensors and networks, which read no config and no file.
 
 >>> import torch
 >>> from medfed.functional import exchange_amplitude, low_frequency_window

@@ -80,18 +80,20 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, present
 
 
-def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
+def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean feature vectors of the structures and of the background ring around them, for each image.
 
-    `features` is (B, D, H, W), `label` masks (B, S, H, W); the ring is `ring_width` pixels wide. The result is a pair:
-    vectors (R, D) of the R regions that contain a pixel, and their classes (R,) int64, S for the background.
+    `features` is (B, D, H, W), `label` masks (B, S, H, W); the ring is `ring_width` pixels wide. The result: vectors
+    (R, D) of the R regions that contain a pixel, their classes (R,) int64, S for the background, and their images (R,).
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
     masks = torch.cat([inside, around.to(inside)], dim=1)
     vectors, present = region_means(features, masks)
-    classes = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
-    return vectors[present], classes[present]
+    n_images, n_classes = masks.shape[:2]
+    classes = torch.arange(n_classes, device=vectors.device).repeat(n_images)
+    images = torch.arange(n_images, device=vectors.device).repeat_interleave(n_classes)
+    return vectors[present], classes[present], images[present]
 
 
 def triplet_loss(

@@ -257,7 +257,6 @@ def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
 
 
 def _working_type(images: Tensor) -> torch.dtype:
-    """float64 for images in float64, else float32."""
     return torch.float64 if images.dtype == torch.float64 else torch.float32
 
 

@@ -33,8 +33,6 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
     features: dict[str, Tensor] = {}
 
     def store_as(name: str) -> Callable:
-        """A forward hook that stores the output of its layer under `name`."""
-
         def hook(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
             features[name] = output.float() if output.dtype == torch.bfloat16 else output
             return features[name]
@@ -65,7 +63,6 @@ def features_at(network: nn.Module, name: str, image: Tensor) -> Tensor:
     """
 
     def stop(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Forward hook that ends the forward pass and hands over the output of its layer."""
         raise _StopForward(output)
 
     handle = network.get_submodule(name).register_forward_hook(stop)
@@ -95,7 +92,6 @@ def replace_output(
     """
 
     def hook(change: Callable[[Tensor], Tensor]) -> Callable:
-        """A forward hook that replaces the output of its layer by `change(output)`."""
         return lambda module, inputs, output: change(output)
 
     with ExitStack() as hooks:

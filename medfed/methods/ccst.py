@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
-from medfed.federation.local_round import LocalRound, Samples, SiteData, batches, count_patients
+from medfed.federation.local_round import LocalRound, Samples, SiteData, count_patients
 from medfed.federation.message import State
 from medfed.federation.method import (
     STYLE_RANGES,
@@ -67,8 +67,8 @@ class CCST(Method):
     site). Training and validation images are split before the expansion (the code styles first, so that styled copies
     of training images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet
     are a setting of the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not
-    the paper's (`codec`). Blank images are left out of a style. Images are redrawn at their own size, when they are
-    first needed instead of before training; the result is the same, rounded to float16.
+    the paper's (`codec`; no preset changes it). Blank images are left out of a style. Images are redrawn at their own
+    size, when they are first needed instead of before training; the result is the same, rounded to float16.
 
     Args:
         style: what a site shares: "overall" is one style, computed over all pixels of all its images; "single" is a set
@@ -94,8 +94,6 @@ class CCST(Method):
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
-
-    A preset does not change `codec`, because no file of the paper's codec comes with medfed.
     """
 
     style: Literal["overall", "single"] = "overall"
@@ -120,22 +118,43 @@ class CCST(Method):
         # A random order, so that the order of single styles does not reveal which images are of one patient.
         order = torch.randperm(len(site.samples), generator=site.rng)
         n_single = math.ceil(len(order) / self.images_per_style)
-        moments: PixelMoments | None = None
+        overall: PixelMoments | None = None
         singles: list[tuple[Tensor, Tensor]] = []
-        used: list[Tensor] = []
-        for features in self._features(site, order, device, used):
-            if self.style == "single":
-                singles += list(zip(*channel_mean_std(features), strict=True))  # eq. 6
-                if len(singles) >= n_single:
-                    break
-            else:
-                moments = PixelMoments.from_features(features) if moments is None else moments.add(features)  # eq. 8
-        if moments is None and not singles:
+        used: list[Tensor] = []  # indices of images that are not blank
+        for indices in order.split(MAX_BATCH):
+            images = site.samples.batch(indices.tolist()).image
+            chosen = shows_something(images)
+            if not chosen.any():
+                continue
+            used.append(indices[chosen])
+            for features in map(Tensor.cpu, self.style_transfer.features(images[chosen].to(device))):
+                if self.style == "single":
+                    singles.append(channel_mean_std(features))  # eq. 6
+                else:
+                    moments = PixelMoments.from_features(features)
+                    overall = moments if overall is None else overall.merge(moments)  # eq. 8
+            if self.style == "single" and sum(map(len, used)) >= n_single:
+                break
+        if overall is None and not singles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
-        n_patients = 1 if singles else count_patients(site.samples, torch.cat(used))
+        if overall is None:
+            n_patients = 1
+            mean, std = (torch.cat(column)[:n_single] for column in zip(*singles, strict=True))  # eq. 7: J styles
+        else:
+            n_patients = count_patients(site.samples, torch.cat(used))
+            mean, std = overall.mean.float(), overall.std.float()
         site.n_patients.update({"mean": n_patients, "std": n_patients})
-        return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
+        return {"mean": mean, "std": std, **self._error(site, order[:N_CHECKED], device)}
+
+    def _error(self, site: SiteData, indices: Tensor, device: torch.device) -> Tensors:
+        """Return `codec_error` over some images; nothing for `transfer: moments`."""
+        images = site.samples.batch(indices.tolist()).image.to(device)
+        error = self.style_transfer.reconstruction_error(images)
+        if error is None:
+            return {}
+        site.n_patients[ERROR] = count_patients(site.samples, indices)
+        return {ERROR: error}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the styles under `style/SITE/mean`, `style/SITE/std` and `style/SITE/codec_error`."""
@@ -175,7 +194,7 @@ class CCST(Method):
         return expanded
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the mean of the sites' styles; with a codec, ratio 0 still encodes and decodes them."""
+        """Redraw images in the mean of the sites' styles."""
         bank = style_bank(state.memory)
         if not bank:
             return None
@@ -183,7 +202,7 @@ class CCST(Method):
             torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
             for styles in zip(*bank.values(), strict=True)
         )
-        return replace(self.style_transfer, alpha=ratio).to_style(mean, std)
+        return self.style_transfer.to_style(mean, std, ratio)
 
     def summarise(self, state: State) -> dict[str, Any]:
         """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
@@ -192,25 +211,8 @@ class CCST(Method):
 
     @property
     def style_transfer(self) -> StyleTransfer:
-        """The transfer with which images are redrawn, as the settings say."""
+        """How images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
-
-    def _features(self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]) -> Iterator[Tensor]:
-        """Yield features (b, D, h, w), on the CPU, of the images that are not blank; append their indices to `used`."""
-        for indices, batch in zip(order.split(MAX_BATCH), batches(site.samples, MAX_BATCH, order), strict=True):
-            chosen = shows_something(batch.image)
-            used.append(indices[chosen])
-            if chosen.any():
-                yield from map(Tensor.cpu, self.style_transfer.features(batch.image[chosen].to(device)))
-
-    def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
-        """Return `codec_error`, or nothing for `transfer: moments`."""
-        images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
-        error = self.style_transfer.reconstruction_error(images)
-        if error is None:
-            return {}
-        site.n_patients[ERROR] = count_patients(site.samples, order[:N_CHECKED])
-        return {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""
@@ -252,11 +254,11 @@ class CCST(Method):
         "style/*": STYLE_OF_IMAGES._replace(title=f"{STYLE_OF_IMAGES.title}, of all sites"),
     }
     share_reads_network = False
+    expand_reads = (STYLE,)
     statistic_ranges = {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
 
     @property
     def row_tensors(self) -> frozenset[str]:
-        """Means and standard deviations, one row per style, if a site sends several styles."""
         return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
 
     match_kinds = frozenset({"style"})
@@ -265,14 +267,6 @@ class CCST(Method):
         """K times the steps, because each image is trained in K styles."""
         copies = min(self.k, n_sites)
         return Effort(copies, copies)
-
-
-def _style(moments: PixelMoments | None, singles: list[tuple[Tensor, Tensor]]) -> Tensors:
-    """Return `mean` and `std` as float32: (C,) from the moments of all images, or else (J, C) from J single styles."""
-    if moments is not None:
-        return {"mean": moments.mean.float(), "std": moments.std.float()}
-    mean, std = zip(*singles, strict=True)
-    return {"mean": torch.stack(mean), "std": torch.stack(std)}
 
 
 def style_bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:

@@ -62,24 +62,6 @@ class COPA(Method):
 
     weight: NonNegativeFloat = 1.0
 
-    fills_network: ClassVar[bool] = True
-    sent: ClassVar[Mapping[str, Sent]] = {
-        f"{HEAD}*": Sent("weights of the site's own head", WEIGHTS.reveals),
-        f"{HEADS}*": Sent("weights of the heads of the other sites", WEIGHTS.reveals),
-    }
-
-    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Check that the head is linear: only then is averaging heads the same as averaging their outputs."""
-        head = network.get_submodule(architecture.head)
-        leaves = [module for module in head.modules() if not list(module.children())]
-        layers = [module for module in leaves if not isinstance(module, nn.Identity)]
-        if len(layers) != 1 or not isinstance(layers[0], (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
-            raise UserError(
-                f"method.name: 'copa' needs a network with a linear head, because COPA averages the heads' weights, "
-                f"not their outputs, but this network's head is {type(head).__name__}; choose another network.name"
-            )
-        return network
-
     def broadcast(self, state: State, site: str) -> Tensors:
         """Send the newest heads of the other sites, `heads/SITE/ENTRY`."""
         return {name: entry for name, entry in state.memory.items() if _site_of(name) != site}
@@ -126,6 +108,24 @@ class COPA(Method):
             heads.setdefault(_site_of(name), {})[name.rpartition("/")[2]] = entry
         shares = torch.full((len(heads),), 1 / len(heads), dtype=torch.float64)
         return {**super().aggregate(state, updates), **average(list(heads.values()), shares)}  # F, and the mean head
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Check that the head is linear: only then is averaging heads the same as averaging their outputs."""
+        head = network.get_submodule(architecture.head)
+        leaves = [module for module in head.modules() if not list(module.children())]
+        layers = [module for module in leaves if not isinstance(module, nn.Identity)]
+        if len(layers) != 1 or not isinstance(layers[0], (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
+            raise UserError(
+                f"method.name: 'copa' needs a network with a linear head, because COPA averages the heads' weights, "
+                f"not their outputs, but this network's head is {type(head).__name__}; choose another network.name"
+            )
+        return network
+
+    fills_network: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        f"{HEAD}*": Sent("weights of the site's own head", WEIGHTS.reveals),
+        f"{HEADS}*": Sent("weights of the heads of the other sites", WEIGHTS.reveals),
+    }
 
 
 def _site_of(name: str) -> str:

@@ -48,8 +48,6 @@ class DSU(Method):
         probability: probability that a stage adds noise to a batch, drawn for each batch and stage, in [0, 1]. 0.5 in
             the paper; for other data the authors advise about 0.2.
         factor: factor f on the standard deviation of the noise, at least 0. 1 in the paper.
-
-    Presets: "medfed" acts after stages 1 and 2; "paper" after stages 1 to 4.
     """
 
     stages: Stages = (1, 2)

@@ -50,8 +50,6 @@ class EFDMix(Method):
             1]. 0.5 in the paper.
         concentration: parameter c of the Beta distribution of the mixing ratio (alpha in the paper), above 0. 0.1 in
             the paper.
-
-    Presets: "medfed" mixes after stages 1 and 2; "paper" after stages 1, 2 and 3.
     """
 
     stages: Stages = (1, 2)

@@ -57,28 +57,17 @@ class ELCFS(Method):
     L_boundary|), where both gradients are those at the last features of the decoder for the images x. For
     classification there is no boundary, and the settings of the boundary loss are not used.
 
-    Departures. Where paper and public code differ, the default follows the paper, with these exceptions, which `preset:
-    paper` does not have: one restyled view per image, to save memory; features of the original image at theta instead
-    of theta' in the boundary loss, which saves a forward pass; vectors compared across the batch, and a denominator
-    with the positive pair, both as in the code; an inner step of first order, as the author of the code confirms; a
-    window of 7 x 7 at every image size, as the paper's is at 384 pixels, because alpha 0.01 exchanges only the mean
-    below 100 pixels; and the balance of the boundary loss.
-
-    Three departures have no setting: restyled images are clipped to [0, 1]; the boundary loss is the mean over the
-    pairs of vectors in both orders, where eq. 7 has each pair once, in an order that the paper does not define; and the
-    window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H by alpha * W. Images are
-    standardised after the exchange; the paper does not say which comes first. `data.standardise: slice` then removes
-    the exchanged brightness and contrast of a slice; `volume` and `dataset` keep the whole exchange. Not reproduced
-    from the code: sites that start from different weights, and site weights that are rounded to two decimals (for five
-    sites their sum exceeds 1).
-
-    The reason for the balance: without it, the gradient of the boundary loss is up to 380 times that of the Dice loss
-    (breast ultrasound, 8 rounds: 24.1 % Dice, 75.5 % with it). Eq. 6 as printed has no lower bound and does not train
-    either (prostate phantom: 4.3 % against 74.3 %), so configs of the paper's experiments set `positive_and_negatives`.
+    Departures. Where paper and public code differ, the default follows the paper, except in the settings that `preset:
+    paper` changes; their descriptions below say what the paper has. Without a setting: restyled images are clipped to
+    [0, 1]; the boundary loss is the mean over the pairs of vectors in both orders, where eq. 7 has each pair once, in
+    an order that the paper does not define; and the window is a square of side alpha * min(H, W), where the paper has a
+    rectangle of alpha * H by alpha * W. Not reproduced from the code: sites that start from different weights, and site
+    weights that are rounded to two decimals (for five sites their sum exceeds 1).
 
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
-    that show the structure. Images are augmented before the exchange.
+    that show the structure. Images are augmented before the exchange, and standardised after it: `data.standardise:
+    slice` removes the exchanged brightness and contrast of a slice, `volume` and `dataset` keep the whole exchange.
 
     Args:
         alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in [0,
@@ -89,15 +78,16 @@ class ELCFS(Method):
             for prostate MRI (section 4.2). 0 leaves the boundary loss out.
         balance: "gradient" reduces the weight of the boundary loss in each step until its gradient at the decoder's
             last features is at most gamma times that of the task's loss. The weight is 0 where one of the gradients is
-            0 or not finite. "none" always has the weight gamma, as in the paper.
+            0 or not finite. "none" always has the weight gamma, as in the paper; the gradient of the boundary loss is
+            then up to 380 times that of the Dice loss (breast ultrasound, 8 rounds: 24.1 % Dice instead of 75.5 %).
         meta_step: step size of the inner step, the virtual training step on the raw images (beta in the paper), at
             least 0. 0.001 in the paper, section 4.2.
         temperature: temperature of the boundary loss (tau in the paper), above 0. 0.05 in the paper, section 4.2.
         views: number of restyled copies of each image, each with the amplitudes of a random other site; at least 0. 0
-            makes one copy for every other site, as in the paper.
+            makes one copy for every other site, as in the paper, which needs more memory.
         ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
             copy, as in the paper; [low, high] draws it from U(low, high) (Figure 6b); a number in [0, 1] is used for
-            all copies; "one" is the number 1, which replaces the amplitudes completely.
+            all copies. 1 replaces the amplitudes completely.
         exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
             ones (ablation).
         episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
@@ -114,9 +104,10 @@ class ELCFS(Method):
         inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
             clipped. 100 in the authors' code. null clips nothing, as in the paper.
         second_order: whether gradients pass through the inner step, as eq. 9 says. false ignores how the inner step
-            depends on the weights (first order), as in the authors' code.
+            depends on the weights (first order), as in the authors' code and as its author confirms.
         denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
-            code) or "negatives" (eq. 6 as printed; unbounded below, so that it outweighs the task's loss).
+            code) or "negatives" (eq. 6 as printed). The latter has no lower bound and outweighs the task's loss
+            (prostate phantom: 4.3 % Dice instead of 74.3 %), so configs of the paper's experiments do not use it.
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
             traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
@@ -131,7 +122,7 @@ class ELCFS(Method):
     meta_step: NonNegativeFloat = 1e-3
     temperature: PositiveFloat = 0.05
     views: NonNegativeInt = 1
-    ratio: Literal["uniform", "one"] | Ratio | Annotated[tuple[Ratio, Ratio], AfterValidator(ordered)] = "uniform"
+    ratio: Literal["uniform"] | Ratio | Annotated[tuple[Ratio, Ratio], AfterValidator(ordered)] = "uniform"
     exchange: bool = True
     episodic: bool = True
     decoder_levels: PositiveInt = 2
@@ -166,54 +157,11 @@ class ELCFS(Method):
                 total = total + self.gamma * min(1.0, ratio) * boundary_loss
         return total, raw
 
-    def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the V restyled copies, (V B, C, H, W); the batch itself if no other site shared amplitudes."""
-        banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
-        if not banks:
-            return batch
-        n = len(batch.image)
-        if self.views == 0:
-            donors = torch.arange(len(banks))[:, None].expand(-1, n)
-        else:
-            donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
-        spectrum = self.spectrum(batch.image)  # eq. 1; the same for all views
-        images = [self._restyle(batch.image, spectrum, banks, row.tolist(), local.rng) for row in donors]
-        label = batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1))
-        moments = None if batch.moments is None else batch.moments.repeat(len(images), 1, 1)
-        return Batch(torch.cat(images), label, moments=moments)
-
-    def _restyle(
-        self,
-        image: Tensor,
-        spectrum: fourier.LowFrequencySpectrum,
-        banks: list[Tensor],
-        donors: list[int],
-        rng: torch.Generator,
-    ) -> Tensor:
-        """Mix a random window of the packed windows (n, C, P) of site `donors[b]` into image b (eq. 2-3)."""
-        positions, ratio = torch.rand(2, len(donors), generator=rng)
-        if isinstance(self.ratio, tuple | list):
-            low, high = self.ratio
-            ratio = (low + (high - low) * ratio).clamp(low, high)  # rounding may exceed the limits
-        elif self.ratio != "uniform":
-            ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
-        packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
-        return mixed(image, spectrum, packed, ratio)
-
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """Return the loss that separates the features on a structure's boundary from the features of the background.
+        """Return a scalar: InfoNCE of the decoder's mean features on the boundary and in the ring of each structure.
 
-        For each structure and image, the decoder's features are averaged over the boundary and over the ring of
-        background (eq. 5). InfoNCE compares these mean features: those of the same region attract each other, those of
-        different regions repel each other (eq. 6-7). The losses of the structures are added.
-
-        Args:
-            outputs: outputs for the B original images and for their V * B restyled copies (copy number v of image b has
-                the position v * B + b), with the feature maps of the decoder levels in `features`, each (B, D, h, w),
-                and masks (B, S, H, W) of S structures in `label`.
-
-        Returns:
-            A scalar. A structure that no image of the batch shows adds 0.
+        `outputs` are those for the B original images and for their V * B restyled copies (copy v of image b has the
+        position v * B + b). A structure that no image of the batch shows adds 0.
         """
         total, n_images = outputs[0].logits.new_zeros(()), len(outputs[0].label)
         for structure in range(outputs[0].label.shape[1]):
@@ -231,29 +179,55 @@ class ELCFS(Method):
             total = total + loss  # eq. 6-7
         return total
 
+    def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
+        """Return the V restyled copies, (V B, C, H, W); the batch itself if no other site shared amplitudes."""
+        banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
+        if not banks:
+            return batch
+        n = len(batch.image)
+        if self.views == 0:
+            donors = torch.arange(len(banks))[:, None].expand(-1, n)
+        else:
+            donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
+        spectrum, images = self.spectrum(batch.image), []  # eq. 1; the same for all views
+        for row in donors.tolist():
+            positions, ratio = torch.rand(2, n, generator=local.rng)
+            packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(row, positions.tolist(), strict=True)]
+            images.append(mixed(batch.image, spectrum, packed, self._mixing_ratio(ratio)))  # eq. 2-3
+        label = batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1))
+        moments = None if batch.moments is None else batch.moments.repeat(len(images), 1, 1)
+        return Batch(torch.cat(images), label, moments=moments)
+
+    def _mixing_ratio(self, uniform: Tensor) -> Tensor:
+        """Return the mixing ratios (B,) for uniform random numbers (B,)."""
+        if self.ratio == "uniform":
+            return uniform
+        if isinstance(self.ratio, tuple | list):
+            low, high = self.ratio
+            return (low + (high - low) * uniform).clamp(low, high)  # rounding may exceed the limits
+        return torch.full_like(uniform, self.ratio)
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `windows`, (n, C, P): P = (S * S + 1) / 2 distinct amplitudes of the S x S lowest frequencies (eq. 1).
 
-        One row for each of n images, in random order. The amplitude at frequency 0 is the mean of the image.
+        One row for each of n images. The amplitude at frequency 0 is the mean of the image.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
         image = site.samples.batch([0]).image
-        alpha = self._alpha(image)
-        if alpha > 0 and fourier.window_half_width(tuple(image.shape[2:]), alpha) == 0:
+        if self.alpha not in ("auto", 0) and self.spectrum(image).half_width == 0:
             warnings.warn(
-                f"{site.name}: for method.alpha {alpha} and {min(image.shape[2:])} pixels a side, the window has only "
-                "the mean brightness, which data.standardise: slice removes; set method.alpha to auto for the paper's "
-                "window of 7 x 7",
+                f"{site.name}: for method.alpha {self.alpha} and {min(image.shape[2:])} pixels a side, the window has "
+                "only the mean brightness, which data.standardise: slice removes; set method.alpha to auto for the "
+                "paper's window of 7 x 7",
                 stacklevel=2,
             )
         n = len(site.samples)
         # A random order, so that the order of the windows does not reveal which images are of one patient.
         chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
         site.n_patients[WINDOWS] = 1  # a row for each image
-        images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
-        windows = [fourier.low_frequency_window(part, alpha) for part in images]  # eq. 1: amplitudes
-        return {WINDOWS: torch.cat([fourier.pack_window(window) for window in windows])}
+        windows = [self.spectrum(batch.image).window() for batch in batches(site.samples, MAX_BATCH, chosen)]
+        return {WINDOWS: torch.cat([fourier.pack_window(window) for window in windows])}  # eq. 1: amplitudes
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the paper's distribution bank: `bank/SITE`, (n, C, P), the windows of each site."""
@@ -265,14 +239,10 @@ class ELCFS(Method):
 
     def spectrum(self, image: Tensor) -> fourier.LowFrequencySpectrum:
         """The low frequencies of images (B, C, H, W), in a window of the size that `alpha` gives."""
-        return fourier.low_frequency_spectrum(image, self._alpha(image))
-
-    def _alpha(self, image: Tensor) -> float:
-        """Half the window's side as a fraction of the shorter side of images (B, C, H, W)."""
-        if self.alpha != "auto":
-            return self.alpha
-        side = min(image.shape[2:])
-        return alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
+        alpha, side = self.alpha, min(image.shape[2:])
+        if alpha == "auto":
+            alpha = alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
+        return fourier.low_frequency_spectrum(image, alpha)
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
         """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
@@ -282,9 +252,7 @@ class ELCFS(Method):
         mean = torch.stack(windows).mean(dim=0)
 
         def match(image: Tensor) -> Tensor:
-            """Mix the low-frequency amplitudes of images (B, C, H, W) with the mean of the sites' amplitudes."""
-            spectrum = self.spectrum(image)
-            return mixed(image, spectrum, [mean] * len(image), torch.full((len(image),), ratio))
+            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))
 
         return match
 
@@ -302,7 +270,7 @@ class ELCFS(Method):
         },
         "released": {  # the authors' public code, which trains on fundus images with gamma 0.1
             "alpha": 0.0,  # only the mean brightness is exchanged,
-            "ratio": "one",  # and completely
+            "ratio": 1.0,  # and completely
             "balance": "none",
             "decoder_levels": 1,
             "bank_share": 0.125,  # every eighth image
@@ -323,7 +291,6 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
-        """Amplitudes are shared once; never without `exchange`."""
         return ONCE if self.exchange else NEVER
 
     share_reads_network = False

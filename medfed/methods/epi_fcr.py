@@ -5,16 +5,16 @@ D. Li, J. Zhang, Y. Yang, C. Liu, Y.-Z. Song, T. M. Hospedales: "Episodic Traini
 
 Idea: at an unseen site, features and classifier meet inputs that they do not fit well. Training simulates this: the
 features must work with a classifier of another site, and the classifier with features of another site. Besides the
-weights, a site sends its own model and receives that of another site: only the part that is used, the head alone if
-`foreign_features` is 0 (66 numbers for the ELCFS U-Net with disc and cup), all but the head if `foreign_classifier` is
-0.
+weights, a site sends a second model, which it trains on its own images only, and receives that of another site; a part
+that the loss does not use is left out.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -37,6 +37,7 @@ from medfed.functional.weights import add_prefix, select_prefix
 DOMAIN = "domain/"  # a site's own model: in its memory, in messages, and by site at the coordinator
 FIRST, SECOND, STEPS = "first moment/", "second moment/", "steps"
 CIRCLE = "circle"
+ADAM_STEP = partial(adam, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
 RANDOM_HEAD = "random_head"  # name of the submodule, and so of its state-dict entries
 
 
@@ -59,8 +60,8 @@ class EpiFCR(Method):
 
     A site's own model starts from the first global weights that the site receives. This model takes one Adam step
     (betas 0.9, 0.999) on the task's loss of every batch and stays in the site's memory, with two moments per weight.
-    The coordinator keeps the own models of the last round's sites. Epi-FCR cannot be stacked with StableFDG's
-    attention, which adds to the head.
+    The coordinator keeps the own models of the last round's sites. Only the head is sent if `foreign_features` is 0 (66
+    numbers for the ELCFS U-Net with disc and cup), and all but the head if `foreign_classifier` is 0.
 
     Departures: the paper trains on pooled data of all domains; the federated version is ours. The sites' own models are
     trained with Adam, whatever the site's optimiser is: the paper's SGD with 0.001 starts from pretrained weights. The
@@ -83,8 +84,6 @@ class EpiFCR(Method):
         min_patients: a site with fewer training patients than this does not send its own model, because the other sites
             would receive a model of single patients. Such a site still receives the models of others. At least 1. Not
             in the paper.
-
-    Presets: "medfed", "paper" and "released" are all the defaults.
     """
 
     foreign_classifier: NonNegativeFloat = 2.0
@@ -94,25 +93,66 @@ class EpiFCR(Method):
     domain_learning_rate: PositiveFloat = 1e-3
     min_patients: PositiveInt = 3
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {}}
-    sent: ClassVar[Mapping[str, Sent]] = {
-        f"{DOMAIN}*": Sent("weights of the site's own network", WEIGHTS.reveals, "of another site")
-    }
+    def regulariser(self, local: LocalRound, output: Output) -> Tensor:
+        """Train the own model for one step; return eq. 3-5, of which eq. 3-4 need another site's model."""
+        batch, total = Batch(output.image, output.label, moments=output.moments), super().regulariser(local, output)
+        if self._exchanges:
+            self._train_own(local, batch)
+        received = select_prefix(local.message.tensors, DOMAIN)
+        foreign = {name: entry.to(local.device) for name, entry in received.items()}
+        network, head = local.network, local.network.get_submodule(local.architecture.head)
+        if self.random_classifier or (self.foreign_classifier and foreign):
+            features = _features(local, batch)  # F x
+        if self.foreign_classifier and foreign:
+            foreign_head = select_prefix(foreign, f"{local.architecture.head}.")
+            logits = functional_call(head, foreign_head, (features,))  # g_j(F x)
+            total = total + self.foreign_classifier * local.task.loss(logits, batch.label)  # eq. 3
+        if self.foreign_features and foreign:
+            with evaluation_mode(network), torch.no_grad():
+                foreign_features = _features(local, batch, foreign)
+            logits = head(foreign_features)  # G(f_j x)
+            total = total + self.foreign_features * local.task.loss(logits, batch.label)  # eq. 4
+        if self.random_classifier:
+            logits = network.get_submodule(RANDOM_HEAD)(features)  # g_rand(F x)
+            total = total + self.random_classifier * local.task.loss(logits, batch.label)  # eq. 5
+        return total
 
-    @property
-    def _exchanges(self) -> bool:
-        """True if a term of the loss needs another site's own model."""
-        return self.foreign_classifier > 0 or self.foreign_features > 0
+    def _train_own(self, local: LocalRound, batch: Batch) -> None:
+        """Take one Adam step of the site's own model. Its BatchNorm statistics change, those of the network do not."""
+        memory, names = local.memory, _trained(local.network)
+        own = select_prefix(memory, DOMAIN)
+        own |= {name: own[name].detach().requires_grad_() for name in names}
+        logits = functional_call(local.network, own, (local.task.standardise(batch.image, batch.moments),))
+        loss = local.task.loss(logits, batch.label)  # eq. 2
+        found = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
+        used = {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+        values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
+        gradients, counters = list(used.values()), [memory[STEPS].clone() for _ in used]
+        with torch.no_grad():
+            ADAM_STEP(values, gradients, first, second, [], counters, lr=self.domain_learning_rate)
+        memory[STEPS] = memory[STEPS] + 1
 
-    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add the random head g_rand, which the network's forward pass does not use."""
-        if self.random_classifier > 0:
-            head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
-            for part in head.modules():
-                if callable(reset := getattr(part, "reset_parameters", None)):
-                    reset()
-            add_submodule(network, head, RANDOM_HEAD)
-        return network
+    def on_round_end(self, local: LocalRound) -> Tensors:
+        """Send the used parts of the own model, `domain/ENTRY`."""
+        if not self._exchanges:
+            return {}
+        _move(local.memory, torch.device("cpu"))
+        if local.round < self.warm_up:
+            return {}
+        if has_too_few_patients(local.site, local.training, self.min_patients, "model of its own"):
+            return {}
+        head, tensors = local.architecture.head + ".", {}
+        for name in self._model(local.network):
+            weight_of_part = self.foreign_classifier if name.startswith(head) else self.foreign_features
+            if weight_of_part:
+                tensors[DOMAIN + name] = local.memory[DOMAIN + name].clone()
+        local.n_patients.update(dict.fromkeys(tensors, local.training.n_patients))
+        return tensors
+
+    def _model(self, network: nn.Module) -> Tensors:
+        """Copies of the network's state-dict entries, without those of the random head."""
+        entries = network.state_dict().items()
+        return {name: entry.detach().clone() for name, entry in entries if not name.startswith(RANDOM_HEAD + ".")}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Keep the own models, `domain/SITE/ENTRY`, and draw the `circle`: indices (n,) into their sorted sites."""
@@ -130,6 +170,16 @@ class EpiFCR(Method):
         if not set(circle) - {site}:
             return {}
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Add the random head g_rand, which the network's forward pass does not use."""
+        if self.random_classifier > 0:
+            head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
+            for part in head.modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+            add_submodule(network, head, RANDOM_HEAD)
+        return network
 
     def on_round_start(self, local: LocalRound) -> None:
         """Create the site's own model in its first round, and move it to the network's device."""
@@ -155,63 +205,15 @@ class EpiFCR(Method):
             local.memory[STEPS] = torch.zeros(())
         _move(local.memory, local.device)
 
-    def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Train the own model for one step; return eq. 3-5, of which eq. 3-4 need another site's model."""
-        batch, total = Batch(output.image, output.label, moments=output.moments), super().regulariser(local, output)
-        if self._exchanges:
-            self._train_own(local, batch)
-        received = select_prefix(local.message.tensors, DOMAIN)
-        foreign = {name: entry.to(local.device) for name, entry in received.items()}
-        network, head = local.network, local.network.get_submodule(local.architecture.head)
-        if self.random_classifier or (self.foreign_classifier and foreign):
-            features = _features(local, batch)
-        if self.foreign_classifier and foreign:
-            foreign_head = select_prefix(foreign, f"{local.architecture.head}.")
-            logits = functional_call(head, foreign_head, (features,))  # g_j(F x)
-            total = total + self.foreign_classifier * local.task.loss(logits, batch.label)  # eq. 3
-        if self.foreign_features and foreign:
-            with evaluation_mode(network), torch.no_grad():
-                foreign_features = _features(local, batch, foreign)
-            logits = head(foreign_features)  # G(f_j x)
-            total = total + self.foreign_features * local.task.loss(logits, batch.label)  # eq. 4
-        if self.random_classifier:
-            logits = network.get_submodule(RANDOM_HEAD)(features)  # g_rand(F x)
-            total = total + self.random_classifier * local.task.loss(logits, batch.label)  # eq. 5
-        return total
+    @property
+    def _exchanges(self) -> bool:
+        """True if a term of the loss needs another site's own model."""
+        return self.foreign_classifier > 0 or self.foreign_features > 0
 
-    def on_round_end(self, local: LocalRound) -> Tensors:
-        """Send the used parts of the own model, `domain/ENTRY`."""
-        if not self._exchanges:
-            return {}
-        _move(local.memory, torch.device("cpu"))
-        if local.round < self.warm_up:
-            return {}
-        if has_too_few_patients(local.site, local.training, self.min_patients, "model of its own"):
-            return {}
-        head, tensors = local.architecture.head + ".", {}
-        for name in self._model(local.network):
-            weight_of_part = self.foreign_classifier if name.startswith(head) else self.foreign_features
-            if weight_of_part:
-                tensors[DOMAIN + name] = local.memory[DOMAIN + name].clone()
-        local.n_patients.update(dict.fromkeys(tensors, local.training.n_patients))
-        return tensors
-
-    def _model(self, network: nn.Module) -> Tensors:
-        """Copies of the network's state-dict entries, without those of the random head."""
-        entries = network.state_dict().items()
-        return {name: entry.detach().clone() for name, entry in entries if not name.startswith(RANDOM_HEAD + ".")}
-
-    def _train_own(self, local: LocalRound, batch: Batch) -> None:
-        """Take one Adam step of the site's own model. Its BatchNorm statistics change, those of the network do not."""
-        memory, names = local.memory, _trained(local.network)
-        own = select_prefix(memory, DOMAIN)
-        own |= {name: own[name].detach().requires_grad_() for name in names}
-        logits = functional_call(local.network, own, (local.task.standardise(batch.image, batch.moments),))
-        loss = local.task.loss(logits, batch.label)  # eq. 2
-        gradients = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
-        used = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
-        values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
-        memory[STEPS] = adam_step(values, list(used.values()), first, second, memory[STEPS], self.domain_learning_rate)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {}}
+    sent: ClassVar[Mapping[str, Sent]] = {
+        f"{DOMAIN}*": Sent("weights of the site's own network", WEIGHTS.reveals, "of another site")
+    }
 
 
 def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -244,34 +246,3 @@ def _move(memory: dict[str, Tensor], device: torch.device) -> None:
     for name, entry in memory.items():
         if name.startswith((DOMAIN, FIRST, SECOND)):
             memory[name] = entry.to(device, copy=True)
-
-
-@torch.no_grad()
-def adam_step(
-    values: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    steps: Tensor,
-    learning_rate: float,
-) -> Tensor:
-    """Do one step of Adam on plain tensors, in place; return the number of steps done, `steps` + 1.
-
-    `first` and `second` are the running means of the gradients and of their squares, 0 before the first step."""
-    counters = [steps.clone() for _ in values]
-    adam(
-        list(values),
-        list(gradients),
-        list(first),
-        list(second),
-        [],
-        counters,
-        amsgrad=False,
-        beta1=0.9,
-        beta2=0.999,
-        lr=learning_rate,
-        weight_decay=0.0,
-        eps=1e-8,
-        maximize=False,
-    )
-    return steps + 1

@@ -44,8 +44,6 @@ class FedBN(Method):
             an image depends on the other images of its batch). The paper does not specify this.
         site_weights: weights of the sites in the average of the shared entries: "examples" (n_k / N, in proportion to
             their numbers of images) or "uniform" (1 / K).
-
-    Presets: "medfed" and "paper" are the defaults. "released" is the authors' public code: uniform weights.
     """
 
     unseen_bn: UnseenBatchNorm = "average"

@@ -109,15 +109,7 @@ class FedDGGA(Method):
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """Return d_t, the step size of the adjustment, which decreases linearly over the rounds.
-
-        Args:
-            rounds_done: number of finished rounds.
-            rounds: number of rounds T of the whole training; 0, if it is not known, gives the setting `step`.
-
-        Returns:
-            The setting `step` up to the end of the first round, then less, down to `step` / T after the last round.
-        """
+        """Return d_t, the step size after `rounds_done` rounds; the setting `step` if `rounds` is 0, so not known."""
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t
 
 

@@ -66,10 +66,6 @@ class FedSR(Method):
             then the plain network. 20 in the authors' code.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
-
-    Presets: "medfed" is the default. "readme" has the `cmi` of 0.001 of the readme of the authors' code. "released" is
-    the authors' code: uniform site weights. There is no preset "paper", because we could not read the paper's weights
-    of the two penalties.
     """
 
     l2: NonNegativeFloat = 0.01
@@ -78,13 +74,30 @@ class FedSR(Method):
     n_samples: NonNegativeInt = 20
     site_weights: SiteWeights = "examples"
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "readme": {"cmi": 0.001},
-        "released": {"site_weights": "uniform"},
-    }
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """Return the task's loss for one draw of z, plus the two penalties."""
+        place = local.architecture.embedding
+        taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
+        output = local.forward(batch, taps)
+        loss = local.task.loss(output.logits, batch.label)
+        if self.l2:
+            loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()  # mean ||z||_2
+        if self.cmi:
+            mean, std = output.features[MEAN], spread_to_std(output.features[SPREAD])
+            divergence = getattr(local.network, PRIVATE).divergence(mean, std, batch.label)  # KL, (B,)
+            loss = loss + self.cmi * divergence.mean()
+        return loss, output
 
-    fills_network: ClassVar[bool] = True
+    def on_round_start(self, local: LocalRound) -> None:
+        """Load the site's own r_mu, r_sigma and C: in one process, the network may still hold those of another site."""
+        if self.cmi:
+            getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
+
+    def on_round_end(self, local: LocalRound) -> Tensors:
+        """Keep r_mu, r_sigma and C in the site's memory; nothing is sent."""
+        if self.cmi:
+            local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
+        return {}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add the layer for rho, and the parameters that never leave the site."""
@@ -105,27 +118,10 @@ class FedSR(Method):
             add_submodule(network, ClassGaussians(n_classes, width), PRIVATE)
         return network
 
-    def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's own r_mu, r_sigma and C: in one process, the network may still hold those of another site."""
-        if self.cmi:
-            getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
-
-    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss for one draw of z, plus the two penalties."""
-        place = local.architecture.embedding
-        taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
-        output = local.forward(batch, taps)
-        loss = local.task.loss(output.logits, batch.label)
-        if self.l2:
-            loss = loss + self.l2 * output.features[place].flatten(1).norm(dim=1).mean()  # mean ||z||_2
-        if self.cmi:
-            mean, std = output.features[MEAN], spread_to_std(output.features[SPREAD])
-            divergence = getattr(local.network, PRIVATE).divergence(mean, std, batch.label)  # KL, (B,)
-            loss = loss + self.cmi * divergence.mean()
-        return loss, output
-
-    def on_round_end(self, local: LocalRound) -> Tensors:
-        """Keep r_mu, r_sigma and C in the site's memory; nothing is sent."""
-        if self.cmi:
-            local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
-        return {}
+    # No preset "paper", because we could not read the paper's weights of the two penalties.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "readme": {"cmi": 0.001},  # of the authors' code
+        "released": {"site_weights": "uniform"},  # the authors' code
+    }
+    fills_network: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,8 @@ class FISC(Method):
     dropout draws it separately for x and x', which adds noise to the distance.
 
     A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Sites report both numbers, and a
-    notice says if fewer than 5 % of a round are alive: on PACS with a pretrained EfficientNet before any training, 0 to
-    5 % are alive with the constants of the authors' code (margin 0.3, alpha 0.5), 89 % or more with margin 1.
+    notice says if fewer than 5 % of a round are alive. With the constants of the authors' code, 0 to 5 % are on PACS
+    with a pretrained EfficientNet before any training, with margin 1 at least 89 %.
 
     With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
     appendix C expects no gain, because styles hardly differ there. The tables of the paper have no FedAvg row, so they
@@ -81,10 +81,10 @@ class FISC(Method):
     `regularisation: 0` (our reading) and `restyled_loss: true`; `positives: augmented`.
 
     Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated,
-    scaled and flipped together with the image; the paper restyles each augmented batch again. The embeddings of the
-    task's forward pass serve all terms; the public code computes features five times. The regulariser is a mean of
-    squares, as in the code. As in the paper, and unlike in the code, sites cluster styles (the code: whole feature
-    maps), computed after the ReLU (the code: before it).
+    scaled and flipped together with the image; the paper restyles each augmented batch again. The regulariser is a mean
+    of squares, as in the public code. Departures from the code: the embeddings of the task's forward pass serve all
+    terms (the code computes features five times); sites cluster styles, as in the paper (the code: whole feature maps),
+    computed after the ReLU (the code: before it).
 
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
@@ -114,16 +114,15 @@ class FISC(Method):
         freeze_batch_norm: whether BatchNorm keeps the statistics with which it came, as in the authors' code. Only
             useful with a pretrained network; a network with fresh weights does not learn this way.
         noise: factor on the standard deviation `noise_scale` of the noise that each site adds to its style, at least 0.
-            For the experiment of the paper's Table 10 alone: the noise follows from the seed, so whoever knows the
-            config can remove it. `privacy.statistics_noise` protects, because it is drawn from a secret of the site.
+            For the paper's Table 10 alone: whoever knows the config's seed can remove this noise, but not that of
+            `privacy.statistics_noise`.
         noise_scale: standard deviation of the noise before the factor `noise`, at least 0. Standard deviations of a
             style remain at least 0.
         transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec.
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file or folder that `python -m medfed.codec` wrote. The paper has a VGG encoder and the decoder of
-            AdaIN.
+            file or folder that `python -m medfed.codec` wrote. The paper has a VGG encoder and the decoder of AdaIN.
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size.
@@ -132,7 +131,6 @@ class FISC(Method):
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, also one
             of a single patient; `site_clusters: none` weights all images alike.
-
     """
 
     contrast: NonNegativeFloat = 0.75
@@ -171,8 +169,8 @@ class FISC(Method):
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
         if not embedding:
-            z, kinds = region_embeddings(output.features[place], batch.label, self.ring_width)
-            second_z, _ = region_embeddings(second.features[place], batch.label, self.ring_width)
+            z, kinds, _ = region_embeddings(output.features[place], batch.label, self.ring_width)
+            second_z, *_ = region_embeddings(second.features[place], batch.label, self.ring_width)
             anchors = kinds < batch.label.shape[1]  # the structures, without the rings
             if not len(z):
                 return loss, output  # all masks are empty
@@ -214,7 +212,7 @@ class FISC(Method):
             chosen = shows_something(images)
             if chosen.any():
                 used.append(indices[chosen])
-                parts = self._style_transfer.features(images[chosen].to(device))
+                parts = self.style_transfer.features(images[chosen].to(device))
                 styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
         if not styles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
@@ -258,7 +256,7 @@ class FISC(Method):
         if self._augments or not local.message.tensors or not self._needs_view:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
-        transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
+        transfer, device = self.style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
         def restyle(image: Tensor) -> Tensor:
             """The image (1, C, H, W) in the common style."""
@@ -280,11 +278,11 @@ class FISC(Method):
         return state.memory
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
+        """Redraw images in the interpolation style."""
         if STYLE + "mean" not in state.memory:
             return None
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
+        return self.style_transfer.to_style(mean, std, ratio)
 
     def summarise(self, state: State) -> dict[str, Any]:
         """Return the number of clusters of the sites, and of the images of each site."""
@@ -303,7 +301,7 @@ class FISC(Method):
         return network
 
     @property
-    def _style_transfer(self) -> StyleTransfer:
+    def style_transfer(self) -> StyleTransfer:
         """The transfer with which images are redrawn; it needs no codec if nothing is restyled."""
         return StyleTransfer("moments" if self._augments else self.transfer, self.codec, self.alpha, self.transfer_size)
 
@@ -314,19 +312,18 @@ class FISC(Method):
 
     @property
     def _needs_view(self) -> bool:
-        """Whether the loss needs a second view of each image."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
     @property
     def files(self) -> tuple[str, ...]:
-        return self._style_transfer.files
+        return self.style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Check the codec, and warn that the paper expects no gain for greyscale images."""
-        self._style_transfer.check(image_size, channels)
+        self.style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
@@ -373,10 +370,10 @@ class FISC(Method):
 
     @property
     def shares(self) -> str:
-        """Styles are shared once; never if the positives are augmented copies."""
         return NEVER if self._augments else ONCE
 
     share_reads_network = False
+    expand_reads = (STYLE,)
     statistic_ranges = {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
     fact_names = frozenset({TRIPLETS, LIVE_TRIPLETS})
 
@@ -428,6 +425,4 @@ def interpolation_style(
 
 def _partition_styles(styles: Tensor, partition: Partition) -> Tensor:
     """Return (N,) int64: the cluster of each style (N, D); 0 for all if the partition is "none"."""
-    if partition not in get_args(Partition):
-        raise ValueError(f"partition must be one of {', '.join(get_args(Partition))}, got '{partition}'")
     return torch.zeros(len(styles), dtype=torch.int64) if partition == "none" else finch_partition(styles, partition)

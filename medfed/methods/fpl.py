@@ -28,7 +28,6 @@ from medfed.federation.sent import Sent
 from medfed.functional.clustering import cluster_means, finch_partition
 from medfed.functional.contrastive import region_embeddings
 from medfed.functional.hooks import evaluation_mode
-from medfed.functional.regions import background_ring
 from medfed.functional.weights import select_prefix
 
 PROTOTYPE, CLUSTERS = "prototype/", "clusters/"  # prefixes of tensor names
@@ -50,18 +49,17 @@ class FPL(Method):
     round, and for a class that no site sent, the terms are absent. With three sites or fewer, FINCH makes one cluster,
     and c is the mean of the sites' prototypes.
 
-    As in the authors' code, a site with ten images counts as much as one with a thousand, and numbers of images are not
-    sent. If not all sites take part in a round, the clusters are those of the sites that did. A class that none of them
-    has keeps its earlier clusters.
+    As in the authors' code, a site with ten images counts as much as one with a thousand. The clusters are those of the
+    sites that took part in the round; a class that none of them has keeps its earlier clusters.
 
     Segmentation (ours): a class is a structure, or the ring of background around the structures; z is the mean feature
     of the finest decoder level inside it, one for each image.
 
-    Departures: the paper's algorithm computes the prototypes after local training; here this is a separate pass over
-    the images without augmentation and in evaluation mode. (The authors' code collects the embeddings during the last
-    epoch, in training mode and while the weights change.) The paper links first neighbours (eq. 4) and does not say how
-    often; as in the code, FINCH repeats this until its coarsest partition. The code fails if classes have different
-    numbers of clusters; here each class has a tensor of its own.
+    Departures: prototypes come from a separate pass after local training, over the images without augmentation and in
+    evaluation mode. (The authors' code collects the embeddings during the last epoch, in training mode and while the
+    weights change.) The paper links first neighbours (eq. 4) and does not say how often; as in the code, FINCH repeats
+    this until its coarsest partition. The code fails if classes have different numbers of clusters; here each class has
+    a tensor of its own.
 
     Args:
         contrast: weight of the contrastive loss between embeddings and the class prototypes of all sites, at least 0. 1
@@ -69,7 +67,8 @@ class FPL(Method):
         consistency: weight of the squared distance between an embedding and the mean prototype of its class, at least
             0. 1 in the paper. 0 switches it off.
         over_features: "sum" adds the squared differences of the D features, as in the paper (eq. 10). "mean" divides
-            this sum by D (512 for ResNet10 and ResNet18), as the authors' code does.
+            this sum by D (512 for ResNet10 and ResNet18), as the authors' code does; the weight of the term then does
+            not depend on the width of the network.
         temperature: temperature of the contrastive loss (tau in the paper), above 0. 0.02 in the paper.
         min_images: a class with fewer images than this at a site is left out of the site's prototypes, because the
             prototype of one image is that image's embedding. For masks, the number of images that show the structure.
@@ -79,10 +78,6 @@ class FPL(Method):
             still be of few patients.
         ring_width: width in pixels of the ring of background around the structures, at least 1. For segmentation only;
             not in the paper.
-
-    Presets: "medfed" is the default; it takes the mean over the features, because the weight of the term then does not
-    depend on the width of the network. "paper" takes the sum. "paper" and "released" (the authors' code, which takes
-    the mean) also send prototypes of single images and patients.
     """
 
     contrast: NonNegativeFloat = 1.0
@@ -93,31 +88,12 @@ class FPL(Method):
     min_patients: PositiveInt = 3
     ring_width: PositiveInt = 5
 
-    patients_advice: ClassVar[str] = "increase method.min_images, which leaves out classes with few images at a site"
-    sent: ClassVar[Mapping[str, Sent]] = dict.fromkeys(
-        (f"{PROTOTYPE}*", f"{CLUSTERS}*"),
-        Sent(
-            "prototypes: mean features of a class",
-            "The features of a typical image of a class; if a class has one image, the features of that image.",
-        ),
-    )
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {"over_features": "sum", "min_images": 1, "min_patients": 1},
-        "released": {"min_images": 1, "min_patients": 1},
-    }
-
-    @property
-    def _compares(self) -> bool:
-        """True if the loss uses prototypes."""
-        return self.contrast > 0 or self.consistency > 0
-
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Add the contrastive (eq. 7-8) and the consistency loss (eq. 10) with the received cluster means."""
         if not self._compares or not local.message.tensors:
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
-        vectors, kinds = self._embeddings(local, output)  # z, y
+        vectors, kinds, _ = self._embeddings(local, output)  # z, y
         clusters = sorted(select_prefix(local.message.tensors, CLUSTERS).items())
         prototypes = torch.cat([means for _, means in clusters]).to(vectors)  # c
         classes = torch.tensor([int(kind) for kind, means in clusters for _ in means], device=kinds.device)
@@ -130,43 +106,33 @@ class FPL(Method):
             loss = loss + self.consistency * distance
         return loss, output
 
-    statistic_ranges = {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
+    def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor, Tensor]:
+        """Return embeddings (R, D) of images, or of the structures and rings in them, their classes and images (R,)."""
+        features = output.features[local.head_input]
+        if local.architecture.embedding:
+            return features.flatten(1), output.label, torch.arange(len(features), device=features.device)
+        return region_embeddings(features, output.label, self.ring_width)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Send `prototype/CLASS`, (D,), for each frequent class; of S structures, class S is the ring."""
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
         sums: dict[int, Tensor] = {}
-        counts: dict[int, int] = {}
-        images: dict[int, list[Tensor]] = {}  # indices of the images of each class
+        images: dict[int, list[Tensor]] = {}  # indices of the images with an embedding of the class
         with evaluation_mode(local.network), torch.no_grad():
             for indices in torch.arange(len(local.training)).split(MAX_BATCH):
-                batch = local.training.batch(indices.tolist())
-                output = local.forward(batch.to(local.device), (local.head_input,))
-                for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
-                    sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
-                    images.setdefault(kind, []).append(indices[self._shows(batch.label, kind)])
-        frequent = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
-        for kind in frequent:
-            local.n_patients[f"{PROTOTYPE}{kind}"] = count_patients(local.training, torch.cat(images[kind]))
-        return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in frequent}
-
-    def _shows(self, label: Tensor, kind: int) -> Tensor:
-        """Which images (B,) belong to a class, or show a structure or a ring of background around structures."""
-        if label.dim() == 1:
-            return label == kind
-        structures = label.bool()
-        if kind < label.shape[1]:
-            return structures[:, kind].flatten(1).any(dim=1)
-        around = background_ring(structures.any(dim=1, keepdim=True), self.ring_width)
-        return around.flatten(1).any(dim=1)
-
-    def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor]:
-        """Return embeddings (R, D) and classes (R,) of R images, or of the structures and rings in them."""
-        features = output.features[local.head_input]
-        if local.architecture.embedding:
-            return features.flatten(1), output.label
-        return region_embeddings(features, output.label, self.ring_width)
+                batch = local.training.batch(indices.tolist()).to(local.device)
+                vectors, kinds, numbers = self._embeddings(local, local.forward(batch, (local.head_input,)))
+                for kind in kinds.unique().tolist():
+                    sums[kind] = sums.get(kind, 0) + vectors[kinds == kind].double().sum(dim=0)
+                    images.setdefault(kind, []).append(indices[numbers[kinds == kind].cpu()])
+        prototypes: Tensors = {}
+        for kind in sorted(sums):
+            shown = torch.cat(images[kind])
+            if len(shown) >= self.min_images:
+                prototypes[f"{PROTOTYPE}{kind}"] = (sums[kind] / len(shown)).float().cpu()
+                local.n_patients[f"{PROTOTYPE}{kind}"] = count_patients(local.training, shown)
+        return prototypes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the means of the M clusters of each class's prototypes, `clusters/CLASS`, (M, D) (eq. 4-5)."""
@@ -187,11 +153,24 @@ class FPL(Method):
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}
 
+    @property
+    def _compares(self) -> bool:
+        return self.contrast > 0 or self.consistency > 0
 
-def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]]:
-    """Return the sum (D,), float64, and the number of the vectors (N, D) of each class that has any."""
-    vectors = vectors.detach().double()
-    return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"over_features": "sum", "min_images": 1, "min_patients": 1},
+        "released": {"min_images": 1, "min_patients": 1},
+    }
+    patients_advice: ClassVar[str] = "increase method.min_images, which leaves out classes with few images at a site"
+    sent: ClassVar[Mapping[str, Sent]] = dict.fromkeys(
+        (f"{PROTOTYPE}*", f"{CLUSTERS}*"),
+        Sent(
+            "prototypes: mean features of a class",
+            "The features of a typical image of a class; if a class has one image, the features of that image.",
+        ),
+    )
+    statistic_ranges = {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
 
 
 def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
@@ -213,8 +192,6 @@ def prototype_contrastive_loss(
 
     s is the cosine similarity of an embedding (N, D) and a prototype (M, D), divided by the temperature. Embeddings
     whose class has no prototype are left out; without any, the loss is 0 with gradient 0."""
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
     own = classes[:, None] == prototype_classes[None, :]
     known = own.any(dim=1)
     if not bool(known.any()):

@@ -26,7 +26,6 @@ from medfed.federation.method import Method
 
 MIN_NORM = 1e-8  # a result with a smaller norm is not scaled up
 SLOPE = 0.01  # of the leaky ReLU for negative values
-
 MIN_STD = 1e-6  # of an image that is changed; a blank image has no intensities to change
 
 
@@ -34,7 +33,7 @@ MIN_STD = 1e-6  # of an image that is changed; a blank image has no intensities 
 class GIN(Method):
     """FedAvg on images whose intensities are changed by random shallow convolutional networks.
 
-    In each step, each image x gets a network of its own with random weights (`medfed.functional.random_convolution`):
+    In each step, each image x gets a network of its own with random weights:
 
         g(x) = (alpha net(x) + (1 - alpha) x) * |x|_F / |alpha net(x) + (1 - alpha) x|_F,   alpha ~ U(0, 1)
 

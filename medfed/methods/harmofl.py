@@ -28,11 +28,7 @@ from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
-from medfed.networks.parts.amplitude_normaliser import (
-    NAME,
-    alpha_for_half_width,
-    prepend_normaliser,
-)
+from medfed.networks.parts.amplitude_normaliser import NAME, alpha_for_half_width, prepend_normaliser
 
 WINDOW = "amplitude"  # name of a tensor in messages and memories
 MAX_BATCH = 64  # largest number of images whose spectra are computed together
@@ -69,13 +65,9 @@ class HarmoFL(Method):
         perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
             steps. 0.05 in the authors' code.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
-            images) or "uniform" (1 / K).
+            images, as the other methods) or "uniform" (1 / K, as in the paper and its code).
         min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
-
-    Presets: "medfed" is the default; it weights sites by their numbers of images, as the other methods do. "paper" has
-    uniform weights, as the paper and its code. "released" has uniform weights and exchanges only the mean brightness,
-    as the authors' code.
     """
 
     normalise: bool = True
@@ -84,21 +76,46 @@ class HarmoFL(Method):
     site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "medfed": {},
-        "paper": {"site_weights": "uniform"},
-        "released": {"site_weights": "uniform", "half_width": 0},
-    }
+    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
+        """Return the task's loss at w + delta, and the network's output at w."""
+        loss, output = super().loss(local, batch)
+        if self.perturbation == 0:
+            return loss, output
+        perturbed_weights = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
+        perturbed = local.forward(batch, fast_weights=perturbed_weights)
+        return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
-    fills_network: ClassVar[bool] = True
-    sent: ClassVar[Mapping[str, Sent]] = {
-        WINDOW: Sent(
-            "mean low-frequency amplitude window",
-            "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show "
-            "which equipment the site uses.",
-            "mean over all sites",
-        )
-    }
+    def share(self, site: SiteData, network: nn.Module) -> Tensors:
+        """Return `amplitude`, (C, (S * S + 1) / 2): the mean amplitudes of the S x S lowest frequencies.
+
+        The amplitudes are point-symmetric, so only the distinct half is sent. That of frequency 0 is the mean of an
+        image.
+        """
+        if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
+            return {}
+        sums = []
+        for batch in batches(site.samples, MAX_BATCH):
+            alpha = alpha_for_half_width(self.half_width, min(batch.image.shape[2:]))
+            sums.append(low_frequency_window(batch.image, alpha).double().sum(dim=0))
+        site.n_patients[WINDOW] = site.samples.n_patients
+        return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
+
+    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
+        """Return `amplitude`, the mean over the sites with equal weights."""
+        windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
+        if not windows:
+            warnings.warn("HarmoFL: no site shared amplitudes, so images stay as they are", stacklevel=2)
+            return {}
+        return {WINDOW: torch.stack(windows).mean(dim=0).float()}
+
+    def broadcast(self, state: State, site: str) -> Tensors:
+        """Send the common amplitudes in the first round; in later rounds the network's weights contain them."""
+        return {} if state.round else dict(state.memory)
+
+    def on_round_start(self, local: LocalRound) -> None:
+        """Write the received amplitudes into the normalising layer."""
+        if WINDOW in local.message.tensors:
+            local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """UserError if images are standardised, or smaller than the window of amplitudes."""
@@ -121,56 +138,28 @@ class HarmoFL(Method):
             prepend_normaliser(network, self.half_width)
         return network
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"site_weights": "uniform"},
+        "released": {"site_weights": "uniform", "half_width": 0},  # the authors' code: only the mean brightness
+    }
+
+    fills_network: ClassVar[bool] = True
+    sent: ClassVar[Mapping[str, Sent]] = {
+        WINDOW: Sent(
+            "mean low-frequency amplitude window",
+            "Mean brightness and coarse contrast over the site's images, without phase, so no shapes. It can show "
+            "which equipment the site uses.",
+            "mean over all sites",
+        )
+    }
+
     @property
     def shares(self) -> str:
-        """Amplitudes are shared once; never without `normalise`."""
         return ONCE if self.normalise else NEVER
 
     share_reads_network = False
-
     statistic_ranges = {WINDOW: (0.0, 1.0)}
-
-    def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return `amplitude`, (C, (S * S + 1) / 2): the mean amplitudes of the S x S lowest frequencies.
-
-        The amplitudes are point-symmetric, so only the distinct half is sent. That of frequency 0 is the mean of an
-        image.
-        """
-        if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
-            return {}
-        sums = []
-        for batch in batches(site.samples, MAX_BATCH):
-            alpha = alpha_for_half_width(self.half_width, min(batch.image.shape[2:]))
-            sums.append(low_frequency_window(batch.image, alpha).double().sum(dim=0))
-        site.n_patients[WINDOW] = site.samples.n_patients
-        return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
-
-    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return `amplitude`, the mean over the sites with equal weights."""
-        windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
-        if not windows:
-            if self.normalise:
-                warnings.warn("HarmoFL: no site shared amplitudes, so images stay as they are", stacklevel=2)
-            return {}
-        return {WINDOW: torch.stack(windows).mean(dim=0).float()}
-
-    def broadcast(self, state: State, site: str) -> Tensors:
-        """Send the common amplitudes in the first round; in later rounds the network's weights contain them."""
-        return {} if state.round else dict(state.memory)
-
-    def on_round_start(self, local: LocalRound) -> None:
-        """Write the received amplitudes into the normalising layer."""
-        if WINDOW in local.message.tensors:
-            local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
-
-    def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss at w + delta, and the network's output at w."""
-        loss, output = super().loss(local, batch)
-        if self.perturbation == 0:
-            return loss, output
-        perturbed_weights = sharpness_ascent(loss, local.parameters(), self.perturbation)  # w + delta
-        perturbed = local.forward(batch, fast_weights=perturbed_weights)
-        return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
 
 def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: float) -> dict[str, Tensor]:

@@ -31,7 +31,6 @@ from medfed.federation.method import Effort, Method
 from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
 
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness of a pixel (ITU-R BT.601)
-
 NAME = "jigsaw"  # name of the puzzle's head as a submodule, and so of its state-dict entries
 SIDE = 3  # number of tiles along a side of the image
 
@@ -60,15 +59,13 @@ class JiGen(Method):
 
     Args:
         weight: weight of the puzzle's loss (alpha in the paper), at least 0. 0.9 in the authors' script for the paper;
-            CCST compares with 0.7. 0 is FedAvg.
+            CCST compares with 0.7, the authors' program has 0.1 without the script. 0 is FedAvg.
         ordered: probability in [0, 1] that an image of the puzzle keeps its order. 0.7 in the authors' script; CCST
             compares with 0.9.
         grey: probability in [0, 1] that a tile is converted to greyscale, so that colours do not solve the puzzle;
             ordered images included. 0.1 in the authors' script. No effect on greyscale images.
         n_orders: number of permutations, the original order included, from 2 to 100. 31 in the paper. More than 100
             would take long to find.
-
-    Presets: "medfed" and "paper" are the defaults. "released" has the default weight of the authors' program, 0.1.
     """
 
     weight: NonNegativeFloat = 0.9

@@ -68,9 +68,6 @@ class RSC(Method):
             fewer lost confidence.
         rounds_each: number of communication rounds for each value of `sample_shares`, at least 1. The authors' code has
             10 epochs, which is the same with one local epoch per round.
-
-    Presets: "medfed" and "paper" are the defaults: 1/3 of the samples. "released" is the authors' code: 0.3, then 0.5,
-    then 0.7 of the samples. "domainbed" masks 1/3 of the channels.
     """
 
     mask: Literal["either", "positions", "channels"] = "either"
@@ -82,7 +79,7 @@ class RSC(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {},
-        "released": {"sample_shares": (0.3, 0.5, 0.7)},
+        "released": {"sample_shares": (0.3, 0.5, 0.7)},  # the authors' code
         "domainbed": {"mask": "channels", "channel_share": 1 / 3},
     }
 

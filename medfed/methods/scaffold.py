@@ -59,8 +59,6 @@ class SCAFFOLD(Method):
         site_weights: weights of the sites in the average, and also q_k: "examples" (n_k / N, in proportion to their
             numbers of images) or "uniform" (1 / K, as in the paper). One setting for both, because the corrections of
             the sites only cancel in the average with which c is computed.
-
-    Presets: "medfed" weights sites by their numbers of images; "paper" weights them equally.
     """
 
     site_weights: SiteWeights = "examples"

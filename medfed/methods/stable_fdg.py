@@ -44,7 +44,6 @@ from medfed.functional.weights import select_prefix
 from medfed.networks.parts.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
 from medfed.networks.parts.style_layers import Stages
 
-OTHERS = "of other sites"
 RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
 CLASSES = "classes"  # name of a tensor in a site's memory: (N,) int64, the classes of its training images
 Change = Callable[[Tensor], Tensor]  # a function from feature maps to feature maps
@@ -74,23 +73,25 @@ class StableFDG(Method):
     images, too, so these are added after the first stage. There is no attention, because an image has more than one
     class.
 
-    Departures. In all presets we follow the paper, except that (as in the public code) the noise of style shifting is
-    N(0, 1) times the spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a
-    variance; and exploration takes place after the first active stage only, while later ones only mix (the paper's
-    text: each active stage explores; it does not say whether images are then added again). Unlike the public code,
-    k-means++ selects samples instead of cluster centres; styles come from images without augmentation, in evaluation
-    mode, and only from sites that take part in the round; and the attention is independent of the map's size (the code
-    divides by 49). Two readings have no setting either. Exploration moves styles away from the mean style of the batch
-    before images are added (s in eq. 4-5, as in the public code); the paper's text has the mean of the batch with the
-    added images. And style shifting sets negative standard deviations to 0 after the noise; the paper does not discuss
-    this. The paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
+    Departures. In all presets the noise of style shifting is N(0, 1) times the spread (the paper multiplies by the
+    spread twice), the spread is a standard deviation instead of a variance, and exploration takes place after the first
+    active stage only, while later ones only mix (in the paper's text, each active stage explores; it does not say
+    whether images are then added again); this is as in the public code. Unlike the public code, k-means++ selects
+    samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only from
+    sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). The
+    paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
+
+    Readings, where the paper is silent: exploration moves styles away from the mean style of the batch before images
+    are added (s in eq. 4-5, as in the public code; the paper's text has the batch with the added images), and style
+    shifting sets negative standard deviations to 0 after the noise.
 
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
         attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
         similarity: similarity of queries and keys in the attention: "inner" is their inner product, as in eq. 8;
-            "cosine" scales them to length 1 first, as in the authors' code. With "cosine", no position gets more than
-            7.4 times the attention of another one. No effect if `query_of` is "none".
+            "cosine" scales them to length 1 first, as in the authors' code: the attention then does not depend on the
+            scale of the features, which differs between networks, and no position gets more than 7.4 times the
+            attention of another one. No effect if `query_of` is "none".
         query_of: which image's query the attention uses in training. "both": the mean of the queries of the image and
             of another image of its class (eq. 8). "own": the image's own query only (self-attention); "partner": the
             other image's query only (cross-attention, eq. 6); both are ablations of the paper's Table 15. "none": no
@@ -99,8 +100,8 @@ class StableFDG(Method):
         second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
             of this class from the site's training images, only for its query (appendix G: "additional samples are
             extracted"); the drawn image passes through the network in evaluation mode, and its label is not used. A
-            copy that was added to the batch is no other image. false uses the image itself or its copy. No effect if
-            `query_of` is "own" or "none".
+            copy that was added to the batch is no other image. false uses the image itself or its copy, and saves a
+            forward pass. No effect if `query_of` is "own" or "none".
         level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
             paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
         oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
@@ -121,17 +122,13 @@ class StableFDG(Method):
             receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
             most different from its own (Euclidean distance of means and standard deviations).
         dimension: number of channels of the attention's queries and keys (d in the paper), at least 1. 30 in the paper.
-        clamp: whether negative standard deviations are set to 0 in exploration (style shifting always does so). With
-            level 3, a standard deviation below three quarters of the mean becomes negative, which inverts the channel.
-            The paper does not discuss this.
+        clamp: whether negative standard deviations are set to 0 in exploration. With level 3, a standard deviation
+            below three quarters of the mean becomes negative, which inverts the channel, and that is no style. The
+            paper does not discuss this.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
-
-    The defaults differ from the paper in `clamp`, because a mirrored channel is no style; in `similarity`, because the
-    attention of an inner product depends on the scale of the features, which differs between networks; and in
-    `second_sample`, which needs one more forward pass for few images.
     """
 
     style: bool = True
@@ -328,17 +325,20 @@ class StableFDG(Method):
         "released": {"clamp": False, "second_sample": True, "site_weights": "uniform"},
     }
     sent: ClassVar[Mapping[str, Sent]] = {
-        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received=OTHERS)),
+        **dict.fromkeys(("mean", "std"), SITE_STYLE._replace(received="of other sites")),
         **dict.fromkeys(
             ("mean_spread", "std_spread"),
-            Sent("how much styles vary at the site", "How similar the site's images are, but no single image.", OTHERS),
+            Sent(
+                "how much styles vary at the site",
+                "How similar the site's images are, but no single image.",
+                "of other sites",
+            ),
         ),
     }
     reads_features: ClassVar[bool] = True
 
     @property
     def shares(self) -> str:
-        """Styles are shared in every round, if other sites' styles are used."""
         return EVERY_ROUND if self.style and self.received else NEVER
 
     statistic_ranges = {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}

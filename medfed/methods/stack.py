@@ -72,7 +72,7 @@ class Stack(Method):
 
     @property
     def shares(self) -> str:
-        """The time at which methods share; it is the same for all that do."""
+        """The time at which its methods share, which is the same for all that do."""
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
@@ -86,7 +86,7 @@ class Stack(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The ranges of all methods; a name begins with the place of its method, such as "1/"."""
+        """The ranges of all methods, under prefixed names."""
         return {
             f"{i}/{name}": limits
             for i, method in enumerate(self.methods)
@@ -95,7 +95,7 @@ class Stack(Method):
 
     @property
     def row_tensors(self) -> frozenset[str]:
-        """The names of all methods; a name begins with the place of its method, such as "1/"."""
+        """The names of all methods, with prefixes."""
         return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.row_tensors)
 
     def effort(self, n_sites: int) -> Effort:
@@ -106,12 +106,10 @@ class Stack(Method):
 
     @property
     def match_kinds(self) -> frozenset[str]:
-        """The kinds that any of the methods allows."""
         return frozenset().union(*(method.match_kinds for method in self.methods))
 
     @property
     def fact_names(self) -> frozenset[str]:
-        """The names of all methods."""
         return frozenset().union(*(method.fact_names for method in self.methods))
 
     @property
@@ -124,7 +122,6 @@ class Stack(Method):
         return tuple(sorted({name for method in self.methods for name in method.files}))
 
     def with_files(self, names: Mapping[str, str]) -> Stack:
-        """A stack whose methods read the same files from other paths."""
         return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
@@ -138,11 +135,10 @@ class Stack(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """The entries that any of the methods keeps at the sites."""
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Each method's tensors; a name begins with the place of its method, such as "1/"."""
+        """Each method's tensors, under prefixed names."""
         shared = []
         for i, method in enumerate(self.methods):
             own = replace(site, n_patients={})
@@ -151,7 +147,7 @@ class Stack(Method):
         return _joined(shared)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """What each method computes from its own tensors; names begin with the place of the method."""
+        """What each method computes from its own tensors."""
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -161,12 +157,13 @@ class Stack(Method):
         )
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """What each method sends to a site; names begin with the place of the method."""
         return _joined(method.broadcast(own_state(state, i), site) for i, method in enumerate(self.methods))
 
-    def expand_input(self, tensors: Tensors) -> Tensors:
-        """What each method's `expand` reads of these tensors; names begin with the place of the method."""
-        return _joined(method.expand_input(select_prefix(tensors, f"{i}/")) for i, method in enumerate(self.methods))
+    @property
+    def expand_reads(self) -> tuple[str, ...]:
+        """What each method that overrides `expand` reads."""
+        expanding = [(i, method) for i, method in enumerate(self.methods) if _overrides(method, "expand")]
+        return tuple(f"{i}/{name}" for i, method in expanding for name in method.expand_reads)
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Each method expands the samples of the method before it."""
@@ -208,7 +205,6 @@ class Stack(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """What each method sends with its update; names begin with the place of the method."""
         tensors = []
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -216,7 +212,6 @@ class Stack(Method):
         return _joined(tensors)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """The memory of each method; names begin with the place of the method."""
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
-from medfed.datasets.case_facts import CaseFacts, measure_case
+from medfed.datasets.case_measures import CaseMeasures, measure_case
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.splits import sample_cases, split
 from medfed.images import reading, two_dimensional
@@ -80,27 +80,27 @@ def take_fingerprint(
     first = [case for cases in training.values() for case in _first(cases, seed)]
     already = set(first)
     rest = [case for cases in training.values() for case in cases if case not in already]
-    facts: dict[str, list[CaseFacts]] = {site: [] for site in found}
+    measures: dict[str, list[CaseMeasures]] = {site: [] for site in found}
     notices: dict[str, list[str]] = {site: [] for site in found}
     shown = set[int]()
     for number, case in enumerate(chain(progress(first) if progress else first, rest)):
         if number >= len(first) and len(shown) == len(dataset.structures):
             break
-        facts[case.site].append(_read(dataset, case, notices[case.site]))
-        shown |= {index for index, structure in enumerate(facts[case.site][-1].structures) if structure.cover}
+        measures[case.site].append(_read(dataset, case, notices[case.site]))
+        shown |= {index for index, structure in enumerate(measures[case.site][-1].structures) if structure.cover}
     if missing := [name for index, name in enumerate(dataset.structures) if index not in shown]:
         raise UserError(
             f"{dataset.root}: no mask that is used for training shows {' or '.join(missing)} (sites that train: "
-            f"{', '.join(facts)}); expected every structure in at least one of these masks; run python -m medfed.data "
+            f"{', '.join(found)}); expected every structure in at least one of these masks; run python -m medfed.data "
             "check, and correct the masks, the data settings that read them, or the choice of the unseen site"
         )
-    every = [case_facts for of_site in facts.values() for case_facts in of_site]
-    height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
-    spacings = [case_facts.spacing_mm for case_facts in every if case_facts.spacing_mm is not None]
+    every = [case for of_site in measures.values() for case in of_site]
+    height, width, depth = (round(median(case.shape[axis] for case in every)) for axis in range(3))
+    spacings = [case.spacing_mm for case in every if case.spacing_mm is not None]
     along = [float(median(values)) for values in zip(*spacings)]
-    low, _, high = (float(median(values)) for values in zip(*(case_facts.percentiles for case_facts in every)))
+    low, _, high = (float(median(values)) for values in zip(*(case.percentiles for case in every)))
     return Fingerprint(
-        tuple(_of_site(site, cases, len(training[site]), facts[site]) for site, cases in found.items()),
+        tuple(_of_site(site, cases, len(training[site]), measures[site]) for site, cases in found.items()),
         height,
         width,
         depth,
@@ -120,13 +120,13 @@ def _first(cases: Sequence[Case], seed: int) -> list[Case]:
     return list(cases) if len(cases) <= MAX_READ else sample_cases(cases, seed, MAX_READ / len(cases))
 
 
-def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[CaseFacts]) -> SiteFingerprint:
-    n_slices = fmean(case_facts.shape[2] for case_facts in facts) if facts else 0.0
+def _of_site(name: str, cases: Sequence[Case], n_training: int, measures: Sequence[CaseMeasures]) -> SiteFingerprint:
+    n_slices = fmean(case.shape[2] for case in measures) if measures else 0.0
     n_patients = len({case.patient for case in cases})
     return SiteFingerprint(name, len(cases), n_patients, round(n_training * n_slices))
 
 
-def _read(dataset: Dataset, case: Case, notices: list[str]) -> CaseFacts:
+def _read(dataset: Dataset, case: Case, notices: list[str]) -> CaseMeasures:
     """Measure one case, and append what was unusual to `notices`."""
     if not case.masks:
         return measure_case(case, dataset.read_image(case, notices), None)
@@ -135,8 +135,8 @@ def _read(dataset: Dataset, case: Case, notices: list[str]) -> CaseFacts:
     return measure_case(case, volume.image, volume.mask)
 
 
-def _structure(name: str, index: int, facts: Sequence[CaseFacts]) -> Structure:
+def _structure(name: str, index: int, measures: Sequence[CaseMeasures]) -> Structure:
     """The mean share of the image that a structure covers, and its median width."""
-    foreground = [value for case_facts in facts for value in case_facts.structures[index].slice_covers]
-    widths = [value for case_facts in facts for value in case_facts.structures[index].slice_widths]
+    foreground = [value for case in measures for value in case.structures[index].slice_covers]
+    widths = [value for case in measures for value in case.structures[index].slice_widths]
     return Structure(name, fmean(foreground), median(widths))

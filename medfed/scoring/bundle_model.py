@@ -15,6 +15,7 @@ from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError, is_out_of_memory
+from medfed.networks.parts.bundle_config import read_config
 from medfed.outputs.bundle.check import open_bundle
 from medfed.scoring.bundle_network import INFERENCE, METADATA, load_network
 from medfed.scoring.bundle_steps import BundleSteps
@@ -24,36 +25,24 @@ BACKGROUND = "background"
 
 @dataclass(frozen=True)
 class BundleModel:
-    """A bundle's network with its weights, and the steps before and after it.
-
-    Args:
-        names: name of each output by its number; for segmentation, the structures without the background.
-        is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
-        first: number of the output that the first channel of the masks shows.
-        facts: what `summary.json` says about the bundle, such as its version and the SHA-256 of the weights.
-    """
+    """A bundle's network with its weights, and the steps before and after it."""
 
     path: Path
     network: nn.Module
     channels: int
     is_segmentation: bool
-    names: Mapping[int, str]
+    names: Mapping[int, str]  # of each output by its number; for segmentation, the structures without the background
     preprocessing: Compose
     inferer: monai.inferers.Inferer
     postprocessing: Compose | None
-    is_label_map: bool
-    first: int
-    facts: Mapping[str, Any]
+    is_label_map: bool  # the postprocessing returns the number of a structure in each voxel, instead of masks
+    first: int  # number of the output that the first channel of the masks shows
+    about: Mapping[str, Any]  # what `summary.json` says about the bundle
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Predict the masks of an image (C, H, W, D); one of a 2-D file has D = 1, and MONAI exchanges its axes.
-
-        Returns:
-            By name of a structure: its mask (H, W, D), uint8 of 0 and 1, on the voxel grid of the file; and its
-            probabilities on the same grid. The second dictionary is empty if the postprocessing applies no sigmoid or
-            softmax, or brings the masks to the grid after it has made them.
-        """
+        """The masks (H, W, D), uint8 of 0 and 1, and the probabilities of an image (C, H, W, D), by structure; none if
+        the bundle applies no sigmoid or softmax, or brings the masks to the file's grid after it has made them."""
         if self.postprocessing is None:
             raise TypeError("this bundle classifies images, so it has no masks")
         item = self._prepare(image, is_2d)
@@ -72,10 +61,10 @@ class BundleModel:
                 f"{expected}; expected an Invertd in the postprocessing"
             )
         masks = _as_read(pred, expected, is_2d)
-        if self.is_label_map:
-            by_name = {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
-        else:
-            by_name = {name: (masks[number - self.first] > 0).to(torch.uint8) for number, name in self.names.items()}
+        by_name = {
+            name: (masks[0] == number if self.is_label_map else masks[number - self.first] > 0).to(torch.uint8)
+            for number, name in self.names.items()
+        }
         is_known = any(isinstance(step, Activationsd) for step in steps[:at])
         if not is_known or values.shape[1:] != pred.shape[1:] or max(self.names) >= len(values):
             return by_name, {}
@@ -92,17 +81,8 @@ class BundleModel:
             outputs = self._infer(torch.stack(prepared))
         return outputs.double().softmax(dim=1).cpu()
 
-    def prepare(self, image: MetaTensor, is_2d: bool) -> Tensor:
-        """Return an image as the network receives it: (C, H, W) or (C, H, W, D)."""
-        return self._prepare(image, is_2d)["image"].as_tensor()
-
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
-        """Apply the bundle's own transforms to an image; UserError for another number of channels."""
-        if len(image) != self.channels:
-            raise UserError(
-                f"{self.path}: the model expects images with {self.channels} channels, but these have {len(image)}; "
-                f"read them with --set data.image_channels={self.channels}"
-            )
+        """Apply the bundle's own transforms to an image."""
         plain = image.as_tensor()
         as_loaded = MetaTensor(plain[..., 0].mT.contiguous()) if is_2d else MetaTensor(plain, affine=image.affine)
         return self._call(self.preprocessing, {"image": as_loaded}, "preprocessing")
@@ -140,16 +120,15 @@ def _as_read(values: Tensor, size: tuple[int, ...], is_2d: bool) -> Tensor:
 
 def load_bundle(path: Path, device: torch.device) -> BundleModel:
     """Build the model of an unpacked bundle; UserError names the file and key that medfed cannot build or load."""
-    if not path.is_dir():
-        raise UserError(f"{path}: is not a folder; expected an unpacked MONAI bundle; unpack the file first")
     files = open_bundle(path)
     if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
         raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
-    inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
+    keys = ("preprocessing", "postprocessing", "inferer", "network_def")
+    inference, metadata = read_config(path / INFERENCE, keys), files.json(METADATA)
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
-    loaded = load_network(path, inference, metadata, n_channels, n_outputs)
-    is_segmentation = bool(loaded.settings.decoder_levels)
+    settings, network, description, weights = load_network(path, inference, metadata, n_channels, n_outputs)
+    is_segmentation = bool(settings.decoder_levels)
     if not is_segmentation and sorted(definition) != list(range(n_outputs)):
         raise UserError(
             f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
@@ -157,17 +136,19 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         )
     preprocessing = steps.preprocessing()
     is_label_map, first = steps.output_form() if is_segmentation else (False, 0)
-    facts = {
+    provenance = metadata.get("medfed_provenance")  # if medfed exported the bundle
+    sites = provenance.get("sites") if isinstance(provenance, Mapping) else None
+    about = {
         "name": str(metadata.get("name", path.name)),
         "version": str(metadata.get("version", "")),
-        "network": loaded.description,
-        "weights_sha256": hashlib.sha256(loaded.weights.read_bytes()).hexdigest(),
+        "network": description,
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "inference_sha256": hashlib.sha256((path / INFERENCE).read_bytes()).hexdigest(),
-        "trained_at": _trained_at(metadata),
+        "trained_at": [str(site) for site in sites] if isinstance(sites, list) else [],
     }
     return BundleModel(
         path,
-        loaded.network.to(device).eval(),
+        network.to(device).eval(),
         n_channels,
         is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,
@@ -176,14 +157,8 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         steps.postprocessing(preprocessing) if is_segmentation else None,
         is_label_map,
         first,
-        facts,
+        about,
     )
-
-
-def _object(content: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: expected a JSON object of keys and values, got a {type(content).__name__}")
-    return content
 
 
 def _outputs(metadata: Mapping[str, Any], file: Path) -> tuple[int, int, dict[int, str]]:
@@ -209,10 +184,3 @@ def _structures(definition: Mapping[int, str], n_outputs: int, is_label_map: boo
     if not is_label_map and n_outputs == 1 and len(names) == 1:  # one mask, described as labels 0 and 1
         return {0: next(iter(names.values()))}
     return {number: name for number, name in names.items() if is_label_map or number < n_outputs}
-
-
-def _trained_at(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the names of the sites that trained the model, if medfed exported the bundle."""
-    provenance = metadata.get("medfed_provenance")
-    sites = provenance.get("sites") if isinstance(provenance, Mapping) else None
-    return [str(site) for site in sites] if isinstance(sites, list) else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 from medfed.core import registry
 from medfed.core.bounds import build_by_name
 from medfed.core.errors import UserError, UserErrors
-from medfed.core.mistakes import Mistake, SettingsError, describe_value
+from medfed.core.mistakes import SettingsError, describe_value
 from medfed.federation.method import Method
 from medfed.networks.bundle import WEIGHT_FILES, Bundle
 from medfed.networks.parts import pretrained
@@ -34,62 +33,47 @@ MAX_METHODS = 10  # of a stack
 EXPORT_AGAIN = "export the run again"
 
 
-@dataclass(frozen=True)
-class LoadedNetwork:
-    """A bundle's network with its weights.
-
-    Args:
-        settings: settings of the network without the layers of a method.
-        network: the network on the CPU, with the layers of the method if the bundle needs them.
-        description: the name of MONAI's network, or else the class of the settings, and the names of the methods whose
-            layers the network has.
-        weights: the file of weights.
-    """
-
-    settings: NetworkSettings
-    network: nn.Module
-    description: str
-    weights: Path
-
-
 def load_network(
     path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any], n_channels: int, n_outputs: int
-) -> LoadedNetwork:
-    """Build the network of a bundle and load its weights; UserError names the file and the key that do not fit."""
-    weights = _weights_file(path)
-    max_values = max(weights.stat().st_size, MIN_ALLOWED_VALUES)
+) -> tuple[NetworkSettings, nn.Module, str, Path]:
+    """Return the settings of a bundle's network, the network with its weights and the layers of methods, its name with
+    those of the methods, and the file of weights; UserError names the file and the key that do not fit."""
+    weights = next((file for name in WEIGHT_FILES if (file := path / "models" / name).is_file()), None)
+    if weights is None:
+        files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
+        raise UserError(f"{path}: has no {files}; copy the bundle again")
     definition = inference.get("network_def")
     is_program = isinstance(definition, Mapping) and str(definition.get("_target_")).startswith(PROGRAMS)
-    with SizeLimit(max_values):
+    with SizeLimit(_max_values(weights)):
         settings = _own_settings(path, metadata) if is_program else _definition_settings(path)
     description = str(getattr(settings, "architecture", type(settings).__name__))
     translate: Callable[[str], str] = settings.translate_weight_name
-    place = f"{path / METADATA}: {PROVENANCE}.{NETWORK}" if is_program else f"{path / INFERENCE}: network_def"
-    with _sized_for(weights, max_values, place):
+    with _sized_for(weights, _place(path, NETWORK) if is_program else f"{path / INFERENCE}: network_def"):
         network = settings.build(n_channels, n_outputs)
-    if is_program and (method := _method_with_layers(path, metadata)):
-        with _sized_for(weights, max_values, f"{path / METADATA}: {PROVENANCE}.{METHOD}"):
+    if is_program and (method := _method_with_layers(path, metadata[PROVENANCE])):
+        with _sized_for(weights, _place(path, METHOD)):
             network = method.wrap_network(network, settings)
-        description = f"{description} with the layers of {_name(method)}"
+        names = "+".join(registry.name_of("methods", type(each)) for each in getattr(method, "methods", (method,)))
+        description = f"{description} with the layers of {names}"
         translate = str  # unchanged, because these weights are stored under the names of medfed
     if notices := pretrained.load_matching_weights(network, weights, (), translate):
         raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
-    return LoadedNetwork(settings, network, description, weights)
+    return settings, network, description, weights
 
 
-def _weights_file(path: Path) -> Path:
-    """The file in `models/` with the weights; UserError without one."""
-    for name in WEIGHT_FILES:
-        if (file := path / "models" / name).is_file():
-            return file
-    raise UserError(f"{path}: has no {' or '.join(f'models/{name}' for name in WEIGHT_FILES)}; copy the bundle again")
+def _place(path: Path, key: str) -> str:
+    return f"{path / METADATA}: {PROVENANCE}.{key}"
+
+
+def _max_values(weights: Path) -> int:
+    return max(weights.stat().st_size, MIN_ALLOWED_VALUES)
 
 
 @contextmanager
-def _sized_for(weights: Path, max_values: int, place: str) -> Iterator[None]:
+def _sized_for(weights: Path, place: str) -> Iterator[None]:
     """Limit the size of a network that is built in the block; each error becomes a UserError that names the place."""
     try:
-        with SizeLimit(max_values):
+        with SizeLimit(_max_values(weights)):
             yield
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
@@ -119,8 +103,8 @@ def _own_settings(path: Path, metadata: Mapping[str, Any]) -> NetworkSettings:
         )
     if NETWORK not in provenance:
         raise UserError(
-            f"{path / METADATA}: {PROVENANCE}.{NETWORK}: is missing, so that medfed can build the network only from "
-            f"the program in models/, which it never runs; {EXPORT_AGAIN}"
+            f"{_place(path, NETWORK)}: is missing, so that medfed can build the network only from the program in "
+            f"models/, which it never runs; {EXPORT_AGAIN}"
         )
     block = provenance[NETWORK]
     if isinstance(block, Mapping):
@@ -129,54 +113,39 @@ def _own_settings(path: Path, metadata: Mapping[str, Any]) -> NetworkSettings:
     return settings
 
 
-def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | None:
+def _method_with_layers(path: Path, provenance: Mapping[str, Any]) -> Method | None:
     """Return the method whose layers the network has; None for the plain network."""
-    provenance = metadata[PROVENANCE]
     has_layers = provenance.get(LAYERS)
     if not isinstance(has_layers, bool):
-        raise UserError(
-            f"{path / METADATA}: {PROVENANCE}.{LAYERS}: expected true or false, got "
-            f"{describe_value(has_layers)}; {EXPORT_AGAIN}"
-        )
-    if not has_layers:
-        return None
-    method: Method = _build(path, "methods", provenance.get(METHOD), METHOD)
-    return method
+        found = describe_value(has_layers)
+        raise UserError(f"{_place(path, LAYERS)}: expected true or false, got {found}; {EXPORT_AGAIN}")
+    return _build(path, "methods", provenance.get(METHOD), METHOD) if has_layers else None
 
 
 def _build(path: Path, kind: str, block: object, key: str) -> Any:
     """Build the settings in a block of the provenance; UserErrors with one sentence for each mistake."""
     try:
-        _check_names(kind, block)
+        _check_names(_place(path, key), kind, block)
         return build_by_name(kind, block)
     except RecursionError:
-        raise UserError(f"{path / METADATA}: {PROVENANCE}.{key}: is nested too deeply; {EXPORT_AGAIN}") from None
+        raise UserError(f"{_place(path, key)}: is nested too deeply; {EXPORT_AGAIN}") from None
     except SettingsError as error:
         mistakes = [mistake.below((PROVENANCE, key)) for mistake in error.mistakes]
         raise UserErrors(f"{path / METADATA}: {mistake}" for mistake in mistakes) from None
 
 
-def _check_names(kind: str, block: object) -> None:
-    """SettingsError if a block, or a method of a stack in it, names a class outside of medfed, as a config may do."""
+def _check_names(place: str, kind: str, block: object) -> None:
+    """UserError if a block, or a method of a stack in it, names a class outside of medfed, as a config may do."""
     if not isinstance(block, Mapping | None):
-        return
+        return  # `build_by_name` refuses it
     name, methods = (block or {}).get("name"), (block or {}).get("methods")
     known = [known for known in registry.known_names(kind) if known != "bundle"]  # which would read another folder
     if name is None:
-        raise SettingsError([Mistake(("name",), f"is missing; {EXPORT_AGAIN}")])
+        raise UserError(f"{place}.name: is missing; {EXPORT_AGAIN}")
     if name not in known:
         sentence = f"got {describe_value(name)}; medfed imports no code of others for a bundle; expected one of medfed"
-        raise SettingsError([Mistake(("name",), f"{sentence}: {', '.join(known)}")])
+        raise UserError(f"{place}.name: {sentence}: {', '.join(known)}")
     if isinstance(methods, list) and len(methods) > MAX_METHODS:
-        raise SettingsError([Mistake(("methods",), f"has {len(methods)} methods; expected at most {MAX_METHODS}")])
+        raise UserError(f"{place}.methods: has {len(methods)} methods; expected at most {MAX_METHODS}")
     for number, method in enumerate(methods if isinstance(methods, list) else ()):
-        try:
-            _check_names(kind, method)
-        except SettingsError as error:
-            raise SettingsError(mistake.below(("methods", number)) for mistake in error.mistakes) from None
-
-
-def _name(method: Method) -> str:
-    """Return the names of a method, or of the methods of a stack, joined by "+"."""
-    methods = getattr(method, "methods", (method,))
-    return "+".join(registry.name_of("methods", type(each)) for each in methods)
+        _check_names(f"{place}.methods[{number}]", kind, method)

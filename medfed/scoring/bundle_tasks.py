@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from monai.data import MetaTensor
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case, Volume
 from medfed.scoring.bundle_model import BundleModel
-from medfed.tasks.classification import Classification, ImageSamples, Read
+from medfed.tasks.classification import Classification, ImageSamples
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Match
 
@@ -37,26 +37,14 @@ class BundleSegmentation(Segmentation):
         return torch.stack([masks[name] for name in self.predicted_names]), stacked, None
 
 
-@dataclass(frozen=True)
-class _BundleSamples(ImageSamples):
-    """Images of several cases as they are in their files; the bundle prepares them."""
-
-    def images(self) -> list[MetaTensor]:
-        return [self.read(case) for case in self.cases]
-
-
 @dataclass(frozen=True, kw_only=True)
 class BundleClassification(Classification):
     """Classification whose class probabilities a bundle predicts."""
 
     model: BundleModel
 
-    def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        return _BundleSamples(tuple(cases), read, self.image_size)
-
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
-        assert isinstance(samples, _BundleSamples)
-        return self.model.probabilities(samples.images())
+        return self.model.probabilities([samples.read(case) for case in samples.cases])  # as they are in their files
 
 
 BundleTask = BundleSegmentation | BundleClassification
@@ -109,14 +97,13 @@ def _assign(
             f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what it is in the "
             f"bundle, such as --name {unknown[0]}={known[0]}"
         )
-    chosen = [predicted for predicted in assigned.values() if predicted is not None]
-    if len(set(chosen)) < len(chosen):
-        twice = next(name for name in chosen if chosen.count(name) > 1)
+    chosen = {name: predicted for name, predicted in assigned.items() if predicted is not None}
+    if twice := [name for name, n in Counter(chosen.values()).items() if n > 1]:
         raise UserError(
-            f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; say which "
-            f"with --name OWN={twice}"
+            f"{model.path}: '{twice[0]}' would be compared with two structures or classes of {dataset.root}; say which "
+            f"with --name OWN={twice[0]}"
         )
-    return {name: predicted for name, predicted in assigned.items() if predicted is not None}
+    return chosen
 
 
 def _key(name: str) -> str:

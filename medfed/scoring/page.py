@@ -40,7 +40,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], table: pd.DataFrame) ->
         banner=PHANTOM if is_phantom else REAL,
         is_phantom=is_phantom,
         label="PHANTOM data" if is_phantom else "REAL data",
-        facts_of_bundle=_facts(summary),
+        about_bundle=_about_bundle(summary),
         scores=site_table(summary, SITES, MEANS),
         figures=_figures(folder),
         failures=failures(table),
@@ -53,11 +53,11 @@ def with_known_roles(scores: pd.DataFrame, trained_at: Collection[str]) -> pd.Da
     return scores.assign(role=np.where(scores.site.isin(list(trained_at)), TRAINED_HERE, NO_ROLE))
 
 
-def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _about_bundle(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, value) of what the reader should know of the bundle and the scored images."""
     bundle, images, patients = summary["bundle"], summary["images"], summary["patients"]
     counted = ", ".join(f"{site}: {images[site]} images of {patients[site]} patients" for site in images)
-    facts = [
+    rows = [
         ("Bundle", f"{bundle['name']} {bundle['version']}".strip()),
         ("Network", bundle["network"]),
         ("SHA-256 of the weights", bundle["weights_sha256"]),
@@ -67,7 +67,7 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Labels and outputs", ", ".join(f"{own}: {other}" for own, other in summary["compared_with"].items())),
         ("Versions", ", ".join(f"{name} {number}" for name, number in summary["versions"].items())),
     ]
-    return facts + [("Note", notice) for notice in summary["notices"]]
+    return rows + [("Note", notice) for notice in summary["notices"]]
 
 
 def _figures(folder: Path) -> list[EmbeddedFigure]:

@@ -111,11 +111,7 @@ def write_results(scores: Scores, out: Path) -> None:
 
 
 def _predict(
-    model: BundleModel,
-    task: BundleTask,
-    dataset: Dataset,
-    cases: Mapping[str, Sequence[Case]],
-    quiet: bool,
+    model: BundleModel, task: BundleTask, dataset: Dataset, cases: Mapping[str, Sequence[Case]], quiet: bool
 ) -> tuple[dict[str, EvaluationResult], list[str]]:
     """Return the results of each site, and sentences about unusual images."""
     results: dict[str, EvaluationResult] = {}
@@ -135,10 +131,10 @@ def _predict(
 def _check_channels(model: BundleModel, dataset: Dataset) -> None:
     if dataset.channels == model.channels:
         return
-    settings = "data.image_channels=3" if model.channels == 3 else "data.image_channels=1"
     raise UserError(
         f"{model.path}: the model expects images with {model.channels} channel{'s' * (model.channels > 1)}, and the "
-        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with --set {settings}"
+        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with --set "
+        f"data.image_channels={3 if model.channels == 3 else 1}"
     )
 
 
@@ -147,11 +143,11 @@ def _name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collec
     others = [
         f"{own} is compared with {predicted} of the bundle" for own, predicted in assigned.items() if own != predicted
     ]
-    if seen := [site for site in sites if site in model.facts["trained_at"]]:
-        others.append(
-            f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
-            "were trained on, their scores are too good"
+    if seen := ", ".join(site for site in sites if site in model.about["trained_at"]):
+        warning = (
+            "the model was trained at a site of this name; if patients of the folder were trained on, their scores"
         )
+        others.append(f"{seen}: {warning} are too good")
     return others
 
 
@@ -173,7 +169,7 @@ def _summarise(
         "n_absent": n_absent(table),
         "data": "phantom" if dataset.is_phantom else "real",
         "dataset": dataset.card.title,
-        "bundle": dict(model.facts),
+        "bundle": dict(model.about),
         "compared_with": dict(assigned),
         "patients": {site: len({case.patient for case in of_site}) for site, of_site in cases.items()},
         "images": {site: len(of_site) for site, of_site in cases.items()},

@@ -30,9 +30,8 @@ def print_summaries(args: argparse.Namespace) -> int:
 
 
 def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
-    """Return a table with one row for each site and structure; scores of fewer than `min_patients` patients are left
-    out. UserError if a file is no summary of `medfed score`, or has other weights,
-    metrics or another kind of data than the first file."""
+    """Return a table with one row for each site and structure, without scores of fewer than `min_patients` patients;
+    UserError if a file is no summary of `medfed score`, or of another model, other metrics or another kind of data."""
     if min_patients < 1:
         raise UserError(f"--min-patients: expected a whole number above 0, got {min_patients}")
     heads, lines = [], []

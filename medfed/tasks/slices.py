@@ -59,8 +59,6 @@ class Slices:
             the task does not need them (`Task.moments_of`).
         patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
             another patient.
-        as_read: (V, 9) float64, what `facts_as_read` computes of each volume; None if the volumes were not read from
-            files.
     """
 
     images: Tensor

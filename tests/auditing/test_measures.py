@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from medfed.auditing.linkage import reidentify
-from medfed.auditing.membership import auc, bootstrap_interval, membership_inference
+from medfed.auditing.identification import identify_sites, leave_one_out, reidentify
+from medfed.auditing.membership import auc_with_interval, membership_inference
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import SharedStatistics
-from medfed.auditing.site_identification import identify_sites, leave_one_out
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL
@@ -36,10 +35,9 @@ def test_only_images_whose_window_was_sent_are_in_the_gallery(toy):
 
 def test_auc_has_the_computed_values():
     """Of 2 x 2 pairs three are ordered correctly and one is a tie: 3.5 / 4."""
-    scores = torch.tensor([3.0, 2.0]), torch.tensor([2.0, 1.0])
-    assert float(auc(*scores)) == 0.875
-    assert float(auc(scores[1], scores[0])) == 0.125
-    assert float(auc(torch.zeros(5), torch.zeros(7))) == 0.5
+    assert auc_with_interval([3.0, 2.0], [2.0, 1.0], 0)["auc"] == 0.875
+    assert auc_with_interval([2.0, 1.0], [3.0, 2.0], 0)["auc"] == 0.125
+    assert auc_with_interval([0.0] * 5, [0.0] * 7, 0) == {"auc": 0.5, "low": 0.5, "high": 0.5}
 
 
 def test_the_interval_contains_the_auc_and_narrows_with_more_patients():
@@ -47,9 +45,9 @@ def test_the_interval_contains_the_auc_and_narrows_with_more_patients():
     widths = []
     for n in (6, 60):
         members, others = torch.randn(n, generator=rng) + 0.5, torch.randn(n, generator=rng)
-        low, high = bootstrap_interval(members, others, rng)
-        assert low <= float(auc(members, others)) <= high
-        widths.append(high - low)
+        result = auc_with_interval(members, others, 0)
+        assert result["low"] <= result["auc"] <= result["high"]
+        widths.append(result["high"] - result["low"])
     assert widths[1] < widths[0] / 2
 
 

@@ -36,14 +36,14 @@ def data(tmp_path) -> Prostate:
     return Prostate(root=str(tmp_path), sites=("HK", "UCL"))
 
 
-def test_a_dataset_in_order_has_its_facts_and_no_problem(data):
+def test_a_dataset_in_order_has_its_measures_and_no_problem(data):
     report = check_dataset(data)
     hk = report.sites[0]
     assert report.problems == () and (hk.name, hk.n_cases, len(hk.cases)) == ("HK", 3, 3)
-    case, facts = hk.cases[0], hk.cases[0].facts
-    assert (case.name, facts.shape, case.labels, case.notices) == ("Case00", (8, 8, 3), (0, 1), ())
-    assert facts.spacing_mm == (0.6, 0.6, 3.6)
-    assert 1 <= facts.lowest < facts.highest < 900
+    case, measures = hk.cases[0], hk.cases[0].measures
+    assert (case.name, measures.shape, case.labels, case.notices) == ("Case00", (8, 8, 3), (0, 1), ())
+    assert measures.spacing_mm == (0.6, 0.6, 3.6)
+    assert 1 <= measures.lowest < measures.highest < 900
     assert case.sha256 == hashlib.sha256((Path(data.root) / "HK" / "Case00.nii.gz").read_bytes()).hexdigest()
 
 

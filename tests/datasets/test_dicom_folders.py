@@ -72,7 +72,7 @@ class TestLayouts:
         assert found(dataset) == (pairs, [])
         assert (dataset.image, dataset.mask) == (image_pattern, mask_pattern)
         report = check_dataset(dataset)
-        assert (report.problems, [case.facts.shape for case in report.sites[0].cases]) == ((), [(4, 3, 2)] * 2)
+        assert (report.problems, [case.measures.shape for case in report.sites[0].cases]) == ((), [(4, 3, 2)] * 2)
 
     @pytest.mark.parametrize(
         ("slices", "masks", "patterns"),

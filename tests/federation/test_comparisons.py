@@ -12,6 +12,7 @@ from toy_runs import changing_replies
 from medfed.core.errors import UserError
 from medfed.federation.checks import (
     MAX_MEAN_DISTANCE,
+    MAX_VARIANCE_RATIO,
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
@@ -105,17 +106,28 @@ def test_means_of_one_layer_far_from_the_other_sites_are_outliers():
     near, far = (update(mean=0.1 + factor * MAX_MEAN_DISTANCE) for factor in (0.99, 1.01))
     assert rejected(with_bad(near), TRAIN) == {}
     outliers = rejected(with_bad(far), TRAIN)
-    assert outliers.keys() == {"bad"} and "holds means in 'bn.running_mean' that are" in outliers["bad"]
+    assert outliers.keys() == {"bad"} and "holds means beside 'bn.running_var' that are" in outliers["bad"]
+
+
+def test_means_far_from_sites_that_agree_are_named():
+    """The means of the sites are 0.1, 0.1 and 0.1, and those of the bad one are 0.4 standard deviations away."""
+    replies = with_bad(update(mean=0.5))
+    accepted, _, notices = check_replies(replies, replies, TRAIN, Earlier())
+    assert len(accepted) == 4 and [text.partition(":")[0] for text in notices] == ["bad"]
+    spread = {site: update(0.1 + index / 100, mean=0.1 * index) for index, site in enumerate("abcd")}
+    assert check_replies(spread, spread, TRAIN, Earlier())[2] == []
 
 
 def test_variances_near_zero_in_one_layer_are_outliers():
     """Their sum over all layers hardly changes, but BatchNorm divides by their roots."""
-    assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.11)})), TRAIN) == {}
-    outliers = rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
+    assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 1.01 / MAX_VARIANCE_RATIO)})), TRAIN) == {}
+    outliers = rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 0.99 / MAX_VARIANCE_RATIO)})), TRAIN)
     assert outliers.keys() == {"bad"}
-    assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
-    few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 0.03)})
-    assert rejected(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
+    assert outliers["bad"].startswith(
+        "holds variances in 'bn.running_var' that are 0.198 times the median of the sites"
+    )
+    few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 1.01 / 25)})
+    assert rejected(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 25 is allowed"
     sizes = {"a": 1.0, "b": 1.2, "c": 0.9, "bad": 0.0}  # of another model
     own = {site: update(tensors=variance(size, "domain/")) for site, size in sizes.items()}
     outliers = rejected(own, TRAIN)
@@ -196,7 +208,7 @@ def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun)
 
 
 def test_statistics_far_from_the_median_are_named_and_of_at_least_four_sites_rejected():
-    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.08), "zero": share(0.0)}
+    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.06), "zero": share(0.0)}
     accepted, refused, notices = check_replies(replies, replies, SHARE, Earlier())
     assert len(accepted) == 5 and refused == [] and [text.partition(":")[0] for text in notices] == ["large", "zero"]
     replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "bad": share(0.5)}
@@ -376,7 +388,7 @@ def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
 
 
 def test_unusual_statistics_are_named_once_and_used():
-    last, warned = two_rounds(STYLES, "share", times(9.0))
+    last, warned = two_rounds(STYLES, "share", times(6.0))
     named = [text for text in warned if "times as large as the median" in text]
     assert named and all(text.startswith("south: its share holds '") for text in named)
     assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"

@@ -10,7 +10,7 @@ import torch
 from monai.data import MetaTensor
 
 from medfed.datasets.case import Case
-from medfed.datasets.case_facts import measure_case
+from medfed.datasets.case_measures import measure_case
 from medfed.datasets.site_facts import site_facts
 from medfed.federation.message import Message
 from medfed.federation.survey import SiteSurvey, check_survey, large_groups, survey_request

@@ -152,5 +152,9 @@ def test_regions_are_structures_and_the_ring_around_them():
     features = torch.arange(50.0).reshape(2, 1, 5, 5)
     label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
     label[0, 1, 2, 2] = 1
-    vectors, kinds = region_embeddings(features, label, 1)
-    assert kinds.tolist() == [1, 2] and vectors.flatten().tolist() == [12, (7 + 11 + 13 + 17) / 4]
+    vectors, kinds, images = region_embeddings(features, label, 1)
+    assert (
+        kinds.tolist() == [1, 2]
+        and images.tolist() == [0, 0]
+        and vectors.flatten().tolist() == [12, (7 + 11 + 13 + 17) / 4]
+    )

@@ -34,7 +34,7 @@ def audited(measurement, phantom, method: str) -> dict:
     text = tiny_yaml(phantom, SMALL_UNET).replace("image_size: 32", "image_size: 64")
     config = load_text(text.replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method), "audit.yaml")
     experiment = build_experiment(config, None, quiet=True)
-    return audit(config, experiment, n_images=measurement.count(10, 2), n_gallery=measurement.count(200, 40))[0]
+    return audit(config, experiment, n_images=measurement.count(10, 2), n_gallery=measurement.count(200, 40)).result
 
 
 def linkage(result: dict) -> tuple[float, float, str]:

@@ -106,7 +106,7 @@ def test_the_loss_equals_the_papers_formula(any_toy):
     total, output = method.loss(local, batch)
     fresh = local_round(any_toy, method)
     plain = fresh.forward(batch, (any_toy.architecture.embedding or "upcat_1",))
-    vectors, kinds = method._embeddings(fresh, plain)
+    vectors, kinds, _ = method._embeddings(fresh, plain)
     contrast, distance = [], []
     others = torch.cat(list(clusters.values()))
     for z in vectors[kinds == 1]:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from medfed.methods.fpl import (
-    class_sums,
     cluster_prototypes,
     prototype_contrastive_loss,
     prototype_distance_loss,
@@ -63,8 +62,6 @@ def test_classes_without_a_prototype_are_left_out():
 def test_with_prototypes_of_one_class_the_loss_is_zero():
     prototypes = t([0.0, 1], [1, 0])
     assert float(prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
-    with pytest.raises(ValueError, match="temperature"):
-        prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), t([0.0, 1]), torch.tensor([0]), 0.0)
 
 
 def test_three_sites_are_one_cluster_and_two_pairs_are_two():
@@ -77,9 +74,3 @@ def test_three_sites_are_one_cluster_and_two_pairs_are_two():
 
 def test_a_prototype_of_zero_is_left_out():
     assert cluster_prototypes([t(0.0, 0), t(1.0, 2)]).equal(t([1.0, 2])) and cluster_prototypes([t(0.0, 0)]) is None
-
-
-def test_sums_are_per_class():
-    result = class_sums(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
-    assert result[0][0].tolist() == [10, 20] and result[1][0].tolist() == [4, 6]
-    assert (result[0][1], result[1][1]) == (1, 2)

@@ -38,8 +38,8 @@ def test_a_phantom_depends_on_its_seed_only_and_is_made_again_only_for_other_set
     case = cases[phantom.site_names()[0]][0]
     assert phantom.read_image(case, notices).ndim == 4 and notices == []
     assert not phantom.structures or phantom.load(case).mask.flatten(1).any(1).all()
-    facts = json.loads(mark.read_text())
-    assert facts == {"synthetic": True, **phantom.generator_settings} and "no patient" in facts["what"]
+    stored = json.loads(mark.read_text())
+    assert stored == {"synthetic": True, **phantom.generator_settings} and "no patient" in stored["what"]
     inode = mark.stat().st_ino
     assert phantom.ensure_available() is phantom and mark.stat().st_ino == inode
     assert contents(replace(phantom, root=str(tmp_path / "again")).ensure_available().root) == first

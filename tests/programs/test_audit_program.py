@@ -15,8 +15,8 @@ from conftest import small_yaml
 from medfed.audit import main
 from medfed.auditing import reconstruction
 from medfed.auditing.audit import audit
+from medfed.auditing.measures import to_text
 from medfed.auditing.phase_retrieval import N_ERROR_REDUCTION
-from medfed.auditing.report_text import to_text
 from medfed.auditing.sharing import SharedStatistics
 from medfed.cli import program
 from medfed.config.schema import load
@@ -108,8 +108,9 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     spy = lambda site, weights: seen.append(weights) or from_site(site, weights)  # noqa: E731
     monkeypatch.setattr(SharedStatistics, "from_site", spy)
     with few_steps():
-        result, (images, _) = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
-    assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and images
+        audited = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
+    result = audited.result
+    assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and audited.from_statistics
     pixels = torch.cat([site.training.batch(range(len(site.training))).image.flatten() for site in experiment.sites])
     assert [float(weights[INPUT_MEAN]) for weights in seen] == [pytest.approx(float(pixels.mean()), rel=1e-5)] * 2
     assert result["one_left_out"] and result["site_identification"]["sites"] == 2
@@ -121,8 +122,8 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
 def quick_attacks(monkeypatch):
     """The attacks on weights take two steps on images of 16 x 16 pixels: for audits whose numbers are not compared."""
     monkeypatch.setattr("medfed.auditing.updates.SIDE", 16)
-    monkeypatch.setattr("medfed.auditing.inversion_cases.EASY_STEPS", 2)
-    monkeypatch.setattr("medfed.auditing.model_membership.OVERFIT_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.updates.EASY_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.membership.OVERFIT_STEPS", 2)
 
 
 @pytest.mark.parametrize("more", [["method.name=fedavg"], ["method.min_patients=9"]], ids=["fedavg", "few patients"])

@@ -76,7 +76,7 @@ def test_a_run_writes_scores_figures_and_the_error_of_its_codec(finished):
     assert any((run / "figures" / "patients").glob("*.webp"))
     summary = json.loads((run / "summary.json").read_text())
     assert summary["task"] == "classification" and summary["images"]["classes"] == ["normal", "tumour"]
-    assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
+    assert 0 <= summary["method_summary"]["codec_reconstruction_error"] < 1e-3
     assert not summary["transductive"]
     loaded = medfed.load_run(run)
     first = loaded.scores[loaded.scores.site == "hospital_5"].iloc[0]

@@ -12,6 +12,7 @@ from torch import nn
 from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
+from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import CHECKSUMS, RunFolder
 
 CONFIG = """
@@ -99,6 +100,21 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
 
 
+def test_the_bundle_looks_for_files_with_the_suffix_of_the_training_images(run):
+    for number, (suffix, pattern) in enumerate([(".nii", "*.nii"), (".mha", "*.nii.gz"), (None, "*.nii.gz")]):
+        run.finish(SUMMARY | {"images": SUMMARY["images"] | {"suffix": suffix}})
+        bundle = export_run(run.path, run.path.parent / f"{number}_segmentation")
+        assert json.loads((bundle / "configs" / "inference.json").read_text())["image_pattern"] == pattern
+        assert f"Put the `{pattern[1:]}` volumes" in (bundle / "docs" / "README.md").read_text()
+
+
+def test_the_model_card_shows_names_as_they_are(run):
+    """A site may have any name that a folder can have, also one that Markdown or a browser would interpret."""
+    run.finish(SUMMARY | {"source_sites": ["<b>a", "[b](c)", "d*e"], "unseen_site": "`f`"})
+    card = (export_run(run.path) / "docs" / "README.md").read_text()
+    assert r"\<b>a, \[b](c), d\*e" in card and r"\`f\`" in card
+
+
 CLASS_FOLDERS = "folder, image: '{site}/{class}/{case}.*', standardise: imagenet, image_channels"
 
 
@@ -120,7 +136,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     folder.write_text("config.yaml", config.yaml)
     n_out = len(images["structures"] or images["classes"])
     folder.save_model(config.network.build(images["channels"], n_out).state_dict())
-    folder.finish(summary | {"method_facts": {"error": 0.5}, "transductive": False})
+    folder.finish(summary | {"method_summary": {"error": 0.5}, "transductive": False})
     assert main([str(folder.path)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().err == ""
     bundle = folder.path / "bundle" / name
@@ -129,7 +145,7 @@ def test_every_task_and_image_type_gets_its_bundle_template(name, data, images, 
     assert "- Error: 0.5" in card and "{" not in card and "TRANSDUCTIVE" not in card
     told = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert told["network_data_format"]["outputs"]["pred"]["num_channels"] == n_out and told["data_type"] == "png"
-    assert told["medfed_provenance"]["method_facts"] == {"error": 0.5}
+    assert told["medfed_provenance"]["method_summary"] == {"error": 0.5}
     assert ("predictions.csv" in card) == name.endswith("_classification")
 
 

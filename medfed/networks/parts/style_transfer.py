@@ -100,9 +100,13 @@ class StyleTransfer:
             [self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)]
         )
 
-    def to_style(self, mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function that restyles images (B, C, H, W), each on its own; `mean` and `std` are (1, D)."""
-        return lambda images: torch.cat([self.restyle(image[None], mean, std) for image in images])
+    def to_style(self, mean: Tensor, std: Tensor, alpha: float) -> Callable[[Tensor], Tensor]:
+        """Return a function that restyles images (B, C, H, W), each on its own; `mean` and `std` are (1, D).
+
+        With a codec, strength `alpha` 0 still encodes and decodes the images.
+        """
+        transfer = replace(self, alpha=alpha)
+        return lambda images: torch.cat([transfer.restyle(image[None], mean, std) for image in images])
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
         """Return (1,): the mean absolute change in [0, 1] by encoding and decoding; None for transfer "moments"."""

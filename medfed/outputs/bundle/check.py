@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+from monai.networks import nets
 
 from medfed.core.errors import UserError
 from medfed.core.files import check_checksums
+from medfed.functional.weights import check_same_entries, first_non_finite
+from medfed.networks.parts.memory import SizeLimit
+from medfed.networks.parts.pretrained import read_state_dict
 from medfed.outputs.bundle.program import PROGRAM
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
 
-REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
+INFERENCE, METADATA, WEIGHTS = "configs/inference.json", "configs/metadata.json", "models/model.pt"
+REQUIRED = ("LICENSE", INFERENCE, METADATA, WEIGHTS)
 FILES = (
     *REQUIRED,
     "configs/evaluate.json",
@@ -36,6 +41,7 @@ FILES = (
 SCHEMA = Path(__file__).with_name("schema.json")
 IMAGE_FOLDERS = ("input", "eval")  # the user's images and results, which are not part of the bundle
 MAX_CONFIG_BYTES, MAX_DEPTH = 1 << 20, 40
+MIN_ALLOWED_VALUES = 1 << 20  # of a network whose file of weights is small; otherwise one for each byte of the file
 _CLASSES = {
     "monai.data": "CacheDataset DataLoader Dataset partition_dataset",
     "monai.engines": "SupervisedEvaluator SupervisedTrainer",
@@ -181,15 +187,34 @@ def check_bundle(path: Path, own_program: bool = False) -> None:
         )
     if missing := [name for name in REQUIRED if name not in names]:
         raise UserError(f"{path}: {missing[0]} is missing; copy the bundle again, or export it again")
-    files.check_weights("models/model.pt")
+    files.check_weights(WEIGHTS)
     for name in sorted(name for name in names if name.endswith(".json")):
         content, source = files.json(name), f"{path}: {name}"
-        if name == "configs/metadata.json":
+        if name == METADATA:
             check_metadata(content, source)
         else:
             check_inference(content | {"network_def": None} if own_program else content, source)
     if "configs/logging.conf" in names and files.read("configs/logging.conf") != LOGGING_CONF.encode():
         raise UserError(f"{path}: configs/logging.conf names code, and is not medfed's; export it again")
+    _check_network(files, None if own_program else files.json(INFERENCE).get("network_def"))
+
+
+def _check_network(files: BundleFiles, definition: Any) -> None:
+    """UserError if the weights are not tensors, are not finite, or do not fit the network of `network_def`."""
+    file, place = files.names[WEIGHTS], f"{files.path}: {WEIGHTS}"
+    weights = read_state_dict(file)
+    if name := first_non_finite(weights):
+        raise UserError(f"{place} contains NaN or infinite values, first in '{name}'; export another run")
+    if definition is None:
+        return
+    try:
+        network = getattr(nets, str(definition["_target_"]).rpartition(".")[2])
+        with SizeLimit(max(file.stat().st_size, MIN_ALLOWED_VALUES)):
+            expected = network(**{key: value for key, value in definition.items() if key != "_target_"}).state_dict()
+        check_same_entries(expected, weights)
+    except Exception as error:  # MONAI's networks raise many types for wrong arguments
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise UserError(f"{place} does not fit network_def ({reason}); export the bundle again") from error
 
 
 def check_metadata(content: Any, source: str) -> None:

@@ -14,7 +14,7 @@ from medfed.outputs.tables import run_table
 from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE
-from medfed.results.text_tables import to_markdown
+from medfed.results.text_tables import escape_markdown, to_markdown
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -49,28 +49,38 @@ def model_card(
     versions: Mapping[str, str],
     image_size: int,
     can_train: bool,
+    image_pattern: str,
 ) -> str:
     """The template's `docs/README.md` with each {placeholder} replaced. `versions` are of the packages that a user must
-    install; `can_train` tells whether MONAI can build the network."""
+    install; `can_train` tells whether MONAI can build the network; `image_pattern` is of the files in its folder."""
     text = (template / "docs" / "README.md").read_text()
-    facts = {name: f"{v:.4g}" if isinstance(v, float) else v for name, v in (summary.get("method_facts") or {}).items()}
+    method = summary.get("method_summary") or {}
+    of_method = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in method.items()}
     keys = ("dataset", "rounds", "selected_round", "selection", "seed")
     values = {
-        **{key: UNKNOWN if provenance.get(key) is None else provenance[key] for key in keys},
-        "title": bundle.title,
+        **{key: UNKNOWN if provenance.get(key) is None else _plain(str(provenance[key])) for key in keys},
+        "title": _plain(bundle.title),
+        "suffix": image_pattern.removeprefix("*"),
         "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN),
-        "sites": ", ".join(provenance.get("sites") or ()) or UNKNOWN,
-        "unseen_site": provenance.get("unseen_site") or "none",
+        "sites": _plain(", ".join(provenance.get("sites") or ())) or UNKNOWN,
+        "unseen_site": _plain(provenance.get("unseen_site") or "none"),
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
         "notes": card_notes(summary),
-        "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {value}" for name, value in facts.items()),
+        "method_summary": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {v}" for name, v in of_method.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
         "program": "" if can_train else PROGRAM_TEXT.format(size=image_size, torch=versions["torch"]),
         "training": bundle.training_text(can_train),
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
-    return text.format(**values, **bundle.card_values(module))
+    of_task = bundle.card_values(module)
+    of_task |= {name: _plain(str(of_task[name])) for name in ("classes", "structures") if name in of_task}
+    return text.format(**values, **of_task)
+
+
+def _plain(names: str) -> str:
+    """Names in one line that Markdown shows as they are."""
+    return escape_markdown(" ".join(names.split())).replace("[", r"\[")
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ from medfed.outputs.run_files import damaged_file
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.notes import did_not_learn
 from medfed.tasks.bundle_entries import Json
-from medfed.tasks.bundle_template import BundleTemplate
+from medfed.tasks.bundle_template import READ_SUFFIXES, BundleTemplate
 from medfed.tasks.bundle_training import LOGGING_CONF, evaluate_config, train_config
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
@@ -47,7 +47,7 @@ PACKAGE = Path(__file__).parent.parent.parent
 NetworkWrapper = Callable[[nn.Module], nn.Module]
 COPIED_KEYS = (
     "unseen_site validation_site clients rounds selected_round selection seed data dataset patients versions "
-    "config_sha256 method_facts transductive transductive_by start_weights precision deterministic learning"
+    "config_sha256 method_summary transductive transductive_by start_weights precision deterministic learning"
 ).split()  # keys of summary.json whose values are copied to the bundle's metadata
 
 
@@ -60,6 +60,7 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
         scores(summary), scores_table(summary), card_notes(summary), summary["data"]
         why, images = did_not_learn(summary), summary["images"]
         task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
+        suffix = images.get("suffix")
     if why and not force:
         raise UserError(f"{run}: {why}; export this model in spite of that with --force")
     weights = folder.load_model()
@@ -77,6 +78,7 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
         provenance={**provenance(config, summary), "method_layers": wrap is not None},
         summary=summary,
         input_is_2d=input_is_2d,
+        suffix=suffix,
     )
 
 
@@ -132,13 +134,15 @@ def write_bundle(
     provenance: Json,
     summary: Json,
     input_is_2d: bool,
+    suffix: str | None = None,
     wrap: NetworkWrapper | None = None,
 ) -> Path:
     """Write a MONAI bundle with trained weights, which passes `check_bundle`. If an error occurs, no folder is left.
 
     MONAI Label infers the task from the end of the folder's name, `_segmentation` or `_classification`. `input_is_2d`
-    is true for 2-D image files such as PNG. `wrap` adds the layers of the federated method; MONAI cannot build them, so
-    the bundle then has an exported program, `models/model.pt2`, for images of the task's size.
+    is true for 2-D image files such as PNG; `suffix` is that of the training images. `wrap` adds the layers of the
+    federated method; MONAI cannot build them, so the bundle then has an exported program, `models/model.pt2`, for
+    images of the task's size.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
     if target.exists():
@@ -148,9 +152,11 @@ def write_bundle(
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
     module = load_trained_network(network, weights, task, wrap)
     stored_weights = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
-    facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
+    provenance = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     inference = inference_config(template, bundle, definition)
-    configs = {"inference": inference, "metadata": metadata(template, bundle, facts, scores(summary))}
+    if suffix in READ_SUFFIXES:
+        inference["image_pattern"] = f"*{suffix}"
+    configs = {"inference": inference, "metadata": metadata(template, bundle, provenance, scores(summary))}
     if definition:
         training = {**asdict(Training()), **provenance.get("training_settings", {})}
         configs["train"] = train_config(inference, bundle.training_parts(training, inference), training)
@@ -166,7 +172,8 @@ def write_bundle(
         torch.save(stored_weights, folder / "models" / "model.pt")
         if not definition:
             save_program(folder / PROGRAM, module, task.channels, task.image_size)
-        card = model_card(template, bundle, module, facts, summary, versions, task.image_size, bool(definition))
+        pattern, can_train = inference["image_pattern"], bool(definition)
+        card = model_card(template, bundle, module, provenance, summary, versions, task.image_size, can_train, pattern)
         (folder / "docs" / "README.md").write_text(card, encoding="utf-8")
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder, own_program=not definition)

@@ -94,7 +94,7 @@ def to_published_markdown(data: object, comparison: Comparison) -> str:
     tables = tables_of_data(data)
     parts = ["## As published", "  \n".join(comparison_warnings(comparison))]
     for table in tables:
-        parts += [f"### {table.title}", bullets(table.facts)]
+        parts += [f"### {table.title}", bullets(table.details)]
         for block in table.blocks:
             parts += [to_markdown(beside_comparison(block, comparison), 4), bullets(block.footnotes)]
     return "\n\n".join(filter(None, parts)) + "\n" if tables else ""

@@ -107,7 +107,7 @@ class PublishedTable:
         return f"{self.paper}, Table {self.table}"
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def details(self) -> tuple[str, ...]:
         network, split, who = f"network: {self.backbone}", f"split: {self.split}", f"who ran it: {self.baselines}"
         return (self.citation, network, split, who, *self.notes)
 

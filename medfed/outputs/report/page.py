@@ -75,7 +75,7 @@ def _run_content(
     return {
         "title": run.title,
         "label": run.data_label,
-        "facts": _first_facts(run, groups),
+        "first": _first_properties(run, groups),
         "warnings": [*warnings, *run_table.weights_notes(summary)],
         "figures": [
             embed_file(CAPTIONS.get(name, name.replace("_", " ")), paths[name], width) for name in names[:n_figures]
@@ -92,10 +92,10 @@ def _run_content(
     }
 
 
-def _first_facts(run: ReportRun, groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
+def _first_properties(run: ReportRun, groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
     """(name, value) of what a reader looks for first."""
     summary, scoring = run.summary, run.scoring
-    facts = [("Method", run.row.label + " (not federated)" * (not run.is_federated)), ("Unseen site", run.unseen)]
+    entries = [("Method", run.row.label + " (not federated)" * (not run.is_federated)), ("Unseen site", run.unseen)]
     table = run_table.score_table(scoring, summary, {"unseen": "at {}"}, {})
     if len(table.rows) == 1:
         table = run_table.score_table(scoring, summary, {}, {"seen": "mean seen"})
@@ -104,15 +104,15 @@ def _first_facts(run: ReportRun, groups: Sequence[RunGroup]) -> list[tuple[str, 
     for row in rows:
         structure = f"{row[1]}, " * scoring.has_structures
         for head, cell in zip(heads[shown], row[shown], strict=True):
-            facts.append((f"{structure}{head} {row[0]}", f"{cell} ({row[-2]} patients)"))
+            entries.append((f"{structure}{head} {row[0]}", f"{cell} ({row[-2]} patients)"))
     differences = list(_differences(run, groups))
     baselines = {group.baseline for group in groups if group.table and run in group.runs}
     if not differences and baselines and run.row.label not in baselines:
         differences = [f"not measured from {', '.join(sorted(baselines))}"]
-    facts += [("Difference", text) for text in differences]
+    entries += [("Difference", text) for text in differences]
     learned = (summary.get("learning") or {}).get("learned")
-    facts.append(("Did it learn?", {None: "not measured", True: "yes", False: "NO"}[learned]))
-    return [*facts, ("Images", "synthetic PHANTOM" if summary["data"] == "phantom" else "REAL")]
+    entries.append(("Did it learn?", {None: "not measured", True: "yes", False: "NO"}[learned]))
+    return [*entries, ("Images", "synthetic PHANTOM" if summary["data"] == "phantom" else "REAL")]
 
 
 def _differences(run: ReportRun, groups: Sequence[RunGroup]) -> Iterator[str]:

@@ -65,8 +65,8 @@ class SyntheticDataset(ABC):
             new, old = Path(temporary) / "new", Path(temporary) / "old"
             new.mkdir()
             self.write_collection(new, progress or (lambda cases: cases))
-            facts = {"synthetic": True, **self.generator_settings}
-            (new / PHANTOM_MARK).write_text(json.dumps(facts, indent=2) + "\n")
+            mark = {"synthetic": True, **self.generator_settings}
+            (new / PHANTOM_MARK).write_text(json.dumps(mark, indent=2) + "\n")
             if root.exists():
                 root.rename(old)
             new.rename(root)

@@ -168,6 +168,38 @@ def test_a_flipped_bit_in_the_weights_is_found(bundle, tmp_path):
         check_bundle(changed_copy(bundle, tmp_path / "a", {name: bytes(content)}))
 
 
+class Hostile:
+    def __reduce__(self):
+        return print, ("this ran",)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda weights: {"a": Hostile()}, "cannot be read as a state dict"),
+        (lambda weights: [torch.zeros(1)], "is not a plain state dict"),
+        (lambda weights: {name: entry * float("nan") for name, entry in weights.items()}, "contains NaN or infinite"),
+        (lambda weights: {name: entry[..., :1] for name, entry in weights.items()}, "does not fit network_def"),
+        (lambda weights: dict(list(weights.items())[1:]), "does not fit network_def"),
+    ],
+    ids=["hostile", "list", "nan", "shapes", "missing"],
+)
+def test_weights_that_are_hostile_not_finite_or_of_another_network_are_refused(bundle, tmp_path, capsys, change, says):
+    data = io.BytesIO()
+    torch.save(change(UNET.build(1, 1).state_dict()), data)
+    with pytest.raises(UserError, match=f"models/model.pt:? {says}"):
+        check_bundle(changed_copy(bundle, tmp_path / "a", {"models/model.pt": data.getvalue()}))
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("features", [[2, 2, 2, 2, 2, 10**9], "@device", "many"])
+def test_a_network_that_is_too_large_or_cannot_be_built_is_refused(bundle, tmp_path, features):
+    config = json.loads((bundle / "configs/inference.json").read_text())
+    config["network_def"]["features"] = features
+    with pytest.raises(UserError, match="models/model.pt does not fit network_def"):
+        check_bundle(changed_copy(bundle, tmp_path / "a", {"configs/inference.json": json.dumps(config)}))
+
+
 def test_compressed_weights_are_refused_before_they_are_unpacked(bundle, tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:

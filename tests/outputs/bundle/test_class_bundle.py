@@ -34,7 +34,7 @@ SUMMARY["scores"] = [
     for site in ("A|B", "average")
     for metric, numbers in PERCENT.items()
 ]
-SUMMARY["method_facts"] = {"codec_reconstruction_error": 0.01234567}
+SUMMARY["method_summary"] = {"codec_reconstruction_error": 0.01234567}
 
 
 def write_images(folder, channels):

@@ -65,7 +65,7 @@ def test_numbers_are_as_printed_and_misprints_have_a_footnote():
 def test_the_section_names_its_source_warns_against_ranking_and_has_our_scores(comparison):
     text = to_published_markdown(PROSTATE, comparison)
     table = load_table("elcfs_table_2")
-    assert all(word in text for word in ("## As published\n", WARNING, *table.facts))
+    assert all(word in text for word in ("## As published\n", WARNING, *table.details))
     assert "| ELCFS | paper | 90.19 |" in text and "| elcfs | ours | 80.00 ± 1.00 | - |" in text
     assert text.count(" ours |") == 1, "the runs have no HD"
     assert to_published_markdown({"name": "camelyon17"}, comparison) == ""

@@ -166,7 +166,7 @@ def test_no_name_of_a_site_a_method_a_structure_a_file_or_a_notice_can_break_the
 
 def facts(text, n=0) -> dict[str, str]:
     """The n-th list of facts of the page."""
-    (*lists,) = re.findall(r'<dl class="facts first">(.*?)</dl>', text, re.S)
+    (*lists,) = re.findall(r'<dl class="properties first">(.*?)</dl>', text, re.S)
     return dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", lists[n], re.S))
 
 

@@ -1,4 +1,4 @@
-"""The facts of a case: what its image and mask say, for the data check, for `medfed init` and for the survey."""
+"""Measures of a case: what its image and mask say, for the data check, for `medfed init` and for the survey."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SAMPLED_VOXELS = 100_000  # voxels of an image from which the percentiles ar
 
 
 @dataclass(frozen=True)
-class StructureFacts:
+class StructureMeasures:
     """Where a structure lies in an image, and how large it is.
 
     Args:
@@ -38,8 +38,8 @@ class StructureFacts:
 
 
 @dataclass(frozen=True)
-class CaseFacts:
-    """Facts of one case.
+class CaseMeasures:
+    """What the image and the mask of one case say.
 
     Args:
         shape: image size (H, W, D) in voxels.
@@ -47,7 +47,7 @@ class CaseFacts:
         lowest, highest: range of the intensities.
         percentiles: 0.5, 50 and 99.5 of the intensities.
         orientation: directions of the stored axes of a volume, such as "LPS"; "" for a 2-D image.
-        structures: facts of each structure; empty for classification.
+        structures: measures of each structure; empty for classification.
     """
 
     shape: tuple[int, ...]
@@ -56,17 +56,17 @@ class CaseFacts:
     highest: float
     percentiles: tuple[float, ...]
     orientation: str
-    structures: tuple[StructureFacts, ...]
+    structures: tuple[StructureMeasures, ...]
 
 
-def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> CaseFacts:
-    """Return the facts of a case, given its image (C, H, W, D) as read, and its mask (S, H, W, D) of 0 and 1."""
+def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> CaseMeasures:
+    """Return the measures of a case, given its image (C, H, W, D) as read, and its mask (S, H, W, D) of 0 and 1."""
     voxels = image.numpy().ravel()
     sampled = np.percentile(voxels[:: max(1, len(voxels) // MAX_SAMPLED_VOXELS)], PERCENTILES)
     spacing_mm = reading.spacing_mm(case.image, image)
     codes = nib.orientations.aff2axcodes(image.affine.numpy()) if spacing_mm else ()
     orientation = "" if None in codes else "".join(codes)
-    return CaseFacts(
+    return CaseMeasures(
         tuple(image.shape[1:]),
         spacing_mm,
         float(voxels.min()),
@@ -77,14 +77,14 @@ def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> Case
     )
 
 
-def _measure_structure(mask: Tensor, orientation: str) -> StructureFacts:
-    """Return the facts of a structure, given its mask (H, W, D) of 0 and 1."""
+def _measure_structure(mask: Tensor, orientation: str) -> StructureMeasures:
+    """Return the measures of a structure, given its mask (H, W, D) of 0 and 1."""
     slices = torch.nn.functional.pad(mask.movedim(-1, 0).bool(), (1, 1, 1, 1))
     area = slices.sum((1, 2)).double()
     edges = (slices[:, 1:] != slices[:, :-1]).sum((1, 2)) + (slices[:, :, 1:] != slices[:, :, :-1]).sum((1, 2))
     shown, (height, width) = area > 0, mask.shape[:2]
     widths = 2 * area[shown] / edges[shown] / (height * width) ** 0.5
-    return StructureFacts(
+    return StructureMeasures(
         float(mask.count_nonzero() / mask.numel()),
         _centre(mask.numpy(), orientation),
         tuple((area[shown] / (height * width)).tolist()),
