@@ -98,10 +98,10 @@ def aggregate_bundles(
     if largest_change is not None and not 1 <= largest_change < math.inf:
         raise UserError(f"--largest-change {largest_change}: expected a number of at least 1")
     files = open_bundle(start)
-    config, is_checked = _start_config(files, allow_unchecked_configs)
     weights = _read_weights(files, WEIGHT_FILES)
     if entry := first_non_finite(weights):
         raise UserError(f"{start}: the weights contain NaN or infinite values, first in '{entry}'; name another start")
+    config, is_checked = _start_config(files, allow_unchecked_configs)
     parameters = frozenset(name for name in weights if not name.endswith(BUFFER_ENDINGS))
     state = State(0, weights, parameters=parameters, local_keys=frozenset())
     replies, rejected, notices = {}, {}, [] if is_checked else [UNCHECKED]
@@ -164,7 +164,7 @@ def _read_weights(files: BundleFiles, candidates: Sequence[str]) -> dict[str, Te
     name = next((name for name in candidates if name in files.names), None)
     if name is None:
         raise UserError(f"{files.path}: has no {' or '.join(candidates)}; expected the bundle with its trained weights")
-    if not (weights := read_state_dict(files.names[name])):
+    if not (weights := read_state_dict(files.names[name], "model")):
         raise UserError(f"{files.names[name]}: is empty; expected the bundle with its trained weights")
     return weights
 

@@ -230,8 +230,14 @@ def test_a_start_with_nan_or_a_folder_within_a_bundle_is_refused(start, trained,
     assert run(a, b, "--start", bad, "--out", tmp_path / "out") == 2
     assert run(a, b, "--start", start, "--out", tmp_path / "out", "--largest-change", "nan") == 2
     errors = capsys.readouterr().err
-    for says in ("lies in the bundle", "its tensors would need", "NaN or infinite", "expected a number of at least 1"):
+    for says in (
+        "lies in the bundle",
+        "its tensors would need",
+        "NaN or infinite values, first in",
+        "expected a number of at least 1",
+    ):
         assert says in errors
+    assert "allow" not in errors
 
 
 def test_an_odd_hospital_is_named_that_did_not_train_sent_a_copy_or_changed_the_transforms(

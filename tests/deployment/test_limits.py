@@ -144,6 +144,12 @@ def test_a_method_that_says_nothing_about_patients_is_taken_for_one_that_shares_
         guarded(tmp_path, Forgetful(), min_patients=2).reply(request("share"))
 
 
+def test_a_statistic_of_which_no_number_of_patients_is_known_counts_as_one_of_a_single_patient(tmp_path):
+    guard = guarded(tmp_path, min_patients=2).guard
+    with pytest.raises(Refused, match="'mean' has numbers that are computed from 1 patient;"):
+        guard.check_reply(request(), Message("train", tensors={"mean": torch.zeros(3)}), {})
+
+
 def test_statistics_that_are_sent_with_weights_are_checked_too_also_after_a_restart(tmp_path, monkeypatch):
     """A stored reply is sent again without training; the numbers of its patients are stored with it."""
     method = SCAFFOLD()

@@ -62,11 +62,11 @@ def load_entries(
     return list(skipped.values())
 
 
-def read_state_dict(path: Path) -> dict[str, Tensor]:
+def read_state_dict(path: Path, key: str = "") -> dict[str, Tensor]:
     """Read a state dict from `.safetensors`, `.pt` or `.pth` without running any code that the file may contain.
 
-    A checkpoint of MONAI, which holds the state dict as `model`, is read, too. A UserError is raised if the file is
-    missing or damaged, contains anything other than tensors by name, or could fill the memory.
+    `key` is the entry that holds the state dict if the file is a checkpoint, such as "model" of MONAI. A UserError is
+    raised if the file is missing or damaged, contains anything other than tensors by name, or could fill the memory.
     """
     try:
         if path.suffix == ".safetensors":
@@ -85,7 +85,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
             ".pt or .pth that contains only tensors"
         ) from None
-    entries = content.get("model", content) if isinstance(content, Mapping) else None
+    entries = content.get(key, content) if isinstance(content, Mapping) else None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
     for name, entry in entries.items():
