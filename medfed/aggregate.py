@@ -51,13 +51,13 @@ def _aggregate(args: argparse.Namespace) -> int:
         largest_change=args.largest_change,
         allow_unchecked_configs=args.allow_unchecked_configs,
     )
-    for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected.values())]:
+    for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.left_out.values())]:
         print(f"note: {text}", file=sys.stderr)
     if not args.quiet:
         print(f"{'hospital':<24}  {'images':>10}  {'L2 norm of the change':>22}")
         for name, norm in result.changes.items():
             print(f"{name:<24}  {result.images.get(name, 'not stated'):>10}  {norm:>22.4g}")
-        print(f"The bundle is {result.path}; docs/ledger.csv lists what was read. Its weights are not tested yet.")
+        print(f"The bundle is {args.out}; docs/ledger.csv lists what was read. Its weights are not tested yet.")
     return 0
 
 

@@ -5,249 +5,245 @@ All checks run at the hospital, so they protect the hospital even from a coordin
 
 from __future__ import annotations
 
-import re
 import reprlib
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
-from torch import Tensor
-
-from medfed.deployment.agreement import Agreement, Refused, counted_bytes, no_noise, too_few_patients
+from medfed.core.errors import UserErrors
+from medfed.deployment.agreement import TRAIN, Agreement, Outgoing, Refused
+from medfed.deployment.hospital_state import SentReply, count_releases
 from medfed.federation.checks import REPLY_FACTS, is_number
 from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
-from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes, readable
-from medfed.federation.method import NEVER, ONCE
+from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes
+from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
 from medfed.federation.privacy import Privacy
-from medfed.federation.privacy_accounting import Releases
+from medfed.federation.privacy_accounting import Releases, epsilon, require_accountant
+from medfed.federation.site import Site
+from medfed.federation.survey import SiteSurvey, fact_names
+from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import check_same_entries, first_non_finite
 
-KINDS = (Kind.SHARE, Kind.TRAIN, Kind.VALIDATE, Kind.END)
-VALIDATION_KINDS = (Kind.VALIDATE, Kind.END)  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # the only facts that a request may hold; one to share also `moments`
-DIGEST = re.compile("[0-9a-f]{64}")
-MAX_FACT_BYTES = 32  # of the JSON text of one number
-MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
-
-
-def _counter(request: Message) -> str:
-    """Return the key under which replies to a request are counted: the moments of the images have one of their own."""
-    return f"{MOMENTS if ASKED in request.facts else request.kind} {request.facts['round']}"
+MAX_LISTED = 5  # names in an error message
 
 
 @dataclass
 class Guard:
     """Checks every request and every reply of one site against the hospital's agreement.
 
+    The dry run shows what would leave, and asks the same guard (`check_plan`).
+
     Args:
-        network: the site's own state dict, with the names, shapes and dtypes that weights must have.
-        local_keys: names of the entries of `network` that never leave the site.
-        kinds: the kinds of requests to which the site replies.
-        fact_names: names of further facts of a reply, by the kind of its request: those that the method reports with an
-            update (`Method.fact_names`), and those of a survey.
-        n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
-            uses the guard must store `n_replies`, `sent_bytes`, `sent` and `released`.
-        sent_bytes: number of bytes that left, by round.
-        sent: digests (hash values) of the replies that left, each together with its request, by round.
-        released: the numbers of different replies with weights and with statistics that left.
+        replies: the replies that have left. To continue after a restart, the program must store them.
     """
 
     agreement: Agreement
-    network: Mapping[str, Tensor]
-    local_keys: frozenset[str] = frozenset()
-    kinds: tuple[str, ...] = KINDS
-    shares: str = NEVER
-    share_reads_network: bool = True
-    fact_names: dict[str, frozenset[str]] = field(default_factory=dict)
-    privacy: Privacy = Privacy()
-    patients_advice: str = ""
-    n_replies: Counter[str] = field(default_factory=Counter)
-    sent_bytes: Counter[str] = field(default_factory=Counter)
-    sent: dict[str, list[str]] = field(default_factory=dict)
-    released: Releases = Releases()
+    site: Site | ValidationSite
+    replies: list[SentReply] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        site = self.site
+        self.network = site.network.state_dict()
+        self.survey = agreed_survey(site, self.agreement)
+        self.kinds: list[str] = [Kind.VALIDATE, Kind.END]
+        self.local_keys, self.method, self.privacy = frozenset[str](), Method(), Privacy()
+        if isinstance(site, Site):
+            self.kinds = [Kind.SHARE, Kind.TRAIN, *self.kinds]
+            self.local_keys, self.method, self.privacy = site.local_keys, site.method, site.privacy
+        if TRAIN not in self.agreement.requests:
+            self.kinds = []
+        if self.survey:
+            self.kinds = [Kind.SURVEY, *self.kinds]
 
     def check_request(self, request: Message) -> None:
-        """Check a request of the coordinator, as it was received, before the site uses any of it.
-
-        The request is refused in these cases:
-
-        - The kind of the request is not one of `kinds`.
-        - The request has other facts (named values without a shape) than `round` and `last`, or one of these two is not
-          the number of an agreed round.
-        - The site has already replied to this kind of request in this round as often as agreed.
-        - The round of the request is more than one round before the latest round in which the site trained.
-        - The request asks for a survey, but round 1 is over.
-        - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
-          images, but the plan does not need them.
-        - The weights do not fit the network.
-        - A statistic comes with another request than one to train, is not finite, or the statistics are too large.
-        - The agreement limits epsilon, but the plan adds no noise to what the reply would contain.
-        """
-        if request.kind not in self.kinds:
+        """Check a request of the coordinator, as it was received, before the site uses any of it."""
+        kind = request.kind
+        if kind not in self.kinds:
+            raise Refused(f"was asked to '{kind}', but agreed to {', '.join(self.kinds)} only (agrees.requests)")
+        number = self._check_numbers(request)
+        asks_moments, shares = ASKED in request.facts, self.method.shares
+        asked = f"was asked {'for the moments of its images' if asks_moments else f'to {kind}'} in round {number}"
+        if kind == Kind.SHARE and (not has_constants(self.network) if asks_moments else shares == NEVER):
+            raise Refused(f"{asked}, but the agreed plan never does this")
+        is_once = asks_moments or kind == Kind.SURVEY or (kind == Kind.SHARE and shares == ONCE)
+        if is_once and number > 1:
+            raise Refused(f"{asked}, but the agreed plan does this before round 1 only")
+        if number < (latest := max((reply.round for reply in self.replies), default=0)) - 1:
             raise Refused(
-                f"was asked to '{request.kind}', but agreed to "
-                f"{', '.join(self.kinds) + ' only' if self.kinds else 'nothing'} (agrees.requests)"
+                f"{asked}, but has already replied in round {latest}, and a coordinator repeats at most the round "
+                "before the latest"
             )
-        self._check_facts(request)
-        number = request.facts["round"]
-        if ASKED in request.facts:
-            if not has_constants(self.network) or number > 1:
-                raise Refused(
-                    f"was asked for the moments of its images in round {number}, but the agreed plan needs "
-                    "them only before round 1, and only if data.standardise is dataset"
-                )
-        elif request.kind == Kind.SURVEY and number > 1:
-            raise Refused(f"was asked for a survey in round {number}, but agreed to one before round 1 only")
-        elif request.kind == Kind.SHARE and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
-            when = "never shares" if self.shares == NEVER else "shares before round 1 only"
-            raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
-        latest = max((int(key.split()[1]) for key in self.n_replies if key.startswith("train ")), default=0)
-        if number < latest - 1:
-            raise Refused(
-                f"was asked to {request.kind} in round {number}, but has already trained in round "
-                f"{latest}, and a coordinator repeats at most the round before the latest"
-            )
-        n_replies = self.n_replies[_counter(request)]
-        if n_replies >= self.agreement.replies_per_round:
-            raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
-        self._check_weights(request)
-        if request.tensors and request.kind != Kind.TRAIN:
-            raise Refused(f"was sent statistics with a request to '{request.kind}', which has none")
-        if (size := sum(map(n_bytes, request.tensors.values()))) > MAX_BYTES_DOWN:
-            raise Refused(f"was sent {size / 2**20:.0f} MiB of statistics, but accepts at most {MAX_BYTES_DOWN >> 20}")
-        if name := first_non_finite(request.tensors):
-            raise Refused(f"was sent the statistic '{name}', which is not finite")
-        releases: dict[str, Releases] = {Kind.TRAIN: Releases(weights=1), Kind.SHARE: Releases(statistics=1)}
-        planned = releases.get(request.kind, Releases())
-        if self.agreement.max_epsilon is not None and (why := no_noise(self.privacy, planned)):
-            raise Refused(f"was asked to {request.kind}, but {why}")
+        limit = self.agreement.replies_per_round
+        if sum(reply[:2] == (number, _what(request)) for reply in self.replies) >= limit:
+            raise Refused(f"{asked} more than {limit} times (agrees.replies_per_round)")
+        if request.tensors and kind != Kind.TRAIN:
+            raise Refused(f"was sent statistics with a request to '{kind}', which has none")
+        reads_images_only = asks_moments or kind == Kind.SURVEY
+        reads_images_only |= kind == Kind.SHARE and not self.method.share_reads_network
+        self._check_tensors(request, needs_weights=not reads_images_only)
 
-    def check_reply(self, request: Message, reply: Message, n_patients: Mapping[str, int]) -> None:
-        """Check a reply to an accepted request before it leaves, and count it; raise Refused if it must not be sent.
-
-        Refused are an entry of the network that must stay at the site, a statistic that the hospital did not agree to
-        send or that too few patients are behind, a fact that such a reply does not have or that is not one number, and
-        a reply with which the bytes of this round or epsilon would be larger than agreed. `n_patients` is
-        `Site.n_patients`; a missing statistic counts as one of a single patient.
-        """
-        number = request.facts["round"]
-        if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):
-            raise Refused(f"'{unknown[0]}' was about to leave, but weights of that name were not agreed to")
-        if unknown := [name for name in reply.tensors if not self.agreement.allows(name)]:
-            agreed = ", ".join(self.agreement.sends) or "none"
-            raise Refused(f"'{unknown[0]}' was about to leave, but the agreed statistics are {agreed}")
-        self._check_reply_facts(request, reply)
-        self._check_patients(reply, n_patients)
-        key = digest(request.to_bytes()) + digest(reply.to_bytes())
-        if key not in self.sent.get(str(number), []):
-            size = counted_bytes(readable(reply))
-            self._check_bytes(number, size)
-            released = self._check_epsilon(number, reply)
-            self.sent_bytes[str(number)] += size
-            self.released = released
-            # Requests of earlier rounds are refused, so that their digests are no longer needed.
-            self.sent = {earlier: keys for earlier, keys in self.sent.items() if int(earlier) >= number - 1}
-            self.sent.setdefault(str(number), []).append(key)
-        self.n_replies[_counter(request)] += 1
-
-    def _check_reply_facts(self, request: Message, reply: Message) -> None:
-        known = REPLY_FACTS[request.kind] | self.fact_names.get(request.kind, frozenset())
-        if ASKED not in request.facts:
-            known -= REPLY_FACTS[Kind.SHARE]
-        kind = f"a reply to '{request.kind}'"
-        named = {"weights_digest": reply.weights_digest} if reply.weights_digest else {}
-        for name, fact in {**reply.facts, **named}.items():
-            if name not in known:
-                agreed = ", ".join(sorted(known)) or "none"
-                raise Refused(
-                    f"the fact {reprlib.repr(name)} was about to leave, but the facts of {kind} are {agreed}",
-                    f"a fact that {kind} does not have was about to leave; its facts are {agreed}",
-                )
-            if not is_number(fact) or fact_bytes(fact) > MAX_FACT_BYTES:
-                raise Refused(
-                    f"the fact '{name}' was about to leave with a value of type {type(fact).__name__}, but a "
-                    f"fact is one finite number of at most {MAX_FACT_BYTES} characters"
-                )
-
-    def _check_patients(self, reply: Message, n_patients: Mapping[str, int]) -> None:
-        """Refuse statistics of fewer patients than the hospital allows."""
-        least = self.agreement.min_patients
-        for name in reply.tensors:
-            if (n := n_patients.get(name, 1)) < least:
-                raise Refused(
-                    too_few_patients(name, n, least, self.patients_advice),
-                    f"the statistic '{name}' is computed from fewer patients than the hospital agreed to"
-                    f"{f'; {self.patients_advice}' if self.patients_advice else ''}",
-                )
-
-    def _check_epsilon(self, number: int, reply: Message) -> Releases:
-        """Return the numbers of messages that have left after this reply."""
-        before = self.released
-        after = Releases(before.weights + bool(reply.weights), before.statistics + bool(reply.tensors))
-        limit = self.agreement.max_epsilon
-        if limit is None or after == before:
-            return after
-        if why := no_noise(self.privacy, after):
-            raise Refused(f"a reply was refused in round {number}: {why}")
-        spent, needed = (self.agreement.epsilon(self.privacy, released) for released in (before, after))
-        if needed > limit:
-            raise Refused(
-                f"a reply was refused in round {number}: epsilon {spent:.4g} is spent (delta "
-                f"{self.agreement.delta:g}), the reply would add {needed - spent:.4g}, and the agreement "
-                f"allows {limit:g}; ask the coordinator to end the federation with the rounds so far, or "
-                "increase agrees.max_epsilon in the site file if you agree"
-            )
-        return after
-
-    def _check_bytes(self, number: int, size: int) -> None:
-        """Refuse to send more bytes in the round `number` than the hospital agreed to."""
-        limit = self.agreement.megabytes_per_round * 1e6
-        if self.sent_bytes[str(number)] + size > limit:
-            raise Refused(
-                f"a reply of {size / 1e6:.3g} MB was refused in round {number}: "
-                f"{self.sent_bytes[str(number)] / 1e6:.3g} MB were already sent in this round, and the "
-                f"agreement allows {limit / 1e6:g} MB; to allow more, increase agrees.megabytes_per_round in "
-                "the site file"
-            )
-
-    def _check_facts(self, request: Message) -> None:
-        if not isinstance(request.facts, dict):
-            raise Refused(f"was sent the values of a request as {type(request.facts).__name__}; expected a dictionary")
-        known = FACTS | {ASKED} if request.kind == Kind.SHARE else FACTS
-        if unknown := sorted(set(request.facts) - known):
+    def _check_numbers(self, request: Message) -> int:
+        """Check the facts of a request; return its round."""
+        facts = request.facts
+        if unknown := sorted(facts.keys() - FACTS - ({ASKED} if request.kind == Kind.SHARE else set())):
             raise Refused(
                 f"was sent a request with the unknown value '{unknown[0]}', but only the values "
                 f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital"
             )
-        number = request.facts.get("round")
-        if any(type(fact) is not int for fact in request.facts.values()) or number is None:
+        number, last = facts.get("round"), facts.get("last", 0)
+        if number is None or any(type(fact) is not int for fact in facts.values()):
             raise Refused(f"was sent the round {number!r}; expected a whole number")
         if not 1 <= number <= self.agreement.rounds:
             raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {self.agreement.rounds}")
-        last = request.facts.get("last", 0)
         end = number + (request.kind == Kind.VALIDATE)  # a round is validated with what its own training left
         if not 0 <= last < end:
             raise Refused(f"was sent {last} as its last accepted round; expected a round from 0 to {end - 1}")
+        return int(number)
 
-    def _check_weights(self, request: Message) -> None:
-        if request.weights_digest and not DIGEST.fullmatch(request.weights_digest):
-            raise Refused("was sent a checksum of weights that does not have 64 hexadecimal characters")
-        # The weights came with an earlier request and were checked then, or they are not needed.
-        if not request.weights and (
-            request.weights_digest
-            or ASKED in request.facts
-            or request.kind == Kind.SURVEY
-            or (request.kind == Kind.SHARE and not self.share_reads_network)
-        ):
+    def _check_tensors(self, request: Message, needs_weights: bool) -> None:
+        """Check weights and statistics; weights of which only the checksum is sent were checked when they came."""
+        if request.weights or (needs_weights and not request.weights_digest):
+            optional = self.local_keys - request.weights.keys()
+            expected = {name: entry for name, entry in self.network.items() if name not in optional}
+            try:
+                check_same_entries(expected, request.weights)
+            except ValueError as error:
+                raise Refused(f"was sent weights that do not fit its network: {error}") from error
+        if name := first_non_finite(request.weights) or first_non_finite(request.tensors):
+            raise Refused(f"was sent '{name}', which contains NaN or infinite values")
+
+    def check_reply(self, request: Message, reply: Message, n_patients: Mapping[str, int]) -> None:
+        """Check a reply to an accepted request before it leaves, and count it; raise Refused if it must not be sent.
+
+        `n_patients` is `Site.n_patients`; a missing statistic counts as one of a single patient. An equal reply to an
+        equal request, as after a lost reply, adds neither bytes nor epsilon.
+        """
+        number, checksum = request.facts["round"], digest(request.to_bytes(), reply.to_bytes())
+        has_weights, has_statistics = bool(reply.weights), bool(reply.tensors)
+        new = SentReply(number, _what(request), checksum, _counted_bytes(reply), has_weights, has_statistics)
+        replies = [*self.replies, new]
+        in_round = {one.checksum: one.n_bytes for one in replies if one.round == number}
+        released = count_releases(replies)
+        if released == count_releases(self.replies):
+            released = Releases()
+        for refused in self._refusals([Outgoing(reply, n_patients)], sum(in_round.values()), released):
+            raise refused
+        self.replies = replies
+
+    def check_plan(self, sent: Sequence[Outgoing], file: str) -> None:
+        """Raise UserError, with one sentence for each mistake, if the replies of a dry run exceed the agreement.
+
+        `file` is the hospital's file.
+        """
+        size = sum(_counted_bytes(reply) for reply, _ in sent)
+        if refusals := list(self._refusals(sent, size, self.planned_releases(sent))):
+            raise UserErrors([f"{file}: {refused}" for refused in refusals])
+
+    def planned_releases(self, sent: Sequence[Outgoing]) -> Releases:
+        """Return how many messages the site would send in a federation, from its replies of the first round."""
+        if not isinstance(self.site, Site):
+            return Releases()
+        trained = [reply for reply, _ in sent if reply.kind == Kind.TRAIN]
+        shared = [reply for reply, _ in sent if reply.kind == Kind.SHARE]
+        rounds, n_sharing = self.site.rounds, self.site.rounds if self.method.shares == EVERY_ROUND else 1
+        return Releases(
+            weights=rounds * any(reply.weights for reply in trained),
+            statistics=rounds * any(reply.tensors for reply in trained)
+            + n_sharing * any(reply.tensors.keys() - {MOMENTS} for reply in shared)
+            + any(MOMENTS in reply.tensors for reply in shared),
+        )
+
+    def epsilon(self, released: Releases) -> float:
+        """Return epsilon of the messages that leave, for the agreement's `delta`; infinite without noise."""
+        require_accountant(self.privacy)
+        return epsilon(replace(self.privacy, delta=self.agreement.delta), released)
+
+    def _refusals(self, sent: Sequence[Outgoing], size: int, released: Releases) -> Iterator[Refused]:
+        """Yield why these replies must not leave; `size` and `released` are the sums that the agreement limits."""
+        names = [name for reply, _ in sent for name in reply.weights]
+        if unknown := [name for name in names if name not in self.network or name in self.local_keys]:
+            yield Refused(f"'{unknown[0]}' was about to leave, but weights of that name were not agreed to")
+        statistics = [(n_patients.get(name, 1), name) for reply, n_patients in sent for name in reply.tensors]
+        if missing := sorted({name for _, name in statistics if not self._allows(name)}):
+            more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+            yield Refused(
+                f"agrees.sends: the statistics {', '.join(map(repr, missing[:MAX_LISTED]))}{more}, which are not in "
+                "the list, would leave; add them if you agree"
+            )
+        for reply, _ in sent:
+            yield from self._wrong_facts(reply)
+        n, name = min(statistics, default=(self.agreement.min_patients, ""))
+        if n < self.agreement.min_patients:
+            advice = self.method.patients_advice
+            yield Refused(
+                f"agrees.min_patients: is {self.agreement.min_patients}, but the statistic '{name}' has numbers that "
+                f"are computed from {n} patient{'s' * (n != 1)}; "
+                f"{f'ask the coordinator to {advice}, or ' if advice else ''}decrease it if you agree",
+                f"the statistic '{name}' is computed from fewer patients than the hospital agreed to"
+                f"{f'; {advice}' if advice else ''}",
+            )
+        if size / 1e6 > self.agreement.megabytes_per_round:
+            yield Refused(
+                f"agrees.megabytes_per_round: is {self.agreement.megabytes_per_round:g}, but a round would send "
+                f"{size / 1e6:.3g} MB; increase it if you agree"
+            )
+        yield from self._above_epsilon(released)
+
+    def _allows(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.agreement.sends)
+
+    def _wrong_facts(self, reply: Message) -> Iterator[Refused]:
+        """Yield a refusal for each fact that a reply of this kind does not have, or that is not one number."""
+        known = REPLY_FACTS.get(reply.kind, frozenset())
+        if reply.kind == Kind.TRAIN:
+            known |= self.method.fact_names
+        if reply.kind == Kind.SURVEY and self.survey:
+            known |= fact_names(self.survey.n_labels)
+        if reply.kind == Kind.SHARE and MOMENTS not in reply.tensors:
+            known = frozenset()
+        for name, fact in reply.facts.items():
+            if name not in known:
+                agreed = f"the facts of a reply to '{reply.kind}' are {', '.join(sorted(known)) or 'none'}"
+                yield Refused(
+                    f"the fact {reprlib.repr(name)} was about to leave, but {agreed}",
+                    f"another fact was about to leave; {agreed}",
+                )
+            elif not is_number(fact):
+                yield Refused(f"the fact '{name}' was about to leave as {type(fact).__name__}, not as a finite number")
+
+    def _above_epsilon(self, released: Releases) -> Iterator[Refused]:
+        limit = self.agreement.max_epsilon
+        if limit is None or released == Releases():
             return
-        expected = {
-            name: entry
-            for name, entry in self.network.items()
-            if name not in self.local_keys or name in request.weights
-        }
-        try:
-            check_same_entries(expected, request.weights)
-        except ValueError as error:
-            raise Refused(f"was sent weights that do not fit its network: {error}") from error
-        if name := first_non_finite(request.weights):
-            raise Refused(f"was sent weights that are not finite: '{name}' contains NaN or infinite values")
+        for n, key in ((released.weights, "noise"), (released.statistics, "statistics_noise")):
+            if n and not getattr(self.privacy, key):
+                yield Refused(
+                    f"agrees.max_epsilon: is {limit:g}, but epsilon is infinite, because privacy.{key} of the plan is "
+                    f"0; ask the coordinator for a plan with privacy.{key}, or set it to null if you agree"
+                )
+                return
+        if (needed := self.epsilon(released)) > limit:
+            yield Refused(
+                f"agrees.max_epsilon: is {limit:g}, but epsilon would be {needed:.4g} (delta {self.agreement.delta:g}) "
+                f"after {released.weights} sets of weights and {released.statistics} of statistics; ask the "
+                "coordinator for more noise or fewer rounds, or increase it if you agree"
+            )
+
+
+def agreed_survey(site: Site | ValidationSite, agreement: Agreement) -> SiteSurvey | None:
+    """Return the survey to which the hospital agreed, with the larger minimum group size; None if it did not."""
+    if not isinstance(site, Site) or site.survey is None or Kind.SURVEY not in agreement.requests:
+        return None
+    return replace(site.survey, min_patients=max(site.survey.min_patients, agreement.min_patients))
+
+
+def _what(request: Message) -> str:
+    """What a request asks for; the moments of the images are counted apart from the method's statistics."""
+    return MOMENTS if ASKED in request.facts else request.kind
+
+
+def _counted_bytes(reply: Message) -> int:
+    """The bytes that count towards `Agreement.megabytes_per_round`: of tensors, and of facts and their names."""
+    of_tensors = sum(n_bytes(tensor) for group in (reply.weights, reply.tensors) for tensor in group.values())
+    return of_tensors + sum(fact_bytes(fact) + len(name.encode()) for name, fact in reply.facts.items())

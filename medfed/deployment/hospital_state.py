@@ -1,34 +1,48 @@
-"""What a hospital keeps between restarts: the secret key of its noise, and the counts of what left.
+"""What a hospital keeps between restarts: the secret key of its noise, and the list of the replies that left.
 
-The coordinator sends a hospital its folder, and may not know the key or reset the counts. The key is therefore not in
-that folder, but in the folder of the user who runs medfed, and the counts are signed with the key.
+The coordinator sends a hospital the folder in which it works, so the key is in the folder of the user who runs medfed.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
+from medfed.federation.message import digest
+from medfed.federation.privacy_accounting import Releases
 
-COUNTS, SECRET = "answered.json", "noise.key"
-SIGNATURE = "signature"  # key in the file of the counts
+REPLIES, SECRET = "answered.json", "noise.key"
 N_BYTES = 32
 ADVICE = "if it was sent to you, ask the coordinator why, and set `folder` in the site file to a new folder"
 
 
-def secret_path() -> Path:
-    """Return the path of the hospital's secret, one for all federations of this user, in $XDG_STATE_HOME.
+class SentReply(NamedTuple):
+    """A reply that left: its round, what was asked, and the checksum of request and reply, and what it held."""
 
-    Without this variable, it is in `~/.local/state`.
-    """
+    round: int
+    kind: str
+    checksum: str
+    n_bytes: int
+    has_weights: bool
+    has_statistics: bool
+
+
+def count_releases(replies: Iterable[SentReply]) -> Releases:
+    """Count the different replies with weights and with statistics."""
+    different = {reply.checksum: reply for reply in replies}.values()
+    return Releases(sum(reply.has_weights for reply in different), sum(reply.has_statistics for reply in different))
+
+
+def secret_path() -> Path:
+    """Return the path of the hospital's secret, in $XDG_STATE_HOME or in `~/.local/state`."""
     folder = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (folder if folder.is_absolute() else Path.home() / ".local" / "state") / "medfed" / SECRET
 
@@ -39,13 +53,12 @@ def hospital_secret() -> bytes:
     try:
         if not path.is_file():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{SECRET}.{os.getpid()}")
-            unfinished.unlink(missing_ok=True)
-            unfinished.touch(mode=0o600)  # readable by the owner only, before it holds the key
-            unfinished.write_bytes(secrets.token_bytes(N_BYTES))
+            complete = path.with_name(f"{SECRET}.{os.getpid()}")
+            with open(complete, "wb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(secrets.token_bytes(N_BYTES))
             with suppress(FileExistsError):  # another process was faster
-                os.link(unfinished, path)
-            unfinished.unlink()
+                os.link(complete, path)
+            complete.unlink()
         secret = path.read_bytes()
     except OSError as error:
         raise UserError(
@@ -57,61 +70,49 @@ def hospital_secret() -> bytes:
     return secret
 
 
-def read_counts(folder: Path) -> dict[str, Any] | None:
-    """Read what a hospital has counted of the replies that left; None if nothing was counted yet.
-
-    UserError if the signature does not fit this hospital's secret, or if the folder has a key, which others may know.
-    """
-    if (folder / SECRET).exists():
-        raise UserError(
-            f"{folder / SECRET}: is not the secret of this hospital, which is {secret_path()}; whoever "
-            f"wrote the file could remove the noise, so it is not used; {ADVICE}"
-        )
-    file = folder / COUNTS
+def read_replies(folder: Path) -> list[SentReply] | None:
+    """Read the list of the replies that left; None without a file, UserError if it is not of this hospital."""
+    file = folder / REPLIES
     if not file.is_file():
         return None
     try:
-        counts = json.loads(file.read_text())
-        signature = counts.pop(SIGNATURE)
-        is_own = hmac.compare_digest(str(signature), _signature(counts))
-    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        is_own = False
-    if not is_own:
-        raise UserError(
-            f"{file}: was not written by this hospital, as its signature does not fit {secret_path()}; the "
-            f"counts of what left could be wrong, so nothing is sent; {ADVICE}"
-        )
-    return counts
+        content = json.loads(file.read_text())
+        if content["hospital"] == _hospital():
+            return [SentReply(*reply) for reply in content["replies"]]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise UserError(
+        f"{file}: is damaged, or was not written by this hospital, whose secret is {secret_path()}, so that it is "
+        f"not known what has left, and nothing is sent; {ADVICE}"
+    )
 
 
-def write_counts(folder: Path, counts: Mapping[str, Any]) -> None:
-    """Write or replace the signed counts of the replies that left."""
-    write_atomically(folder / COUNTS, json.dumps({**counts, SIGNATURE: _signature(counts)}, sort_keys=True))
+def write_replies(folder: Path, replies: Sequence[SentReply]) -> None:
+    write_atomically(folder / REPLIES, json.dumps({"hospital": _hospital(), "replies": replies}))
 
 
 def begin_folder(folder: Path) -> None:
     """Create a hospital's output folder, unless medfed created it at this hospital (`is_begun`)."""
     if not is_begun(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_counts(folder, {})
+        write_replies(folder, [])
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether medfed created a hospital's output folder at this hospital; false if it is missing or empty.
+    """Return whether medfed created a hospital's output folder; false if it is missing or empty.
 
-    UserError if the folder has files, but not the signed counts with which medfed begins a folder.
+    UserError if the folder has files, but not the list with which medfed begins a folder at this hospital.
     """
-    if read_counts(folder) is not None:
+    if read_replies(folder) is not None:
         return True
     if folder.is_dir() and (names := sorted(path.name for path in folder.iterdir())):
         raise UserError(
             f"{folder}: has files ({', '.join(names[:5])}), but medfed did not create the folder at this "
-            f"hospital, because {COUNTS} is missing; {ADVICE}"
+            f"hospital, because {REPLIES} is missing; {ADVICE}"
         )
     return False
 
 
-def _signature(counts: Mapping[str, Any]) -> str:
-    """HMAC-SHA-256 of the counts with this hospital's secret, in hexadecimal."""
-    text = json.dumps(counts, sort_keys=True)
-    return hmac.new(hospital_secret(), f"{COUNTS} {text}".encode(), "sha256").hexdigest()
+def _hospital() -> str:
+    """A text that nobody else can write without this hospital's secret, and that does not reveal the secret."""
+    return digest(b"hospital", hospital_secret())

@@ -22,7 +22,7 @@ from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
-from medfed.deployment.agreement import TRAIN, Agreement
+from medfed.deployment.agreement import TRAIN, Agreement, check_reading
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
@@ -70,8 +70,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """Read a hospital's YAML file, and the plan with the hospital's own `data`, `device` and `cache`.
 
     The paths in the result start with the folder of the file. UserError also if the plan names Python code from outside
-    medfed, the file of the hospital's secret (`data.dicom_salt`) or a table outside the images, or needs more than the
-    hospital agreed to.
+    medfed, or sets what only the hospital may set (`check_reading`), or needs more than the hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -91,17 +90,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(f"{path}: plan: {site_file.plan} is missing; copy the plan from the coordinator to this path")
     _check_names(Path(site_file.plan))
     config = load(site_file.plan)
-    if getattr(config.data, "dicom_salt", None) and "data.dicom_salt" not in values:
-        raise UserError(
-            f"{site_file.plan}: data.dicom_salt: the plan names the file with the secret that hides this "
-            "hospital's patients, which the coordinator could then know; ask for a plan without it"
-        )
-    table = Path(getattr(config.data, "table", None) or "")
-    if (table.is_absolute() or ".." in table.parts) and "data.table" not in values:
-        raise UserError(
-            f"{site_file.plan}: data.table: '{table}' is a table outside this hospital's images, which a plan may not "
-            f"choose; expected a path inside data.root; ask for another plan, or set data.table in {path}"
-        )
+    check_reading(config, values, str(path))
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)

@@ -73,7 +73,6 @@ class MedfedClient(ClientAlgo):
         return cls(sites[0])
 
     def initialize(self, extra: dict | None = None) -> None:
-        """Raise UserError if the host calls this client (`ExtraItems.CLIENT_NAME`) by another name than its site's."""
         name = (extra or {}).get(ExtraItems.CLIENT_NAME, self._site.name)
         if name != self._site.name:
             raise UserError(
@@ -83,9 +82,7 @@ class MedfedClient(ClientAlgo):
     def get_data_stats(self, extra: dict | None = None) -> ExchangeObject:
         """Return the statistics that the method shares before a round, and the number of training images.
 
-        `extra` may hold the global weights under "weights", as a state dict; else the present weights of the site's
-        network are used, which before the first round depend only on the config. The number of images is
-        `FlStatistics.DATA_COUNT`.
+        `extra` may hold the global weights as "weights"; before the first round, they follow from the config.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
         reply = self._site.reply(Message(Kind.SHARE, weights, {}, {"round": self._round + 1}))
@@ -93,13 +90,10 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(statistics={**copy.deepcopy(reply.tensors), FlStatistics.DATA_COUNT: n_images})
 
     def train(self, data: ExchangeObject, extra: dict | None = None) -> None:
-        """Train on the site's images for one round. Afterwards, `get_weights` returns the trained weights.
+        """Train for one round on complete weights, and on what `Method.broadcast` sends as `data.statistics`.
 
-        Args:
-            data: the complete global weights as `weights`; what `Method.broadcast` sends as `statistics`.
-            extra: may hold the number of the round under "round", and under "last" the number of the last round in
-                which the host accepted an update of this site. Without these numbers, the client counts the rounds
-                itself.
+        `extra` may hold the number of the round ("round") and of the last round in which the host accepted an update of
+        this site ("last"); otherwise the client counts the rounds.
         """
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))
@@ -116,11 +110,7 @@ class MedfedClient(ClientAlgo):
         self._round = number
 
     def get_weights(self, extra: dict | None = None) -> ExchangeObject:
-        """Return the complete weights after the last `train`, and the other tensors of the update as `statistics`.
-
-        The `statistics` also hold the numbers of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and of
-        training images (`FlStatistics.DATA_COUNT`). ValueError if `train` has not been called.
-        """
+        """Return the complete weights after the last `train`; as statistics, other tensors, and steps and images."""
         if self._update is None:
             raise ValueError(f"{self._site.name}: has not trained yet; call train first")
         facts = self._update.facts
@@ -133,11 +123,7 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 
     def evaluate(self, data: ExchangeObject, extra: dict | None = None) -> ExchangeObject:
-        """Return scores of the weights on the site's validation patients as `metrics`; none without such patients.
-
-        The main one is "score"; higher is better. ValueError if `data` does not hold complete weights that fit the
-        network.
-        """
+        """Return scores on the site's validation patients as `metrics`, mainly "score"; none without such patients."""
         request = Message(Kind.VALIDATE, self._weights_of(data), {}, {"round": self._round})
         return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
@@ -150,7 +136,6 @@ class MedfedClient(ClientAlgo):
         self._update = None
 
     def _stop_if_aborted(self, site: str, step: int, n_steps: int) -> None:
-        """Raise `Aborted` after a training step if the host has asked to stop."""
         if self._aborted:
             raise Aborted(f"{site}: stopped by the host after step {step} of {n_steps}")
 
@@ -166,9 +151,7 @@ class MedfedClient(ClientAlgo):
         """Return copies of the weights on the CPU, with the dtypes of the network."""
         dtypes = {name: entry.dtype for name, entry in self._site.network.state_dict().items()}
         tensors = {name: torch.as_tensor(entry).detach().cpu() for name, entry in weights.items()}
-        return {name: _convert(entry, dtypes.get(name, entry.dtype)).clone() for name, entry in tensors.items()}
-
-
-def _convert(entry: Tensor, dtype: torch.dtype) -> Tensor:
-    """The entry in another dtype; floating-point numbers that become whole numbers are rounded."""
-    return (entry.round() if entry.is_floating_point() and not dtype.is_floating_point else entry).to(dtype)
+        for name, entry in tensors.items():
+            if entry.is_floating_point() and name in dtypes and not dtypes[name].is_floating_point:
+                tensors[name] = entry.round()
+        return {name: entry.to(dtypes.get(name, entry.dtype)).clone() for name, entry in tensors.items()}

@@ -11,8 +11,8 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check_dataset
-from medfed.deployment.agreement_check import check_agreement
 from medfed.deployment.dry_run import agreed_replies, format_report
+from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
 from medfed.experiments.setup import progress_bar
@@ -30,7 +30,7 @@ def run_site(args: argparse.Namespace) -> int:
         site = build_local_site(config, site_file.site)
     sent = agreed_replies(site, site_file.agrees)
     print(format_report(sent, site, config.method_name, config.federation.rounds, site_file.agrees))
-    check_agreement(sent, site, site_file.agrees, config.source)
+    Guard(site_file.agrees, site).check_plan(sent, config.source)
     if args.dry_run:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):

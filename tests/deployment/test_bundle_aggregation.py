@@ -76,7 +76,7 @@ def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp
     metadata, old = (json.loads((path / "configs" / "metadata.json").read_text()) for path in (out, start))
     about = metadata["medfed_provenance"]["aggregation"]
     assert metadata["eval_metrics"] == {} and metadata["version"] > old["version"]
-    assert sorted(about["sites"]) == ["A", "B"]
+    assert sorted(about["sites"]) == ["A", "B"] and about["changes"]["B"] > about["changes"]["A"] > 0
     assert about["weights_of_start"] == old["medfed_provenance"]["weights_sha256"]
     rows = list(csv.DictReader((out / "docs" / "ledger.csv").open()))
     assert {row["site"] for row in rows} == {"A", "B"} and {row["content"] for row in rows} == {"weight", "fact"}
@@ -149,8 +149,9 @@ with_nan = weights_with(lambda entry: torch.where(torch.arange(entry.numel()).vi
         (lambda site: (site / "models" / "model.pt").unlink(), "A: has no models/trained.pt or models/model.pt"),
         (other_network, "A: its bundle does not fit the network"),
         (with_nan, "A: its bundle is not finite"),
-        (weights_with(lambda entry: print), "A: models/model.pt cannot be read as weights"),
-        (weights_with(torch.Tensor.to_sparse), f"A: models/model.pt: '{ENTRY}' is not a plain tensor of numbers"),
+        (weights_with(lambda entry: print), "A/models/model.pt: cannot be read as a state dict"),
+        (weights_with(torch.Tensor.to_sparse), f"A/models/model.pt: '{ENTRY}' is not a plain tensor of numbers"),
+        (weights_with(lambda entry: torch.zeros(1).expand(1 << 30)), "but its tensors would need 4,29"),
         (lambda site: (site / "configs" / "inference.json").write_text("[1]"), "A: configs/inference.json is not an"),
         (pipe, "A: 'models/model.pt' is a link, a pipe or a device"),
     ],
@@ -222,22 +223,34 @@ def test_a_start_with_nan_or_a_folder_within_a_bundle_is_refused(start, trained,
     a, b, bad = trained("A", 0.1), trained("B", 0.2), trained("start", 0.0)
     for out in (a / "new", start / "new"):
         assert run(a, b, "--start", start, "--out", out) == 2 and not out.exists()
+    weights_with(lambda entry: torch.zeros(1).expand(1 << 30))(bad)
+    assert run(a, b, "--start", bad, "--out", tmp_path / "out") == 2
+    shutil.copyfile(start / "models" / "model.pt", bad / "models" / "model.pt")
     with_nan(bad)
     assert run(a, b, "--start", bad, "--out", tmp_path / "out") == 2
     assert run(a, b, "--start", start, "--out", tmp_path / "out", "--largest-change", "nan") == 2
     errors = capsys.readouterr().err
-    for says in ("lies in the bundle", "NaN or infinite", "expected a number of at least 1"):
+    for says in (
+        "lies in the bundle",
+        "its tensors would need",
+        "NaN or infinite values, first in",
+        "expected a number of at least 1",
+    ):
         assert says in errors
+    assert "allow" not in errors
 
 
-def test_a_hospital_that_did_not_train_or_changed_the_transforms_is_named(start, trained, tmp_path, capsys):
-    a, b = trained("A", 0.0), trained("B", 0.2)
+def test_an_odd_hospital_is_named_that_did_not_train_sent_a_copy_or_changed_the_transforms(
+    start, trained, tmp_path, capsys
+):
+    a, b, c = trained("A", 0.0), trained("B", 0.2), trained("C", 0.2)
     config = json.loads((b / "configs" / "inference.json").read_text())
     config["preprocessing"]["transforms"].pop()
     (b / "configs" / "inference.json").write_text(json.dumps(config))
-    assert run(a, b, "--start", start, "--out", tmp_path / "o_segmentation", "--quiet") == 0
+    assert run(a, b, c, "--start", start, "--out", tmp_path / "o_segmentation", "--quiet") == 0
     notes = capsys.readouterr().err
     assert (
         "A: returned the weights unchanged" in notes
+        and "B and C: sent the same weights" in notes
         and "B: its configs/inference.json has another preprocessing" in notes
     )

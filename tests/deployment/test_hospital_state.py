@@ -1,6 +1,4 @@
-"""The secret and the counts of a hospital: nobody who sends the hospital a folder can know or change them."""
-
-import json
+"""The secret of a hospital and the list of what left: nobody who sends the hospital a folder can know or write them."""
 
 import pytest
 
@@ -8,13 +6,14 @@ from medfed.core.errors import UserError
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import GuardedSite
 from medfed.deployment.hospital_state import (
-    COUNTS,
+    REPLIES,
     SECRET,
+    SentReply,
     begin_folder,
     hospital_secret,
-    read_counts,
+    read_replies,
     secret_path,
-    write_counts,
+    write_replies,
 )
 from medfed.methods.fedavg import FedAvg
 from medfed.testing.toy import ToySegmentation
@@ -48,34 +47,27 @@ def test_without_the_variable_the_secret_is_in_the_folder_of_the_user(tmp_path, 
         assert secret_path() == tmp_path / ".local" / "state" / "medfed" / "noise.key"
 
 
-def test_a_key_that_was_sent_with_the_folder_is_not_used(tmp_path):
-    """The coordinator would know it, and could remove the noise."""
-    (tmp_path / SECRET).write_bytes(bytes(32))
-    for use in (guarded_site, begin_folder):
-        with pytest.raises(UserError, match="noise.key: is not the secret of this hospital, .* so it is not used"):
-            use(tmp_path)
-
-
 SENT = {
-    "without signature": lambda own: "{}",
-    "of another hospital": lambda own: json.dumps({"answered": {}, "signature": "0" * 64}),
-    "changed": lambda own: own.replace('"train 1": 3', '"train 1": 0'),
+    "without a sign of the hospital": lambda own: "{}",
+    "of another hospital": lambda own: own.replace('"hospital": "', '"hospital": "0'),
+    "cut off": lambda own: own[:-5],
+    "of other values": lambda own: own.replace("[1,", "[[], 1,"),
     "not an object": lambda own: "[1]",
-    "not JSON": lambda own: "x",
-    "a signature of another type": lambda own: json.dumps({"signature": None}),
-    "a signature that is not ASCII": lambda own: json.dumps({"signature": "\u00e9"}),
 }
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_counts_that_this_hospital_did_not_write_are_not_used(tmp_path, case):
-    """They would reset what was counted, and with it the limits of the agreement."""
-    write_counts(tmp_path, {"answered": {"train 1": 3}})
-    assert guarded_site(tmp_path).guard.n_replies == {"train 1": 3}
-    file = tmp_path / COUNTS
+def test_a_list_of_replies_that_this_hospital_did_not_write_is_not_used(tmp_path, case):
+    """It would reset what was counted, and with it the limits of the agreement."""
+    replies = [SentReply(1, "train", "a" * 64, 10, True, False)]
+    write_replies(tmp_path, replies)
+    assert guarded_site(tmp_path).guard.replies == replies
+    file = tmp_path / REPLIES
     file.write_text(SENT[case](file.read_text()))
     for use in (guarded_site, begin_folder):
-        with pytest.raises(UserError, match="answered.json: was not written by this hospital, .* nothing is sent"):
+        with pytest.raises(
+            UserError, match="answered.json: is damaged, or was not written by this hospital, .* nothing"
+        ):
             use(tmp_path)
 
 
@@ -84,12 +76,12 @@ def test_a_folder_begins_empty_and_is_then_recognised(tmp_path):
     begin_folder(folder)
     (folder / "ledger.csv").touch()
     begin_folder(folder)
-    assert read_counts(folder) == {} and guarded_site(folder).guard.n_replies == {}
+    assert read_replies(folder) == [] and guarded_site(folder).guard.replies == []
 
 
-@pytest.mark.parametrize("name", ["ledger.csv", "north/round_00001.site"])
+@pytest.mark.parametrize("name", ["ledger.csv", "north/round_00001.site", SECRET])
 def test_a_folder_that_came_with_files_is_refused(tmp_path, name):
-    """Such as memory of a site, which the next round would continue from."""
+    """Such as memory of a site, which the next round would continue from, or a secret that the coordinator knows."""
     (tmp_path / "sent" / name).parent.mkdir(parents=True)
     (tmp_path / "sent" / name).touch()
     with pytest.raises(UserError, match="medfed did not create the folder at this hospital, because answered.json is"):

@@ -1,6 +1,5 @@
 """The limits of an agreement on facts, on the patients behind a statistic, and on epsilon."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,10 +8,10 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.agreement_check import check_agreement, planned_releases
 from medfed.deployment.dry_run import dry_run, format_report
+from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, GuardedSite, describe_participation
-from medfed.deployment.hospital_state import COUNTS
+from medfed.deployment.hospital_state import REPLIES, count_releases, read_replies
 from medfed.federation.checks import REPLY_FACTS
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
@@ -65,12 +64,11 @@ def replies(monkeypatch):
 def test_facts_count_like_tensors_with_their_names(tmp_path, replies):
     """Three facts: 8 + 5 + 4 letters, and the JSON texts 10, 3 and 0.5."""
     replies(*2 * [Message("train", facts=FACTS)])
-    with pytest.raises(Refused, match="MB was refused in round 1: .* increase agrees.megabytes_per_round"):
+    with pytest.raises(Refused, match="agrees.megabytes_per_round: is 2.2e-05, but .* would send 2.3e-05 MB; increase"):
         guarded(tmp_path, megabytes_per_round=22e-6).reply(request())
     site = guarded(tmp_path)
     site.reply(request())
-    assert site.guard.sent_bytes == {"1": 17 + 2 + 1 + 3}
-    assert json.loads((tmp_path / COUNTS).read_text())["sent_bytes"] == {"1": 23}
+    assert [reply.n_bytes for reply in read_replies(tmp_path)] == [17 + 2 + 1 + 3]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, ki
     with pytest.raises(Refused, match=f"the fact '{name}' was about to leave, but the facts of a reply to") as error:
         site.reply(request(kind, ELCFS(alpha=0.1)))
     assert name not in error.value.sent.split(";")[0], "the name could say something, too"
-    assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
+    assert not (tmp_path / LEDGER).exists() and not (tmp_path / REPLIES).exists()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, ki
 )
 def test_a_fact_is_one_finite_number(tmp_path, replies, fact):
     replies(Message("train", facts={**FACTS, "loss": fact}))
-    with pytest.raises(Exception, match="'loss' was about to leave with a value of type|its reply cannot be sent"):
+    with pytest.raises(Exception, match="'loss' was about to leave as|its reply cannot be sent"):
         guarded(tmp_path).reply(request())
     assert not (tmp_path / LEDGER).exists()
 
@@ -114,9 +112,11 @@ def test_a_statistic_of_fewer_patients_than_agreed_is_refused(tmp_path, method, 
     """The site has ten images of five patients."""
     assert guarded(tmp_path, method, min_patients=allowed).reply(request("share", method)).tensors
     (other := tmp_path / "other").mkdir()
-    with pytest.raises(Refused, match=f"computed from {allowed} patients?, but agrees.min_patients is {allowed + 1}"):
+    with pytest.raises(
+        Refused, match=f"agrees.min_patients: is {allowed + 1}, but .* computed from {allowed} patients?;"
+    ):
         guarded(other, method, min_patients=allowed + 1).reply(request("share", method))
-    assert not (other / LEDGER).exists() and not (other / COUNTS).exists()
+    assert not (other / LEDGER).exists() and not (other / REPLIES).exists()
 
 
 def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
@@ -125,7 +125,7 @@ def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
         guarded(tmp_path, method, min_patients=5).reply(request("share", method))
     for words in ("'windows' has numbers that are computed from 1 patient", "set method.exchange to false", "harmofl"):
         assert words in str(error.value)
-    assert str(error.value).endswith("decrease agrees.min_patients in the site file if you agree")
+    assert str(error.value).endswith("decrease it if you agree")
     assert "1" not in error.value.sent and "5" not in error.value.sent and "'windows'" in error.value.sent
 
 
@@ -138,8 +138,16 @@ def test_a_method_that_says_nothing_about_patients_is_taken_for_one_that_shares_
         def share(self, site, network):
             return {"mean": torch.zeros(3)}
 
-    with pytest.raises(Refused, match="'mean' has numbers that are computed from 1 patient, .* is 2; decrease"):
+    with pytest.raises(
+        Refused, match="min_patients: is 2, .* 'mean' has numbers that are computed from 1 patient; decr"
+    ):
         guarded(tmp_path, Forgetful(), min_patients=2).reply(request("share"))
+
+
+def test_a_statistic_of_which_no_number_of_patients_is_known_counts_as_one_of_a_single_patient(tmp_path):
+    guard = guarded(tmp_path, min_patients=2).guard
+    with pytest.raises(Refused, match="'mean' has numbers that are computed from 1 patient;"):
+        guard.check_reply(request(), Message("train", tensors={"mean": torch.zeros(3)}), {})
 
 
 def test_statistics_that_are_sent_with_weights_are_checked_too_also_after_a_restart(tmp_path, monkeypatch):
@@ -159,12 +167,12 @@ def test_the_dry_run_shows_the_patients_and_refuses_what_would_be_refused(tmp_pa
     text = format_report(rows, site, "elcfs", 3, Agreement())
     (line,) = (line.split() for line in text.splitlines() if " windows " in line)
     assert line[0] == "share" and line[-1] == "1"
-    check_agreement(rows, site, Agreement(sends=("windows",)), "a.yaml")
+    Guard(Agreement(sends=("windows",)), site).check_plan(rows, "a.yaml")
     with pytest.raises(UserError) as error:
-        check_agreement(rows, site, Agreement(min_patients=2), "a.yaml")
+        Guard(Agreement(min_patients=2), site).check_plan(rows, "a.yaml")
     first, second = error.value.sentences
     assert first.startswith("a.yaml: agrees.sends: ") and second.startswith("a.yaml: agrees.min_patients: ")
-    assert "computed from 1 patient, but agrees.min_patients is 2; ask the coordinator to set method.exchange" in second
+    assert "computed from 1 patient; ask the coordinator to set method.exchange" in second
 
 
 # Epsilon
@@ -186,14 +194,12 @@ def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tm
     for number in (1, 2):  # each time after a restart
         site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
         site.reply(request(round=number))
-        assert site.guard.released == Releases(weights=number)
+        assert count_releases(site.guard.replies) == Releases(weights=number)
     site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
-    cost = epsilon_of(3) - limit
-    sentence = f"epsilon {limit:.4g} is spent .delta 1e-05., the reply would add {cost:.4g}, and the agreement allows"
+    sentence = f"is {limit:g}, but epsilon would be {epsilon_of(3):.4g} .delta 1e-05. after 3 sets of weights and 0"
     with pytest.raises(Refused, match=sentence):
         site.reply(request(round=3))
-    counts = json.loads((tmp_path / COUNTS).read_text())
-    assert counts["released"] == {"weights": 2, "statistics": 0} and "train 3" not in counts["answered"]
+    assert [reply.round for reply in read_replies(tmp_path)] == [1, 2]
     assert guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(3) + 0.01).reply(request(round=3)).weights
 
 
@@ -202,34 +208,31 @@ def test_an_equal_reply_to_an_equal_request_costs_nothing(tmp_path, replies):
     replies(*[trained(1.0)] * 3)
     for _ in range(3):
         guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1) + 0.01).reply(request())
-    assert json.loads((tmp_path / COUNTS).read_text())["released"] == {"weights": 1, "statistics": 0}
+    assert count_releases(read_replies(tmp_path)) == Releases(weights=1)
 
 
 def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies):
     pytest.importorskip("dp_accounting")
     replies(trained(1.0, {"change": torch.ones(2)}))
     site = guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1, 1) - 0.01)
-    with pytest.raises(Refused, match="epsilon 0 is spent"):
+    with pytest.raises(Refused, match="after 1 sets of weights and 1 of statistics"):
         site.reply(request())
 
 
 @pytest.mark.parametrize(
-    ("privacy", "kind", "sentence"),
-    [
-        (Privacy(), "train", "adds no noise to the weights .privacy.noise is 0., so that epsilon would be infinite"),
-        (Privacy(clip=1.0, noise=1.0), "share", "adds no noise to the statistics .privacy.statistics_noise is 0."),
-    ],
+    ("privacy", "kind", "key"),
+    [(Privacy(), "train", "noise"), (Privacy(clip=1.0, noise=1.0), "share", "statistics_noise")],
 )
-def test_without_noise_nothing_is_computed_if_there_is_a_budget(tmp_path, monkeypatch, privacy, kind, sentence):
-    monkeypatch.setattr(Site, "reply", None)  # calling it would fail
+def test_without_noise_nothing_leaves_if_there_is_a_budget(tmp_path, privacy, kind, key):
     method = ELCFS(alpha=0.1)
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(Refused, match=f"epsilon is infinite, because privacy.{key} of the plan is 0"):
         guarded(tmp_path, method, privacy, max_epsilon=100.0).reply(request(kind, method))
+    assert not (tmp_path / LEDGER).exists()
 
 
 def test_statistics_without_noise_in_an_update_are_refused_before_they_leave(tmp_path, replies):
     replies(trained(1.0, {"change": torch.ones(2)}))
-    with pytest.raises(Refused, match="refused in round 1: the plan adds no noise to the statistics"):
+    with pytest.raises(Refused, match="privacy.statistics_noise of the plan is 0"):
         guarded(tmp_path, privacy=Privacy(clip=1.0, noise=1.0), max_epsilon=100.0).reply(request())
 
 
@@ -243,7 +246,8 @@ PLANNED = [(FedAvg(), 0), (ELCFS(alpha=0.1), 1), (FedDGGA(), 14), (STYLES, 7), (
 @pytest.mark.parametrize(("method", "n_statistics"), PLANNED, ids=lambda value: type(value).__name__)
 def test_the_releases_of_a_plan_follow_from_its_first_round(method, n_statistics):
     site = site_of(method, rounds=7)
-    assert planned_releases(dry_run(site, ToySegmentation().start(method), 0), site) == Releases(7, n_statistics)
+    sent = dry_run(site, ToySegmentation().start(method), 0)
+    assert Guard(Agreement(), site).planned_releases(sent) == Releases(7, n_statistics)
 
 
 def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
@@ -251,11 +255,11 @@ def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
     start = ToySegmentation().start(FedAvg())
     plain, noisy = site_of(FedAvg(), rounds=10), site_of(FedAvg(), NOISE, rounds=10)
     rows, needed = dry_run(plain, start, 0), epsilon_of(10)
-    with pytest.raises(UserError, match="a.yaml: agrees.max_epsilon: the plan adds no noise to the weights"):
-        check_agreement(rows, plain, Agreement(max_epsilon=1e6), "a.yaml")
-    with pytest.raises(UserError, match=f"is 0.1, but the 10 rounds of the plan need epsilon {needed:.4g} .delta"):
-        check_agreement(rows, noisy, Agreement(max_epsilon=0.1), "a.yaml")
-    check_agreement(rows, noisy, Agreement(max_epsilon=math.ceil(needed)), "a.yaml")
+    with pytest.raises(UserError, match="a.yaml: agrees.max_epsilon: .* because privacy.noise of the plan is 0"):
+        Guard(Agreement(max_epsilon=1e6), plain).check_plan(rows, "a.yaml")
+    with pytest.raises(UserError, match=f"is 0.1, but epsilon would be {needed:.4g} .delta"):
+        Guard(Agreement(max_epsilon=0.1), noisy).check_plan(rows, "a.yaml")
+    Guard(Agreement(max_epsilon=math.ceil(needed)), noisy).check_plan(rows, "a.yaml")
     text = format_report(rows, noisy, "fedavg", 10, Agreement(max_epsilon=100.0))
     assert f"epsilon of all rounds is {needed:.4g} (delta 1e-05); facts have no noise" in text
 

@@ -69,6 +69,19 @@ def test_a_plan_may_name_a_table_only_inside_the_images_and_the_hospital_any(tmp
     assert read_site_file(site_file)[1].data.table == "lists/list.csv"
 
 
+def test_a_plan_may_not_accept_masks_in_another_place_and_the_hospital_may(tmp_path):
+    site_file = tmp_path / "HK.yaml"
+    (tmp_path / "plan.yaml").write_text(PLAN.format(", ignore_mask_geometry: true"))
+    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
+    with pytest.raises(
+        UserError, match="plan.yaml: data.ignore_mask_geometry: .* or set data.ignore_mask_geometry in "
+    ):
+        read_site_file(site_file)
+    for own in (True, False):
+        site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{ignore_mask_geometry: {str(own).lower()}}}\n")
+        assert read_site_file(site_file)[1].data.ignore_mask_geometry == own
+
+
 def test_patterns_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):
     (tmp_path / "plan.yaml").write_text(PLAN.format(", mask: {cup: '{site}/a', disc: '{site}/b'}, by_site: {HK: {}}"))
     own = {"mask": {"cup": "{site}/cup/{case}.png"}, "by_site": {"St. Mary": {"mask_threshold": 9.0}}}

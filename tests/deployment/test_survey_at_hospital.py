@@ -47,7 +47,9 @@ def test_the_larger_minimum_counts_and_the_ledger_lists_what_left(site, tmp_path
 
 def test_a_survey_is_for_the_time_before_round_1_and_holds_no_other_fact(site, tmp_path):
     guarded = GuardedSite(site, tmp_path, replace(AGREED, replies_per_round=1))
-    with pytest.raises(Refused, match="was asked for a survey in round 2, but agreed to one before round 1 only"):
+    with pytest.raises(
+        Refused, match="was asked to survey in round 2, but the agreed plan does this before round 1 only"
+    ):
         guarded.reply(Message("survey", facts={"round": 2, "last": 0}))
     guarded.site.survey.facts = lambda least: {"patient_7": 1}
     with pytest.raises(Refused, match="the fact 'patient_7' was about to leave"):

@@ -8,8 +8,8 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.agreement_check import check_agreement
 from medfed.deployment.dry_run import dry_run
+from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import GuardedSite
 from medfed.deployment.monai_client import MedfedClient
 from medfed.federation.image_moments import MOMENTS, constants_of, moments_request, pool
@@ -96,7 +96,7 @@ def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
     shown = dry_run(site, toy.start(method), 0)
     assert [name for reply, _ in shown if reply.kind == "share" for name in reply.tensors] == [MOMENTS, "windows"]
     with pytest.raises(UserError, match="agrees.sends: .* 'image_moments', which are not in the list"):
-        check_agreement(shown, site, Agreement(sends=("windows",)), "HK.yaml")
+        Guard(Agreement(sends=("windows",)), site).check_plan(shown, "HK.yaml")
 
 
 def test_a_site_with_too_few_patients_shares_no_moments_and_trains_with_the_constants_of_the_others():

@@ -15,6 +15,7 @@ from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.efficientnet_unet import EfficientNetUNet
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.parts.base import NetworkSettings
+from medfed.networks.parts.pretrained import read_state_dict
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 
@@ -186,6 +187,13 @@ class Code:
         ("w.pt", lambda path: torch.save(SMALL.build(3, 2), path), "cannot be read as a state dict"),
         ("w.pt", lambda path: torch.save({"state_dict": {}}, path), "is not a plain state dict"),
         ("w.pt", lambda path: path.write_bytes(b""), "cannot be read as a state dict"),
+        (
+            "w.pt",
+            lambda path: torch.save({"w": torch.eye(3).to_sparse()}, path),
+            "'w' is not a plain tensor of numbers",
+        ),
+        ("w.pt", lambda path: torch.save({"w": torch.zeros(1).expand(1 << 30)}, path), "would need 4,294,967,296 in"),
+        ("w.pt", lambda path: torch.save(dict.fromkeys(map(str, range(9)), torch.zeros(9999)), path), "would need 359"),
     ],
 )
 def test_a_file_that_is_no_state_dict_is_rejected_with_one_sentence(tmp_path, capsys, name, write, sentence):
@@ -193,6 +201,16 @@ def test_a_file_that_is_no_state_dict_is_rejected_with_one_sentence(tmp_path, ca
     with pytest.raises(UserError, match=sentence) as refused:
         ResidualNetwork(10, 4, weights=str(tmp_path / name)).load_pretrained(SMALL.build(3, 2))
     assert "\n" not in str(refused.value) and capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_of_monai_and_layers_that_share_weights_are_read(tmp_path):
+    entries = {"first": torch.rand(9999), "second": torch.rand(9999)[::2]}
+    entries["shared"] = entries["first"]
+    torch.save({"model": entries}, tmp_path / "w.pt")
+    found = read_state_dict(tmp_path / "w.pt", "model")
+    assert found.keys() == entries.keys() and all(torch.equal(found[name], entries[name]) for name in entries)
+    with pytest.raises(UserError, match="is not a plain state dict"):
+        read_state_dict(tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])

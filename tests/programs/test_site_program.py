@@ -193,9 +193,9 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
         ("windows", {"plan": "other.yaml"}, "other.yaml"),
         ("windows", {"site": "HK\nanswers: 3"}, "answers"),
         ("windows", {"megabytes_per_round": "0.01"}, "agrees.megabytes_per_round: is 0.01, but a round would send "),
-        ("windows", {"min_patients": "5"}, "agrees.min_patients: the statistic 'windows' has numbers that are"),
-        ("windows", {"max_epsilon": "8"}, "HK.yaml: agrees.max_epsilon: the plan adds no noise to the weights"),
-        ("", {}, "agrees.sends: a round would send the statistics 'windows', which are not in the list; add them"),
+        ("windows", {"min_patients": "5"}, "agrees.min_patients: is 5, but the statistic 'windows' has"),
+        ("windows", {"max_epsilon": "8"}, "HK.yaml: agrees.max_epsilon: is 8, but epsilon is infinite"),
+        ("", {}, "agrees.sends: the statistics 'windows', which are not in the list, would"),
     ],
 )
 def test_what_a_hospitals_file_does_not_allow_is_one_sentence_before_joining(

@@ -15,6 +15,7 @@ from medfed.core.files import check_checksums
 from medfed.functional.weights import first_non_finite
 
 MAX_LISTED_MISMATCHES = 3
+MAX_EXPANSION = 4  # bytes of the tensors for each byte of the file; layers that share weights store them once
 
 
 def load_matching_weights(
@@ -61,10 +62,11 @@ def load_entries(
     return list(skipped.values())
 
 
-def read_state_dict(path: Path) -> dict[str, Tensor]:
+def read_state_dict(path: Path, key: str = "") -> dict[str, Tensor]:
     """Read a state dict from `.safetensors`, `.pt` or `.pth` without running any code that the file may contain.
 
-    A UserError is raised if the file is missing or damaged, or contains anything other than tensors by name.
+    `key` is the entry that holds the state dict if the file is a checkpoint, such as "model" of MONAI. A UserError is
+    raised if the file is missing or damaged, contains anything other than tensors by name, or could fill the memory.
     """
     try:
         if path.suffix == ".safetensors":
@@ -72,7 +74,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
             with open(path, "rb") as file:
                 check_checksums(file, str(path), "copy it again")
-        entries = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; expected a state dict as .pth, .pt or .safetensors") from None
     except UserError:
@@ -83,9 +85,23 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
             ".pt or .pth that contains only tensors"
         ) from None
+    entries = content.get(key, content) if isinstance(content, Mapping) else None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
-    return dict(entries)
+    for name, entry in entries.items():
+        if entry.layout != torch.strided or entry.device.type != "cpu" or entry.is_quantized:
+            raise UserError(
+                f"{path}: '{str(name)[:60]}' is not a plain tensor of numbers; save the weights with "
+                "torch.save(model.state_dict(), FILE)"
+            )
+    # A tensor may repeat the elements that are stored, and several tensors may share them.
+    size, n_stored = sum(entry.numel() * entry.element_size() for entry in entries.values()), path.stat().st_size
+    if size > MAX_EXPANSION * n_stored:
+        raise UserError(
+            f"{path}: has {n_stored:,} bytes, but its tensors would need {size:,} in memory; save the weights with "
+            "torch.save(model.state_dict(), FILE)"
+        )
+    return {str(name): entry.detach() for name, entry in entries.items()}
 
 
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
