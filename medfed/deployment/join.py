@@ -30,7 +30,7 @@ from medfed.federation.settings import Cache
 
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
-SERVER_CHECK_INTERVAL_S = 15.0
+SERVER_CHECK_INTERVAL_S = 10.0  # until the client has joined
 LOCK = "medfed.lock"  # in the kit
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 WHOLE_KEYS = ("mask", "by_site")  # of `data`, which have names as keys: the hospital's value replaces all of the plan's
@@ -193,7 +193,8 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
 
 def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> None:
     """Run FLARE's client until the final model has been received."""
-    state, server_check_at, is_reported = client.workspace / STATE_FILE, time.monotonic(), False
+    state, is_reported = client.workspace / STATE_FILE, False
+    server_check_at = time.monotonic() + SERVER_CHECK_INTERVAL_S
     client.start(folder / "flare.log")
     try:
         with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:

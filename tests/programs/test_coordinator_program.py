@@ -152,32 +152,6 @@ def test_a_federation_that_cannot_be_is_not_prepared(tmp_path, tiny_phantom, cap
     assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_between(tmp_path, monkeypatch):
-    """HK, which validates alone, is away for one validation; training does not ask it, and must not forget that."""
-    pytest.importorskip("nvflare")
-    from medfed.engines.flare.engine import FlareEngine
-    from medfed.engines.flare.process import FlareProcess
-
-    server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
-    engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
-    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
-    here, closed = {"BMC", "UCL"}, []
-    monkeypatch.setattr(engine, "_connected", lambda: here)
-    engine._waited = True
-    engine._flare.close = lambda: closed.append(True)
-    engine._flare.exchange = lambda kind, messages, seconds, told: {
-        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected") for site in messages
-    }
-    asked = dict.fromkeys(("BMC", "UCL"))
-    engine.exchange("validate", asked | {"HK": None})
-    engine.exchange("train", asked)
-    assert not closed
-    here.add("HK")
-    engine.exchange("validate", asked | {"HK": None})
-    engine.exchange("train", asked)
-    assert len(closed) == 1
-
-
 def test_a_federation_is_never_written_over(prepared, config, capsys):
     before = (prepared / "start.state").read_bytes()
     assert run("prepare", config, "--out", prepared, "--seed", 9) == 2
