@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import time
 import warnings
@@ -23,6 +22,7 @@ from medfed.deployment import codec_files
 from medfed.deployment.agreement import TRAIN, Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
+from medfed.engines.flare.job import require_flare
 from medfed.engines.flare.kit import STATE_FILE, check_kit, check_server, hospital_process
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.resume import check_cache_folder
@@ -147,11 +147,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
 
     UserError if another process uses the startup kit, or FLARE's client ends before the federation.
     """
-    if importlib.util.find_spec("nvflare") is None:
-        raise UserError(
-            "joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
-            "'.[nvflare]' in medfed's folder"
-        )
+    require_flare("joining a federation")
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     check_kit(kit, site_file.site)
     with lock_kit(kit):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -27,6 +26,7 @@ from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
+from medfed.core.parent import end_with_parent
 from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
@@ -40,13 +40,12 @@ from medfed.federation.site import Site
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
 LOCK, LOCK_TIMEOUT_S = "site.lock", 60
-PARENT_POLL_S = 0.2
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve the socket whose file descriptor is the only argument; return the exit code 0."""
     (descriptor,) = sys.argv[1:] if argv is None else argv
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     keep_freed_memory()
     with Connection(int(descriptor)) as connection:
         try:
@@ -54,13 +53,6 @@ def main(argv: list[str] | None = None) -> int:
         except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent process has ended
             return 0
     return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process when its parent process has ended, so that no two processes ever write the same files."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_S)
-    os._exit(0)
 
 
 def serve(connection: Connection) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import tiny_yaml
 
+import medfed
 from medfed import coordinator
 from medfed.config import strict_yaml
 from medfed.config.schema import load
@@ -25,7 +26,6 @@ from medfed.deployment.coordinate import _finish
 from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
-from medfed.federation.settings import Federation
 from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
 
@@ -64,6 +64,10 @@ def test_it_writes_what_its_readme_names(prepared):
     assert {path.name for path in prepared.iterdir()} == set(names.split())
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
+
+
+def test_the_documentation_has_a_file_of_filters_that_can_be_used():
+    text = (Path(medfed.__file__).parent.parent / "docs" / "real_hospitals.md").read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     assert json.loads(block)["default_scope"] == "hospital"
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, coordinator_permissions
+from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, allow_only, coordinator_permissions
 from medfed.engines.flare.process import FlareProcess, check_ports_free
 
 ADDRESS_FILE, FILTERS = "fed_client.json", "privacy.json"
@@ -144,11 +144,6 @@ def server_process(kit: Path) -> FlareProcess:
     resources = json.loads((own if own.is_file() else kit / "local" / "resources.json.default").read_text())
     server.write("resources.json", {**resources, **allow_only(CONTROLLER)})
     return server
-
-
-def allow_only(allowed: str) -> dict[str, object]:
-    """Return the entries of FLARE's file `resources.json` by which a job may name one class, and read no log."""
-    return {"class_allow_list": [allowed], "class_list_enforcement_mode": "enforce", "allow_log_streaming": False}
 
 
 def _read_address(kit: Path, site: str) -> dict[str, object]:

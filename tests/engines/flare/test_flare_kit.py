@@ -24,7 +24,6 @@ from medfed.engines.flare.job import (
     COORDINATOR_ROLES,
     EXECUTOR,
     SITE_FILE,
-    allow_list,
     check_names,
     coordinator_permissions,
     write_job,
@@ -313,7 +312,7 @@ def test_a_job_names_two_classes_and_contains_no_code(tmp_path):
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == ["app_server/config/config_fed_server.json", "app_site/config/config_fed_client.json", "meta.json"]
     text = (tmp_path / files[1]).read_text()
-    assert text.count('"path"') == 1 and EXECUTOR in allow_list()["class_allow_list"] and EXECUTOR in text
+    assert text.count('"path"') == 1 and EXECUTOR in text
 
 
 @pytest.fixture
