@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,7 +39,7 @@ from medfed.federation.message import Message
 from medfed.federation.site import Site
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
-LOCK, LOCK_TIMEOUT_S = "site.lock", 60
+LOCK_TIMEOUT_S = 60
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,15 +83,15 @@ def serve(connection: Connection) -> None:
     try:
         with ExitStack() as stack:
             stack.enter_context(code_allowed(not is_hospital))  # the parent process has imported the same classes
-            if "sites" not in job:
-                replies = _runs(on_step)
-            else:
+            if "sites" in job:
+                config = load_text(job["config"], job["source"])
+                set_deterministic(config.training.threads)
+                Path(job["folder"]).mkdir(parents=True, exist_ok=True)
                 if is_hospital:  # FLARE may start its process again while that of an earlier job still trains the site
-                    folder = Path(job["folder"])
-                    folder.mkdir(parents=True, exist_ok=True)
-                    lock = exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S)
-                    stack.enter_context(lock)
-                replies = _training_sites(job, on_step)
+                    stack.enter_context(_locked(Path(job["folder"])))
+                replies = (_hospital if is_hospital else _sites)(job, config, on_step)
+            else:
+                replies = _runs(on_step)
             connection.send_bytes(READY + b"0")
             while True:
                 header = json.loads(connection.recv_bytes())
@@ -104,16 +104,17 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(_error_frame(error, is_hospital))
 
 
+def _locked(folder: Path) -> AbstractContextManager[int]:
+    return exclusive_lock(
+        folder / "site.lock",
+        lambda holder: UserError(f"{folder}: {holder} is working for this site; end it, or choose another folder"),
+        LOCK_TIMEOUT_S,
+    )
+
+
 def _runs(on_step: OnStep) -> Serve:
     """Serve whole runs of a comparison: each request is a run, and its reply tells how the run ended."""
     return lambda header, bodies: iter([serve_run(header, partial(on_step, ""))])
-
-
-def _training_sites(job: Mapping[str, Any], on_step: OnStep) -> Serve:
-    """Build the sites of a job, and return the function that serves their requests."""
-    config = load_text(job["config"], job["source"])
-    set_deterministic(config.training.threads)
-    return (_hospital if "agreement" in job else _sites)(job, config, on_step)
 
 
 def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
@@ -129,13 +130,13 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
 
 def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     """Serve simulated sites."""
-    folder = Path(job["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
         sites, validation_site = build_sites(config, job["sites"])
-    engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True)
+    engine = InProcess(
+        sites, Path(job["folder"]), validation_site, config.federation, on_step=on_step, shares_folder=True
+    )
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
         """Yield the reply of each site, as bytes, to its request; `header` has the index of each site's request."""
@@ -173,10 +174,6 @@ def _error_frame(error: Exception, is_hospital: bool) -> bytes:
     elif is_hospital:
         print(error, file=sys.stderr, flush=True)
     return error_frame(error, "could not reply; the hospital's own log has the reason" if is_hospital else "")
-
-
-def _locked_error(folder: Path, holder: str) -> UserError:
-    return UserError(f"{folder}: {holder} is working for this site; end it, or choose another folder")
 
 
 if __name__ == "__main__":

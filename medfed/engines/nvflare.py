@@ -6,7 +6,6 @@ way through FLARE's server and clients.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -68,37 +67,33 @@ class NVFlare(Processes):
                 f"are {len(names)}; set federation.engine to in_process or processes"
             )
         check_names(names)
-        workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
-        local = workspace / "local"
-        local.mkdir()
-        (local / "resources.json").write_text(
-            json.dumps({"format_version": 2, **allow_only("nvflare.", CONTROLLER, EXECUTOR)})
-        )
-        (local / SITE_FILE).write_text(json.dumps({name: {**self._job(), "sites": [name]} for name in names}))
-        (local / CONNECTION_FILE).write_text(json.dumps(connection_settings))
-        write_job(local / "job", names)
-        return _Simulator(
-            FlareProcess(workspace, "simulator", ",".join(names)), Path(self._job()["folder"]) / "flare.log"
-        )
+        process = FlareProcess(Path(tempfile.mkdtemp(prefix="medfed_flare_")), "simulator", ",".join(names))
+        write_job(process.workspace / "local" / "job", names)
+        process.write("resources.json", {"format_version": 2, **allow_only("nvflare.", CONTROLLER, EXECUTOR)})
+        process.write(SITE_FILE, {name: {**self._job(), "sites": [name]} for name in names})
+        process.write(CONNECTION_FILE, connection_settings)
+        log = Path(self._job()["folder"]) / "flare.log"
+        process.start(log)
+        return _Simulator(process, log)
 
 
+@dataclass
 class _Simulator:
     """FLARE's simulator in a process of its own; a `Job` of `FlareConnection`."""
 
-    def __init__(self, process: FlareProcess, log: Path) -> None:
-        self._process, self._log = process, log
-        process.start(log)
+    process: FlareProcess
+    log: Path
 
     def check(self) -> tuple[str, ...]:
         """As `Job.check`; a site of the simulator is never lost alone."""
-        if self._process.has_ended():
-            raise EOFError(f"the simulator's process ended; see {self._log}")
+        if self.process.has_ended():
+            raise EOFError(f"the simulator's process ended; see {self.log}")
         return ()
 
     def stop(self) -> None:
         """Wait until the simulator ends, as it does when the connection is closed; kill it if it does not."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while not self._process.has_ended() and time.monotonic() < deadline:
+        while not self.process.has_ended() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self._process.stop()
-        shutil.rmtree(self._process.workspace, ignore_errors=True)
+        self.process.stop()
+        shutil.rmtree(self.process.workspace, ignore_errors=True)

@@ -123,7 +123,16 @@ class FlareProcess:
         """Return the command that FLARE's own scripts would run, inside this module."""
         workspace, module = str(self.workspace.resolve()), f"nvflare.private.fed.app.{self.role}.{self.role}"
         if self.role == "simulator":
-            arguments = [module, f"{workspace}/local/job", "-w", workspace, "-c", self.name, "-t", "100"]
+            arguments = [
+                module,
+                f"{workspace}/local/job",
+                "-w",
+                workspace,
+                "-c",
+                self.name,
+                "-t",
+                str(len(self.name.split(","))),
+            ]
         else:
             uid = [f"uid={self.name}"] if self.name else []
             settings = ["secure_train=true", *uid, "org=medfed", "config_folder=config"]
