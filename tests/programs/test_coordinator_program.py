@@ -1,6 +1,5 @@
 """A coordinator's side, up to where FLARE begins."""
 
-import json
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ import pytest
 import torch
 from conftest import tiny_yaml
 
-import medfed
 from medfed import coordinator
 from medfed.config import strict_yaml
 from medfed.config.schema import load
@@ -64,12 +62,6 @@ def test_it_writes_what_its_readme_names(prepared):
     assert {path.name for path in prepared.iterdir()} == set(names.split())
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
-
-
-def test_the_documentation_has_a_file_of_filters_that_can_be_used():
-    text = (Path(medfed.__file__).parent.parent / "docs" / "real_hospitals.md").read_text()
-    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert json.loads(block)["default_scope"] == "hospital"
 
 
 def test_the_plan_has_the_settings_of_the_config_and_names_no_path_of_this_machine(prepared, config, tiny_phantom):

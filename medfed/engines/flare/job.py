@@ -60,11 +60,11 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
+def write_job(folder: Path, sites: Sequence[str]) -> Path:
     """Write the files of the FLARE job that connects the coordinator and the sites; return the folder.
 
-    The job is the same for all federations, except for the names of the sites. FLARE starts it when `min_sites` sites
-    are connected.
+    The job is the same for all federations, except for the names of the sites. FLARE starts it when one site is
+    connected.
     """
     server = {
         "format_version": 2,
@@ -80,7 +80,7 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     meta = {
         "name": "medfed",
         "resource_spec": {},
-        "min_clients": min_sites,
+        "min_clients": 1,
         "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
     }
     for name, content in (

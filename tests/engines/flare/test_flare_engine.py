@@ -140,13 +140,18 @@ def test_a_run_waits_for_its_sites_and_starts_without_one_that_does_not_join(eng
         kinds(engine)
 
 
-def test_a_session_that_flare_closed_is_opened_again_and_a_server_that_does_not_reply_is_named(
-    engine, server, monkeypatch
-):
-    monkeypatch.setattr(engine_module, "CONNECT_TIMEOUT_S", 0.05)
+def test_a_session_that_flare_closed_is_opened_again(engine, server, monkeypatch):
     server.error = "session_inactive"
-    monkeypatch.setattr(
-        engine_module, "time", SimpleNamespace(sleep=lambda _: setattr(server, "error", ""), monotonic=float)
-    )
+    clock = SimpleNamespace(sleep=lambda _: setattr(server, "error", ""), monotonic=float)
+    monkeypatch.setattr(engine_module, "time", clock)
     assert set(kinds(engine).values()) == {"train"} and server.n_sessions == 2
-    monkeypatch.undo()
+
+
+def test_a_server_that_does_not_reply_is_named(engine, server, monkeypatch):
+    monkeypatch.setattr(engine_module, "CONNECT_TIMEOUT_S", 0.05)
+    server.error = "no route"
+    with pytest.raises(UserError, match=r"the FLARE server does not reply \(no route\); see .*server.log"):
+        kinds(engine)
+    engine.server.has_ended = lambda: True
+    with pytest.raises(UserError, match="the FLARE server ended; see .*server.log"):
+        kinds(engine)
