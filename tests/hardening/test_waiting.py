@@ -23,6 +23,8 @@ REVIEWED = {  # calls that end although they have no deadline themselves, and wh
     "engines/flare/connection.py: recv_bytes": "polled before; ends when the process of FLARE's job ends",
     "engines/flare/controller.py: accept": "the coordinator's program, which ends the job if it is late",
     "engines/flare/controller.py: recv_bytes": "polled before; ends when the coordinator's program ends",
+    "engines/flare/kit.py: recv": "the socket has the timeout with which it was connected",
+    "engines/flare/site_worker.py: result": "the future is done",
     "engines/flare/site_worker.py: get": "a thread waits for a request, and ends with the object",
     "deployment/worker.py: recv_bytes": "a worker waits for its parent, and ends when the parent ends",
 }
