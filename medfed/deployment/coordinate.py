@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import shlex
 import warnings
@@ -17,6 +16,7 @@ from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
+from medfed.engines.flare.job import require_flare
 from medfed.engines.flare.kit import server_process
 from medfed.experiments.resume import changed_settings
 from medfed.experiments.training import record_notices, selected_state, train
@@ -34,11 +34,7 @@ RUN = "run"
 
 def run_coordinator(args: argparse.Namespace) -> int:
     """Run `python -m medfed.coordinator run`: train with the hospitals, and write `run` in `args.folder`."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise UserError(
-            "a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
-            "'.[nvflare]' in medfed's folder"
-        )
+    require_flare("a federation over a network")
     from medfed.engines.flare.engine import FlareEngine
 
     plan, start, sites = _read_federation(args.folder)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +22,16 @@ from medfed.deployment import codec_files
 from medfed.deployment.agreement import TRAIN, Agreement, check_reading
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
-from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
+from medfed.engines.flare.job import require_flare
+from medfed.engines.flare.kit import STATE_FILE, check_kit, check_server, hospital_process
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
 
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
+SERVER_CHECK_INTERVAL_S = 10.0  # until the client has joined
 LOCK = "medfed.lock"  # in the kit
-REGISTERED = "Successfully registered client"  # in FLARE's log after the first reply of the server
-CREATED = re.compile(r"Connection \[(CN\d+) .* is created")  # also if nobody answers at the server's address
-LOST = re.compile(r"CLIENT: finished connection \[(CN\d+) ")
-MAX_LOST, LOST_WITHIN_S = 3, 180.0
-MIN_CONNECTED_S = 0.5  # a connection that ends sooner was refused: the server does not run
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 WHOLE_KEYS = ("mask", "by_site")  # of `data`, which have names as keys: the hospital's value replaces all of the plan's
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
@@ -142,11 +136,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
 
     UserError if another process uses the startup kit, or FLARE's client ends before the federation.
     """
-    if importlib.util.find_spec("nvflare") is None:
-        raise UserError(
-            "joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
-            "'.[nvflare]' in medfed's folder"
-        )
+    require_flare("joining a federation")
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     check_kit(kit, site_file.site)
     with lock_kit(kit):
@@ -188,7 +178,8 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
 
 def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> None:
     """Run FLARE's client until the final model has been received."""
-    watch = _KitWatch(site, client, folder / "flare.log")
+    state, is_reported = client.workspace / STATE_FILE, False
+    server_check_at = time.monotonic() + SERVER_CHECK_INTERVAL_S
     client.start(folder / "flare.log")
     try:
         with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
@@ -198,66 +189,19 @@ def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> No
                         f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
                         "join again with the same command"
                     )
-                watch.look()
+                why = state.read_text() if (has_joined := state.is_file()) else ""
+                if not has_joined and time.monotonic() >= server_check_at:
+                    check_server(client.workspace)
+                    server_check_at += SERVER_CHECK_INTERVAL_S
+                if why and not is_reported:
+                    is_reported = True
+                    warnings.warn(
+                        f"{site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and if it "
+                        "is not, tell the coordinator that the kit was stolen",
+                        stacklevel=2,
+                    )
                 time.sleep(POLL_S)
                 bar.update(0)
         time.sleep(LAST_REPLY_S)
     finally:
         client.stop()
-
-
-@dataclass
-class _KitWatch:
-    """Warns, once, if it seems that another program uses the same startup kit.
-
-    Then FLARE's server says so, or it closes the connection of this client again and again.
-    """
-
-    site: str
-    client: FlareProcess
-    log: Path
-    _position: int = 0
-    _created_at: dict[str, datetime] = field(default_factory=dict)
-    _lost_at: list[float] = field(default_factory=list)
-    _is_registered: bool = False
-    _is_reported: bool = False
-
-    def __post_init__(self) -> None:
-        self._position = self.log.stat().st_size if self.log.is_file() else 0  # lines of an earlier start
-
-    def look(self) -> None:
-        """Read what FLARE's client has written since the last call, and warn."""
-        now = time.monotonic()
-        if self.log.is_file():
-            with open(self.log, "rb") as file:
-                file.seek(self._position)
-                lines, end, _ = file.read().rpartition(b"\n")  # the last line may be incomplete
-            self._position += len(lines) + len(end)
-            self._lost_at += [now] * sum(map(self._is_lost, lines.decode(errors="replace").splitlines()))
-        self._lost_at = [lost_at for lost_at in self._lost_at if now - lost_at < LOST_WITHIN_S]
-        is_replaced = (self.client.workspace / REPLACED_FILE).exists()
-        if not self._is_reported and (is_replaced or len(self._lost_at) >= MAX_LOST):
-            self._is_reported = True
-            why = "another program has joined with this startup kit and takes part instead of this one"
-            if not is_replaced:
-                why = (
-                    f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
-                    "unreliable, another program uses this startup kit"
-                )
-            warnings.warn(
-                f"{self.site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and "
-                "if it is not, tell the coordinator that the kit was stolen",
-                stacklevel=2,
-            )
-
-    def _is_lost(self, line: str) -> bool:
-        """Return whether a line of the log says that a connection has ended on which the server had answered."""
-        self._is_registered |= REGISTERED in line
-        with suppress(ValueError):  # not every line begins with a time
-            at = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f")
-            if match := CREATED.search(line):
-                self._created_at[match[1]] = at
-            elif match := LOST.search(line):
-                connected_s = (at - self._created_at.pop(match[1], at)).total_seconds()
-                return self._is_registered and connected_s >= MIN_CONNECTED_S
-        return False

@@ -14,7 +14,7 @@ from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
-from medfed.deployment.templates import ADMIN, README, certificate_files, project_file, site_file_text
+from medfed.deployment.templates import README, certificate_files, project_file, site_file_text
 from medfed.engines.flare.job import check_names
 from medfed.experiments.setup import build_network, build_task, describe_images
 from medfed.federation import privacy_accounting
@@ -74,7 +74,6 @@ def prepare_federation(args: argparse.Namespace) -> int:
             first=sites[0],
             method=plan.method_name,
             rounds=plan.federation.rounds,
-            admin=ADMIN,
         ),
     )
     write_atomically(out / PLAN, plan.yaml)

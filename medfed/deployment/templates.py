@@ -89,66 +89,8 @@ which the coordinator has sent. medfed reads certificates and the coordinator's 
 in it. medfed creates the folder of its results itself, and stops if a file is there that it has not written. The secret
 from which the noise is derived is in your own folder `~/.local/state/medfed`; keep it until the federation is over.
 
-### Keys that no other participant has
-
-`nvflare provision` makes the private keys of all participants, so that the coordinator has the hospitals' keys. With
-the following commands in place of it, each participant makes its own key, which never leaves its machine.
-
-1. A hospital runs the first command in its folder, and sends the coordinator the file `request/{first}.request.zip`:
-
-   ```
-   nvflare cert request -p request.yml --out request
-   ```
-
-2. The coordinator creates a certificate authority, and the kits of its server and its console:
-
-   ```
-   cd {folder}/certificates
-   nvflare cert init --profile profile.yml -o ca
-   nvflare cert request -p server.yml --out server
-   nvflare cert approve server/{host}.request.zip -c ca --profile profile.yml --out server.signed.zip
-   nvflare package server.signed.zip -w ../kits --request-dir server
-   nvflare cert request -p admin.yml --out admin
-   nvflare cert approve admin/{admin}.request.zip -c ca --profile profile.yml --out admin.signed.zip
-   nvflare package admin.signed.zip -w ../kits --request-dir admin
-   ```
-
-3. The coordinator signs the request of each hospital, sends back the result, and tells the hospital by telephone the
-   fingerprint that `cert init` has printed (`rootca_fingerprint_sha256`):
-
-   ```
-   nvflare cert approve {first}.request.zip -c ca --profile profile.yml --out {first}.signed.zip
-   ```
-
-4. The hospital makes its kit:
-
-   ```
-   nvflare package {first}.signed.zip -w signed --request-dir request --fingerprint SHA256:...
-   mv signed/medfed/prod_00/{first} kit
-   ```
-
-The owner of the certificate authority could still sign another certificate in the name of a hospital. If this matters,
-somebody whom all hospitals trust runs `cert init` and `cert approve`.
-
-### Privacy filters
-
-NVIDIA FLARE can apply your own privacy filters to everything that leaves. To use them, write a file
-`kit/local/privacy.json` before you join:
-
-```json
-{{"scopes": [{{"name": "hospital", "task_result_filters": [
-    {{"path": "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy",
-     "args": {{"percentile": 10, "gamma": 4}}}}]}}],
- "default_scope": "hospital"}}
-```
-
-A filter receives weights as a DXO of kind WEIGHTS, and all other tensors as a DXO of kind STATISTICS. The weights are
-complete weights, not their change since the last round. The filter of this example sets the smallest tenth of the
-values to 0 and clips all values at 4, so use it only for networks without batch normalisation. Filter classes of your
-own belong into a package that you install with `pip`. The coordinator's job cannot choose filters or another scope.
-
-If a filter removes an entry or makes it NaN, the coordinator rejects the update and names your site. Your ledger is
-written before the filters run; `medfed_SITE/audit/SITE/JOB/audit.log` has a line for each time that a filter ran.
+`docs/real_hospitals.md` in medfed's folder describes how each participant makes its own private key, so that the
+coordinator does not have the hospitals' keys, and how a hospital applies privacy filters of NVIDIA FLARE.
 """
 
 

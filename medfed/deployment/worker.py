@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +26,7 @@ from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
+from medfed.core.parent import end_with_parent
 from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
@@ -39,14 +39,13 @@ from medfed.federation.message import Message
 from medfed.federation.site import Site
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
-LOCK, LOCK_TIMEOUT_S = "site.lock", 60
-PARENT_POLL_S = 0.2
+LOCK_TIMEOUT_S = 60
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve the socket whose file descriptor is the only argument; return the exit code 0."""
     (descriptor,) = sys.argv[1:] if argv is None else argv
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     keep_freed_memory()
     with Connection(int(descriptor)) as connection:
         try:
@@ -54,13 +53,6 @@ def main(argv: list[str] | None = None) -> int:
         except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent process has ended
             return 0
     return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process when its parent process has ended, so that no two processes ever write the same files."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_S)
-    os._exit(0)
 
 
 def serve(connection: Connection) -> None:
@@ -91,15 +83,15 @@ def serve(connection: Connection) -> None:
     try:
         with ExitStack() as stack:
             stack.enter_context(code_allowed(not is_hospital))  # the parent process has imported the same classes
-            if "sites" not in job:
-                replies = _runs(on_step)
-            else:
+            if "sites" in job:
+                config = load_text(job["config"], job["source"])
+                set_deterministic(config.training.threads)
+                Path(job["folder"]).mkdir(parents=True, exist_ok=True)
                 if is_hospital:  # FLARE may start its process again while that of an earlier job still trains the site
-                    folder = Path(job["folder"])
-                    folder.mkdir(parents=True, exist_ok=True)
-                    lock = exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S)
-                    stack.enter_context(lock)
-                replies = _training_sites(job, on_step)
+                    stack.enter_context(_locked(Path(job["folder"])))
+                replies = (_hospital if is_hospital else _sites)(job, config, on_step)
+            else:
+                replies = _runs(on_step)
             connection.send_bytes(READY + b"0")
             while True:
                 header = json.loads(connection.recv_bytes())
@@ -112,16 +104,17 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(_error_frame(error, is_hospital))
 
 
+def _locked(folder: Path) -> AbstractContextManager[int]:
+    return exclusive_lock(
+        folder / "site.lock",
+        lambda holder: UserError(f"{folder}: {holder} is working for this site; end it, or choose another folder"),
+        LOCK_TIMEOUT_S,
+    )
+
+
 def _runs(on_step: OnStep) -> Serve:
     """Serve whole runs of a comparison: each request is a run, and its reply tells how the run ended."""
     return lambda header, bodies: iter([serve_run(header, partial(on_step, ""))])
-
-
-def _training_sites(job: Mapping[str, Any], on_step: OnStep) -> Serve:
-    """Build the sites of a job, and return the function that serves their requests."""
-    config = load_text(job["config"], job["source"])
-    set_deterministic(config.training.threads)
-    return (_hospital if "agreement" in job else _sites)(job, config, on_step)
 
 
 def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
@@ -137,13 +130,11 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
 
 def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     """Serve simulated sites."""
-    folder = Path(job["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
         sites, validation_site = build_sites(config, job["sites"])
-    engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step)
+    engine = InProcess(sites, Path(job["folder"]), validation_site, config.federation, on_step=on_step)
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
         """Yield the reply of each site, as bytes, to its request; `header` has the index of each site's request."""
@@ -181,10 +172,6 @@ def _error_frame(error: Exception, is_hospital: bool) -> bytes:
     elif is_hospital:
         print(error, file=sys.stderr, flush=True)
     return error_frame(error, "could not reply; the hospital's own log has the reason" if is_hospital else "")
-
-
-def _locked_error(folder: Path, holder: str) -> UserError:
-    return UserError(f"{folder}: {holder} is working for this site; end it, or choose another folder")
 
 
 if __name__ == "__main__":

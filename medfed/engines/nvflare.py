@@ -6,27 +6,31 @@ way through FLARE's server and clients.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.core.import_path import child_import_path
 from medfed.engines.flare.connection import FlareConnection
-from medfed.engines.flare.job import CONNECTION_FILE, SITE_FILE, allow_list, check_names, write_job
+from medfed.engines.flare.job import (
+    CONNECTION_FILE,
+    CONTROLLER,
+    EXECUTOR,
+    SITE_FILE,
+    allow_only,
+    check_names,
+    require_flare,
+    write_job,
+)
+from medfed.engines.flare.process import FlareProcess
 from medfed.engines.processes import Processes
 from medfed.federation.message import Message
 
-SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 MAX_SITES = 100  # limit of FLARE's simulator
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S, POLL_S = 20.0, 0.1
 
 
 @dataclass
@@ -54,12 +58,8 @@ class NVFlare(Processes):
             self._flare.close()
 
     def _simulator(self, connection_settings: dict[str, str]) -> _Simulator:
-        """Create FLARE's simulator for all sites; it is not started yet."""
-        if importlib.util.find_spec("nvflare") is None:
-            raise UserError(
-                "federation.engine: nvflare needs NVIDIA FLARE, which is not installed; run "
-                "pip install -e '.[nvflare]' in medfed's folder, or set federation.engine: in_process"
-            )
+        """Start FLARE's simulator for all sites."""
+        require_flare("federation.engine: nvflare", ", or set federation.engine: in_process")
         names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
         if len(names) > MAX_SITES:
             raise UserError(
@@ -67,58 +67,33 @@ class NVFlare(Processes):
                 f"are {len(names)}; set federation.engine to in_process or processes"
             )
         check_names(names)
-        workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
-        local = workspace / "local"
-        local.mkdir()
-        (local / "resources.json").write_text(json.dumps(allow_list()))
-        (local / SITE_FILE).write_text(json.dumps({name: {**self._job(), "sites": [name]} for name in names}))
-        (local / CONNECTION_FILE).write_text(json.dumps(connection_settings))
-        return _Simulator(workspace, names, Path(self._job()["folder"]) / "flare.log")
+        process = FlareProcess(Path(tempfile.mkdtemp(prefix="medfed_flare_")), "simulator", ",".join(names))
+        write_job(process.workspace / "local" / "job", names)
+        process.write("resources.json", {"format_version": 2, **allow_only("nvflare.", CONTROLLER, EXECUTOR)})
+        process.write(SITE_FILE, {name: {**self._job(), "sites": [name]} for name in names})
+        process.write(CONNECTION_FILE, connection_settings)
+        log = Path(self._job()["folder"]) / "flare.log"
+        process.start(log)
+        return _Simulator(process, log)
 
 
+@dataclass
 class _Simulator:
     """FLARE's simulator in a process of its own; a `Job` of `FlareConnection`."""
 
-    def __init__(self, workspace: Path, names: list[str], log: Path) -> None:
-        self._workspace, self._log = workspace, log
-        job = write_job(workspace / "local" / "job", names)
-        command = [
-            sys.executable,
-            "-m",
-            SIMULATOR,
-            str(job),
-            "-w",
-            str(workspace),
-            "-c",
-            ",".join(names),
-            "-t",
-            str(len(names)),
-        ]
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as file:
-            self._process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "MEDFED_FLARE": str(workspace),
-                    "PYTHONSAFEPATH": "1",
-                    "PYTHONPATH": child_import_path(),
-                },
-            )
+    process: FlareProcess
+    log: Path
 
-    def end_reason(self) -> str | None:
-        """Return why the simulator ended, as a clause; None while it runs."""
-        code = self._process.poll()
-        return None if code is None else f"the simulator's process ended with exit code {code}; see {self._log}"
+    def check(self) -> tuple[str, ...]:
+        """As `Job.check`; a site of the simulator is never lost alone."""
+        if self.process.has_ended():
+            raise EOFError(f"the simulator's process ended; see {self.log}")
+        return ()
 
     def stop(self) -> None:
         """Wait until the simulator ends, as it does when the connection is closed; kill it if it does not."""
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
-        shutil.rmtree(self._workspace, ignore_errors=True)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not self.process.has_ended() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self.process.stop()
+        shutil.rmtree(self.process.workspace, ignore_errors=True)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ pytest.importorskip("nvflare")
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.slow
 SITES = ("BMC", "HK", "UCL")
-REPLY_TIMEOUT_S, ROUNDS = 60, 3
+REPLY_TIMEOUT_S, ROUNDS = 60, 9
 
 
 def program(log: Path, module: str, *arguments: object) -> subprocess.Popen:
@@ -86,7 +87,17 @@ def rounds_done(out: Path) -> int:
     return max(RunFolder(out / "run").rounds(), default=0)
 
 
-def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phantom, monkeypatch):
+def wait_until(condition: Callable[[], bool], run: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 540
+    while not condition():
+        assert run.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def test_a_killed_hospital_costs_the_others_no_time_and_takes_part_again_when_it_is_back(
+    federation, tmp_path, tiny_phantom, monkeypatch
+):
+    """Then the coordinator is killed and resumed. The programs that only one needs are stopped while it starts."""
     monkeypatch.chdir(tmp_path)
     started: list[subprocess.Popen] = []
 
@@ -94,18 +105,36 @@ def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phan
         started.append(program(tmp_path / f"{site}.log", "medfed.site", f"{site}/{site}.yaml", "--yes", "--quiet"))
         return started[-1]
 
+    def coordinate(*more: str) -> subprocess.Popen:
+        arguments = ("run", federation, "--quiet", "--join-seconds", 300, *more)
+        started.append(program(log, "medfed.coordinator", *arguments))
+        return started[-1]
+
+    def wait_for_round(number: int) -> float:
+        """Return when the round was done."""
+        wait_until(lambda: rounds_done(federation) >= number, run, log)
+        return time.monotonic()
+
     log = tmp_path / "coordinator.log"
-    run = program(log, "medfed.coordinator", "run", federation, "--quiet", "--join-seconds", 180)
-    started.append(run)
+    run = coordinate()
     try:
         sites = {site: start(site) for site in SITES}
-        deadline = time.monotonic() + 540
-        while rounds_done(federation) < 1:
-            assert run.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.2)
+        wait_for_round(1)
         kill_process_tree(sites["HK"])
+        killed_at = wait_for_round(2)  # HK may have trained in it before
+        seconds = wait_for_round(4) - killed_at
+        print(f"two rounds without HK took {seconds:.1f} s")
+        assert seconds < REPLY_TIMEOUT_S, "the other hospitals waited for HK, or their job was started again"
+        run.send_signal(signal.SIGSTOP)
+        (tmp_path / "HK" / "medfed_HK" / "flare" / "joined").unlink()
         sites["HK"] = start("HK")
-        assert run.wait(deadline - time.monotonic()) == 0, log.read_text()[-3000:]
+        wait_until((tmp_path / "HK" / "medfed_HK" / "flare" / "joined").is_file, sites["HK"], tmp_path / "HK.log")
+        run.send_signal(signal.SIGCONT)
+        wait_for_round(7)
+        kill_process_tree(run)
+        run = coordinate("--resume")
+        wait_until(lambda: run.poll() is not None or rounds_done(federation) == ROUNDS, run, log)
+        assert run.wait(120) == 0, log.read_text()[-3000:]
         assert [sites[site].wait(60) for site in SITES] == [0, 0, 0]
     finally:
         for process in started:
@@ -117,9 +146,13 @@ def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phan
     check_bits(federation, tmp_path, tiny_phantom, monkeypatch)
     with open(federation / "run" / "survey.csv", newline="") as file:
         assert [row["site"] for row in csv.DictReader(file)] == list(SITES)
-    took_part = json.loads((federation / "run" / "summary.json").read_text())["took_part"]
-    assert took_part["BMC"] == took_part["UCL"] == ROUNDS
-    print("HK took part last in round", took_part["HK"])
+    assert json.loads((federation / "run" / "summary.json").read_text())["took_part"] == dict.fromkeys(SITES, ROUNDS)
+    with open(federation / "run" / "history.csv", newline="") as file:
+        rounds_of_hk = [int(row["round"]) for row in csv.DictReader(file) if row["train_loss/HK"]]
+    print("HK took part in the rounds", rounds_of_hk)
+    assert not {3, 4} & set(rounds_of_hk) and {7, 8, ROUNDS} <= set(rounds_of_hk)
+    texts = [path.read_text() for path in (log, *(tmp_path / f"{site}.log" for site in SITES))]
+    assert not [text for text in texts if "stolen" in text], "nobody used a startup kit twice"
 
 
 def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:

@@ -20,11 +20,12 @@ REVIEWED = {  # calls that end although they have no deadline themselves, and wh
     "engines/parts/worker_process.py: wait": "the process was killed before",
     "engines/parts/worker_process.py: recv_bytes": "the socket has a receive timeout",
     "engines/nvflare.py: wait": "the process was killed before",
-    "engines/flare/connection.py: recv_bytes": "the socket has a receive timeout, and a deadline is polled before",
-    "engines/flare/connection.py: accept": "the socket has a timeout",
+    "engines/flare/connection.py: recv_bytes": "polled before; ends when the process of FLARE's job ends",
+    "engines/flare/controller.py: accept": "the coordinator's program, which ends the job if it is late",
     "engines/flare/controller.py: recv_bytes": "polled before; ends when the coordinator's program ends",
-    "engines/flare/controller.py: get": "the queue is not empty, and has one reader",
-    "engines/flare/late_replies.py: get": "the queue has this many elements, and one reader",
+    "engines/flare/kit.py: recv": "the socket has the timeout with which it was connected",
+    "engines/flare/site_worker.py: result": "the future is done",
+    "engines/flare/site_worker.py: get": "a thread waits for a request, and ends with the object",
     "deployment/worker.py: recv_bytes": "a worker waits for its parent, and ends when the parent ends",
 }
 

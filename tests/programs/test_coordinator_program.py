@@ -1,6 +1,5 @@
 """A coordinator's side, up to where FLARE begins."""
 
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,6 @@ from medfed.deployment.coordinate import _finish
 from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
-from medfed.federation.settings import Federation
 from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
 
@@ -64,8 +62,6 @@ def test_it_writes_what_its_readme_names(prepared):
     assert {path.name for path in prepared.iterdir()} == set(names.split())
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
-    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert json.loads(block)["default_scope"] == "hospital"
 
 
 def test_the_plan_has_the_settings_of_the_config_and_names_no_path_of_this_machine(prepared, config, tiny_phantom):
@@ -150,32 +146,6 @@ def test_a_federation_that_cannot_be_is_not_prepared(tmp_path, tiny_phantom, cap
     path = changed(tmp_path, tiny_phantom, **keys)
     assert run("prepare", path, "--out", tmp_path / "out", "--sites", *sites) == 2
     assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_between(tmp_path, monkeypatch):
-    """HK, which validates alone, is away for one validation; training does not ask it, and must not forget that."""
-    pytest.importorskip("nvflare")
-    from medfed.engines.flare.engine import FlareEngine
-    from medfed.engines.flare.process import FlareProcess
-
-    server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
-    engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
-    assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
-    here, closed = {"BMC", "UCL"}, []
-    monkeypatch.setattr(engine, "_connected", lambda: here)
-    engine._waited = True
-    engine._flare.close = lambda: closed.append(True)
-    engine._flare.exchange = lambda kind, messages, seconds, told: {
-        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected") for site in messages
-    }
-    asked = dict.fromkeys(("BMC", "UCL"))
-    engine.exchange("validate", asked | {"HK": None})
-    engine.exchange("train", asked)
-    assert not closed
-    here.add("HK")
-    engine.exchange("validate", asked | {"HK": None})
-    engine.exchange("train", asked)
-    assert len(closed) == 1
 
 
 def test_a_federation_is_never_written_over(prepared, config, capsys):

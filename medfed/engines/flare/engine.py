@@ -1,8 +1,7 @@
 """The engine of a real federation: the sites are hospitals that joined the coordinator's FLARE server.
 
-FLARE ends a job when one of its processes at a site crashes, and a site that comes back does not rejoin a running job.
-A job therefore only carries messages (`FlareConnection`), and is started again for requests without a reply, or, before
-the next requests, if a missing site has come back.
+A site that ends and comes back registers with FLARE's server again, but FLARE does not let it rejoin a running job. A
+job therefore only carries messages (`FlareConnection`), and is replaced when a site has registered again.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import io
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from torch import Tensor
@@ -24,13 +24,16 @@ from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
 from medfed.engines.flare.process import FlareProcess
 from medfed.engines.flare.shared_kit import sites_with_shared_kits
 from medfed.federation.engine import Engine, OnReply, OnStep
-from medfed.federation.message import FAILED, Message
+from medfed.federation.message import Message, failed_reply
 from medfed.federation.settings import Federation
 
 POLL_S = 1.0
-STATUS_INTERVAL_S = 10.0
+CHECK_INTERVAL_S = 10.0  # a site that two successive checks do not reach is given up in this exchange
 CONNECT_TIMEOUT_S = 60.0
 N_STOP_POLLS = 10
+UNREACHABLE = "no_reply"  # FLARE's status of a registered site that it cannot reach
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -56,12 +59,13 @@ class FlareEngine(Engine):
     on_step: OnStep | None = field(default=None, init=False)  # never called, because the sites train elsewhere
     work_s: float | None = field(default=None, init=False)  # not known
     _flare: FlareConnection = field(init=False)
-    _missing: set[str] = field(default_factory=set, init=False)
+    _session: Session | None = field(default=None, init=False)  # with FLARE's admin console
+    _has_waited: bool = field(default=False, init=False)
+    _job_tokens: dict[str, str] = field(default_factory=dict, init=False)  # `reachable` when the job was submitted
     _reported: set[str] = field(default_factory=set, init=False)  # sites whose startup kit is used by two programs
 
     def __post_init__(self) -> None:
         self._flare = FlareConnection(self._submit, load_timeout_s=self.join_timeout_s)
-        self._waited = False
         log = self.folder / "server.log"  # a run that is continued appends to it
         self._log_start = log.stat().st_size if log.is_file() else 0
 
@@ -71,23 +75,87 @@ class FlareEngine(Engine):
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Deliver the requests to the hospitals over the network and return their replies.
 
-        The first call waits for all hospitals to join; a warning names those that have not. If a site is not connected,
-        reports an error, or exceeds `federation.reply_timeout_s` (0: no limit), its reply is "failed". UserError if
-        FLARE's server ended or does not reply, or no hospital joined.
+        The first call waits for all hospitals to join; a warning names those that have not. If a site cannot be
+        reached, reports an error, or exceeds `federation.reply_timeout_s` (0: no limit), its reply is "failed".
+        UserError if FLARE's server ended or does not reply, or no hospital joined.
         """
-        if self.server.has_ended():
-            raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
         self._wait_for_sites()
-        if self._missing and self._missing & self._connected():
+        tokens = self.reachable()
+        if self._flare.is_open() and self.gone(tokens, tokens):  # a site has registered since the job was submitted
             self._flare.close()
-        replies = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
-        # A site that gives a reason of its own is connected.
-        silent = {
-            site for site, reply in replies.items() if reply.kind == FAILED and reply.facts["why"].startswith(NO_REPLY)
-        }
-        self._missing = (self._missing - set(replies)) | silent
+        asked = {site: message for site, message in messages.items() if site in tokens}
+        missing = failed_reply(f"{NO_REPLY}: it is not connected")
+        replies = self._flare.exchange(kind, asked, self.settings.reply_timeout_s, self.on_reply)
         self._report_shared_kits()
-        return replies
+        return dict(sorted({**dict.fromkeys(messages, missing), **replies}.items()))
+
+    def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
+        """Do nothing: a site reads what it kept from its own files, by the last accepted round in each request."""
+
+    def close(self) -> None:
+        """End the FLARE job that carries the messages. FLARE's server keeps running until the caller stops it."""
+        self._flare.close()
+        self._close_session()
+
+    def reachable(self) -> dict[str, str]:
+        """Return the token of each site that FLARE's server reaches; a site that registers again has another one."""
+
+        def ask(session: Session) -> dict[str, str]:
+            parts = session.do_command("check_status server")["data"]
+            tables = [part["rows"][1:] for part in parts if part["type"] == "table"]  # of the jobs, and of the clients
+            tokens = {row[0]: row[4] for row in (tables[1] if len(tables) > 1 else [])}
+            states = session.get_client_job_status() if tokens else []
+            reached = {state["client_name"] for state in states if state["status"] != UNREACHABLE}
+            return {name: token for name, token in tokens.items() if name in reached & set(self.names)}
+
+        return self.ask_server(ask)
+
+    def gone(self, sites: Collection[str], tokens: Mapping[str, str]) -> set[str]:
+        """Return the sites that the job does not reach: they are not connected, or have registered since."""
+        return {site for site in sites if site not in tokens or tokens[site] != self._job_tokens.get(site)}
+
+    def ask_server(self, ask: Callable[[Session], Answer]) -> Answer:
+        """Return the answer of FLARE's server; the session is opened again if it failed, as FLARE closes idle ones."""
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                if self._session is None:
+                    with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
+                        self._session = new_secure_session(self.admin.name, str(self.admin), timeout=5.0)
+                return ask(self._session)
+            except Exception as error:  # FLARE raises many types of errors, also while its server starts
+                self._close_session()
+                log = self.folder / "server.log"
+                if self.server.has_ended():
+                    raise UserError(f"the FLARE server ended; see {log}") from error
+                if time.monotonic() > deadline:
+                    raise UserError(f"the FLARE server does not reply ({error}); see {log}") from error
+                time.sleep(POLL_S)
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        with suppress(Exception):
+            if session:
+                session.close()
+
+    def _wait_for_sites(self) -> None:
+        """Wait, before the first requests only, until all sites have joined; a missing site may join later."""
+        deadline = time.monotonic() + self.join_timeout_s
+        while not self._has_waited and (missing := sorted(set(self.names) - self.reachable().keys())):
+            if time.monotonic() > deadline:
+                if len(missing) == len(self.names):
+                    raise UserError(
+                        f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
+                        "medfed site is running there, and whether they can reach this machine"
+                    )
+                warnings.warn(
+                    f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts without",
+                    stacklevel=2,
+                )
+                break
+            self._report_shared_kits()
+            time.sleep(POLL_S)
+        self._has_waited = True
 
     def _report_shared_kits(self) -> None:
         """Warn of each site whose startup kit is used by two programs, once."""
@@ -102,104 +170,42 @@ class FlareEngine(Engine):
                 stacklevel=2,
             )
 
-    def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
-        """Do nothing: a site reads what it kept from its own files, by the last accepted round in each request."""
-
-    def close(self) -> None:
-        """End the FLARE job that carries the messages. FLARE's server keeps running until the caller stops it."""
-        self._flare.close()
-
-    def _wait_for_sites(self) -> None:
-        """Wait, before the first requests only, until all sites have joined; a missing site may join later."""
-        if self._waited:
-            return
-        deadline = time.monotonic() + self.join_timeout_s
-        while missing := sorted(set(self.names) - self._connected()):
-            if self.server.has_ended():
-                raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
-            if time.monotonic() > deadline:
-                if len(missing) == len(self.names):
-                    raise UserError(
-                        f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
-                        "medfed site is running there, and whether they can reach this machine"
-                    )
-                warnings.warn(
-                    f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts without",
-                    stacklevel=2,
-                )
-                break
-            self._report_shared_kits()
-            time.sleep(POLL_S)
-        self._waited = True
-
-    def _connected(self) -> set[str]:
-        session = self._session()
-        try:
-            return {client.name for client in session.get_system_info().client_info}
-        finally:
-            session.close()
-
-    def _session(self) -> Session:
-        """Return a new session with FLARE's server; one for each use, because FLARE closes idle sessions."""
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        while True:
-            try:
-                with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
-                    return new_secure_session(self.admin.name, str(self.admin), timeout=5.0)
-            except Exception as error:  # FLARE raises many types of errors while its server starts
-                if time.monotonic() > deadline or self.server.has_ended():
-                    log = self.folder / "server.log"
-                    raise UserError(f"the FLARE server does not reply ({error}); see {log}") from error
-                time.sleep(POLL_S)
-
     def _submit(self, connection_settings: dict[str, str]) -> _SubmittedJob:
-        """Submit the job that exchanges messages to FLARE's server, for the connected sites."""
+        """Submit the job that exchanges messages to FLARE's server, for the sites that it reaches."""
         self.server.write(CONNECTION_FILE, connection_settings)
-        session = self._session()
-        try:
-            connected = sorted({client.name for client in session.get_system_info().client_info} & set(self.names))
-            path = write_job(self.folder / "job", connected or self.names)
-            return _SubmittedJob(session, session.submit_job(str(path.resolve())), self._session)
-        except Exception as error:  # FLARE raises many types of errors; `FlareConnection` tries again
-            session.close()
-            raise ConnectionError(f"FLARE does not accept the job: {error}") from error
+        self._job_tokens = self.reachable()
+        path = write_job(self.folder / "job", sorted(self._job_tokens) or self.names)
+        return _SubmittedJob(self, self.ask_server(lambda session: session.submit_job(str(path.resolve()))))
 
 
 @dataclass
 class _SubmittedJob:
     """A job at FLARE's server; a `Job` of `FlareConnection`."""
 
-    session: Session
+    engine: FlareEngine
     job_id: str
-    new_session: Callable[[], Session]
-    _checked_at: float = 0.0
+    _checked_at: float = field(default_factory=time.monotonic, init=False)
+    _gone: set[str] = field(default_factory=set, init=False)  # at the last check
+    _lost: set[str] = field(default_factory=set, init=False)
 
-    def end_reason(self) -> str | None:
-        """Return why the job ended, as a clause; None while it runs. Asks the server every `STATUS_INTERVAL_S` only."""
-        if time.monotonic() - self._checked_at < STATUS_INTERVAL_S:
-            return None
-        self._checked_at = time.monotonic()
-        status = self._status()
-        return f"FLARE says {status}" if status.startswith("FINISHED") else None
+    def check(self) -> set[str]:
+        """As `Job.check`; asks the server every `CHECK_INTERVAL_S` only."""
+        if time.monotonic() - self._checked_at >= CHECK_INTERVAL_S:
+            self._checked_at = time.monotonic()
+            if (status := self._status()).startswith("FINISHED"):
+                raise EOFError(f"FLARE says {status}")
+            gone = self.engine.gone(self.engine.names, self.engine.reachable())
+            self._lost, self._gone = gone & self._gone, gone
+        return self._lost
 
     def stop(self) -> None:
         """Wait until the job ends, as it does when its connection is closed; abort it if it does not."""
-        with suppress(Exception):
+        with suppress(UserError):
             for _ in range(N_STOP_POLLS):
                 if self._status().startswith("FINISHED"):
-                    break
+                    return
                 time.sleep(POLL_S)
-            else:
-                self.session.abort_job(self.job_id)
-        with suppress(Exception):
-            self.session.close()
+            self.engine.ask_server(lambda session: session.abort_job(self.job_id))
 
     def _status(self) -> str:
-        """FLARE's status of the job; the session is opened again if it has failed."""
-        try:
-            return str(self.session.get_job_meta(self.job_id).get("status"))
-        except Exception:  # FLARE closes idle sessions
-            with suppress(Exception):
-                self.session.close()
-            self.session = self.new_session()
-            return str(self.session.get_job_meta(self.job_id).get("status"))
+        return str(self.engine.ask_server(lambda session: session.get_job_meta(self.job_id)).get("status"))

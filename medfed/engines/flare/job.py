@@ -6,6 +6,7 @@ site.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Sequence
@@ -21,12 +22,18 @@ NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the
 TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s would be most of a short round
 
 
-def allow_list() -> dict[str, object]:
-    """Return FLARE's file `local/resources.json` for the simulator: the classes that a job may use.
+def require_flare(purpose: str, otherwise: str = "") -> None:
+    """Raise UserError if NVIDIA FLARE is not installed; `purpose` needs it, and `otherwise` is another way out."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise UserError(
+            f"{purpose} needs NVIDIA FLARE, which is not installed; run pip install -e '.[nvflare]' in medfed's "
+            f"folder{otherwise}"
+        )
 
-    These are FLARE's own classes, and medfed's controller and executor.
-    """
-    return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
+
+def allow_only(*allowed: str) -> dict[str, object]:
+    """Return the entries of FLARE's file `resources.json` by which a job may name these classes, and read no log."""
+    return {"class_allow_list": list(allowed), "class_list_enforcement_mode": "enforce", "allow_log_streaming": False}
 
 
 def coordinator_permissions() -> dict[str, object]:
@@ -53,11 +60,11 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
+def write_job(folder: Path, sites: Sequence[str]) -> Path:
     """Write the files of the FLARE job that connects the coordinator and the sites; return the folder.
 
-    The job is the same for all federations, except for the names of the sites. FLARE starts it when `min_sites` sites
-    are connected.
+    The job is the same for all federations, except for the names of the sites. FLARE starts it when one site is
+    connected.
     """
     server = {
         "format_version": 2,
@@ -73,7 +80,7 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     meta = {
         "name": "medfed",
         "resource_spec": {},
-        "min_clients": min_sites,
+        "min_clients": 1,
         "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
     }
     for name, content in (

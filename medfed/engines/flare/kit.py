@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, coordinator_permissions
+from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, allow_only, coordinator_permissions
 from medfed.engines.flare.process import FlareProcess, check_ports_free
 
 ADDRESS_FILE, FILTERS = "fed_client.json", "privacy.json"
-REPLACED_FILE = "replaced"  # in the workspace while another program with the same kit has this client's place
+STATE_FILE = "joined"  # in the workspace when the client has joined; it says if another program uses the kit
+CONNECT_TIMEOUT_S = 5.0
 CERTIFICATES = ("rootCA.pem", "client.crt", "client.key")
 COMPONENTS = {  # parts of FLARE's client, without the one that sends the log
     "resource_manager": (
@@ -26,7 +29,7 @@ COMPONENTS = {  # parts of FLARE's client, without the one that sends the log
     ),
     "resource_consumer": ("nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer", {}),
     "process_launcher": ("nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher", {}),
-    "replaced": ("medfed.engines.flare.shared_kit.ReplacedClientReporter", {}),
+    "reporter": ("medfed.engines.flare.shared_kit.KitReporter", {}),
 }
 LOG = {
     "version": 1,
@@ -57,6 +60,36 @@ def check_kit(kit: Path, site: str) -> None:
         from medfed.engines.flare.filters import check_filters  # needs FLARE, which a dry run must not need
 
         check_filters(filters)
+
+
+def check_server(kit: Path) -> None:
+    """Raise UserError if the coordinator's server and the kit do not have certificates of the same authority.
+
+    FLARE's client would try to connect without an end. A server that does not answer now may start later.
+    """
+    startup = kit / "startup"
+    target = json.loads((startup / ADDRESS_FILE).read_text())["servers"][0]["service"]["target"]
+    host, _, port = target.rpartition(":")
+    root, own, key = (startup / name for name in CERTIFICATES)
+    try:
+        context = ssl.create_default_context(cafile=root)
+        context.load_cert_chain(own, key)
+        context.check_hostname = False  # FLARE compares the names itself
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S) as connection,
+            context.wrap_socket(connection) as server,
+        ):
+            server.recv(1)  # a server that does not accept the certificate says so only now
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a server that ends
+        return
+    except ssl.SSLError as error:
+        raise UserError(
+            f"{target}: the certificates of the coordinator's server and of this startup kit do not fit "
+            f"({error.reason}); ask the coordinator for the kit of this federation"
+        ) from error
+    except OSError:
+        return
 
 
 def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, object]) -> FlareProcess:
@@ -111,11 +144,6 @@ def server_process(kit: Path) -> FlareProcess:
     resources = json.loads((own if own.is_file() else kit / "local" / "resources.json.default").read_text())
     server.write("resources.json", {**resources, **allow_only(CONTROLLER)})
     return server
-
-
-def allow_only(allowed: str) -> dict[str, object]:
-    """Return the entries of FLARE's file `resources.json` by which a job may name one class, and read no log."""
-    return {"class_allow_list": [allowed], "class_list_enforcement_mode": "enforce", "allow_log_streaming": False}
 
 
 def _read_address(kit: Path, site: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""FLARE's process of one participant: a server or a client that runs as long as the program that started it.
+"""A process of FLARE: a server, a client or a simulator that runs as long as the program that started it.
 
 The process is started from Python, never by a script of a startup kit. This module is also the program of the process:
 it runs FLARE's module, and ends when the program that started it has ended, even by `kill -9`.
@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,9 +22,10 @@ from typing import Literal
 
 from medfed.core.errors import UserError
 from medfed.core.import_path import child_import_path
+from medfed.core.parent import end_with_parent
 
 STOP_TIMEOUT_S = 20
-PARENT_POLL_S = 0.2
+POLL_S = 0.2
 OTHERS_VARIABLES = ("PYTHON", "NVFL", "FL_", "LD_PRELOAD")  # environment variables that would change what is run
 
 
@@ -35,12 +35,12 @@ class FlareProcess:
 
     Args:
         workspace: the folder with the subfolders `startup` and `local`.
-        name: the name of the client's site; "" for a server.
+        name: the name of the client's site, or those of the simulator's sites, separated by commas; "" for a server.
         audit: the folder for FLARE's logs of what was requested and which filters ran; None is the workspace.
     """
 
     workspace: Path
-    role: Literal["server", "client"]
+    role: Literal["server", "client", "simulator"]
     name: str = ""
     audit: Path | None = None
     _process: subprocess.Popen | None = field(default=None, init=False)
@@ -106,7 +106,7 @@ class FlareProcess:
             for number in left:
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
-            time.sleep(PARENT_POLL_S)
+            time.sleep(POLL_S)
 
     def _running(self) -> list[int]:
         """Return the numbers of the processes of this workspace."""
@@ -120,24 +120,24 @@ class FlareProcess:
         return numbers
 
     def _command(self) -> list[str]:
-        """Return the command that the script `sub_start.sh` of FLARE's startup kits would run, inside this module."""
-        uid = [f"uid={self.name}"] if self.name else []
-        return [
-            sys.executable,
-            "-u",
-            "-m",
-            __name__,
-            f"nvflare.private.fed.app.{self.role}.{self.role}_train",
-            "-m",
-            str(self.workspace.resolve()),
-            "-s",
-            f"fed_{self.role}.json",
-            "--set",
-            "secure_train=true",
-            *uid,
-            "org=medfed",
-            "config_folder=config",
-        ]
+        """Return the command that FLARE's own scripts would run, inside this module."""
+        workspace, module = str(self.workspace.resolve()), f"nvflare.private.fed.app.{self.role}.{self.role}"
+        if self.role == "simulator":
+            arguments = [
+                module,
+                f"{workspace}/local/job",
+                "-w",
+                workspace,
+                "-c",
+                self.name,
+                "-t",
+                str(len(self.name.split(","))),
+            ]
+        else:
+            uid = [f"uid={self.name}"] if self.name else []
+            settings = ["secure_train=true", *uid, "org=medfed", "config_folder=config"]
+            arguments = [f"{module}_train", "-m", workspace, "-s", f"fed_{self.role}.json", "--set", *settings]
+        return [sys.executable, "-u", "-m", __name__, *arguments]
 
     def _environment(self) -> dict[str, str]:
         """Return this process's environment without variables that would change what FLARE runs."""
@@ -161,17 +161,10 @@ def check_ports_free(ports: list[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a module of FLARE with its arguments, and end with all children when the parent process has ended."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    """Run a module of FLARE with its arguments."""
+    end_with_parent()
     sys.argv[:] = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Wait until the parent process ends, then kill this process and its children."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_S)
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

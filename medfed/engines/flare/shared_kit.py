@@ -1,12 +1,14 @@
 """Finds out that two programs use the same startup kit, which FLARE does not tell the user at either end.
 
-The program that joined last takes the place of the other one. Then both connect again and again. FLARE's server writes
-this into its log, and answers the heartbeats of the replaced program with an error that FLARE's client ignores.
+The program that joined last takes the place of the other one. Then both connect again and again, because FLARE's server
+closes the connection of one program when the other connects. The server answers the heartbeats of the replaced program
+with an error that FLARE's client ignores, and writes it into its log.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,14 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 
-from medfed.engines.flare.kit import REPLACED_FILE
+from medfed.engines.flare.kit import STATE_FILE
 
 REPLACED = re.compile(rb"Failed to re-activate the client:(\S+): already registered with another token")
-JOINED_AGAIN = re.compile(rb"Client: (\S+) already registered\. Re-login")
-EVICTED = re.compile(rb"is evicted for \S+ from endpoint (\S+) for exceeding limit")
-MIN_EVICTIONS = 2  # one may be the connection of a program that was killed and joined again
 ERROR = "already registered"  # in the reply to a heartbeat of a client that was replaced
+MAX_LOST, LOST_WITHIN_S = 3, 180.0
 
 
 def sites_with_shared_kits(log: bytes) -> set[str]:
@@ -30,37 +32,45 @@ def sites_with_shared_kits(log: bytes) -> set[str]:
 
     A program that was killed and joined again is not reported, because the killed program sends no heartbeats.
     """
-    n_evictions: dict[bytes, int] = {}
-    for line in log.splitlines():
-        if found := JOINED_AGAIN.search(line):
-            n_evictions[found[1]] = 0
-        elif (found := EVICTED.search(line)) and found[1] in n_evictions:
-            n_evictions[found[1]] += 1
-    fighting = {name for name, n in n_evictions.items() if n >= MIN_EVICTIONS}
-    return {name.decode() for name in fighting.union(REPLACED.findall(log))}
+    return {name.decode() for name in REPLACED.findall(log)}
 
 
-class ReplacedClientReporter(FLComponent):
-    """FLARE component of a client: while another program has the client's place, a file in the workspace says so.
+class KitReporter(FLComponent, EndpointMonitor):
+    """FLARE component of a client: a file in the workspace says that it has joined, or why its kit may be shared.
 
     FLARE creates it by its class name, without arguments, because the hospital's file `resources.json` lists it.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost_at: list[float] = []
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Look at the server's reply to each heartbeat, from the registration of the client on."""
+        """Look at the connection and at the server's replies to heartbeats, from the client's registration on."""
         if event_type == EventType.AFTER_CLIENT_REGISTER:
-            file = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()) / REPLACED_FILE
+            self._file = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()) / STATE_FILE
+            self._file.touch()
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
+            cell.core_cell.communicator.register_monitor(self)
             send = cell.send_request
 
             def send_and_look(*arguments: Any, **keywords: Any) -> Any:
-                """Send as before, and record in a file whether FLARE's server reports that another program has this
-                site's place."""
                 reply = send(*arguments, **keywords)
                 if ERROR in str(reply.get_header(MessageHeaderKey.ERROR)):
-                    file.touch()
-                else:
-                    file.unlink(missing_ok=True)
+                    self._file.write_text(
+                        "another program has joined with this startup kit and takes part instead of this one"
+                    )
                 return reply
 
             cell.send_request = send_and_look
+
+    def state_change(self, endpoint: Endpoint) -> None:
+        """Count the lost connections to the server; one that was refused, as no server runs, was never ready."""
+        if endpoint.name == FQCN.ROOT_SERVER and endpoint.state == EndpointState.DISCONNECTED:
+            now = time.monotonic()
+            self._lost_at = [lost_at for lost_at in self._lost_at if now - lost_at < LOST_WITHIN_S] + [now]
+            if len(self._lost_at) >= MAX_LOST:
+                self._file.write_text(
+                    f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
+                    "unreliable, another program uses this startup kit"
+                )

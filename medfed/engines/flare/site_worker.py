@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
@@ -14,16 +15,7 @@ from medfed.engines.parts.worker_process import WorkerFailed, WorkerProcess
 POLL_S = 0.05
 CLOSE_TIMEOUT_S = 10.0
 
-
-@dataclass
-class _Request:
-    header: Mapping[str, Any]
-    body: bytes
-    is_first: bool
-    received_at: float
-    reply: bytes = b""
-    failure: WorkerFailed | None = None
-    is_done: threading.Event = field(default_factory=threading.Event)
+Request = tuple[Future[bytes], Mapping[str, Any], bytes]  # (reply, header, message)
 
 
 class SiteWorker:
@@ -35,8 +27,7 @@ class SiteWorker:
 
     def __init__(self, job: Mapping[str, Any], on_warning: Callable[[str], None]) -> None:
         self._process = WorkerProcess(job, on_warning=on_warning)
-        self._changed = threading.Condition()
-        self._next: _Request | None = None
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._is_closed, self._is_new = False, True
         self._state = False, time.monotonic()  # whether the worker has read its data, and since when
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -56,54 +47,42 @@ class SiteWorker:
         the first request begins when the worker has read its data, for which it may take `load_timeout_s` seconds.
         WorkerFailed if the worker failed, is late or `stopped` returned True; in the last two cases it keeps running.
         """
-        request = _Request(header, body, self._is_new, time.monotonic())
+        reply, is_first, received_at = Future[bytes](), self._is_new, time.monotonic()
         self._is_new = False
-        with self._changed:
-            self._next = request
-            self._changed.notify_all()
-        while not request.is_done.wait(POLL_S):
-            if why := "was stopped" if stopped() else self._late(request, timeout_s, load_timeout_s):
-                with self._changed:
-                    if self._next is request:
-                        self._next = None
-                raise WorkerFailed(why)
-        if request.failure:
-            raise request.failure
-        return request.reply
+        self._requests.put((reply, header, body))
+        while not wait([reply], POLL_S).done:
+            is_ready, since = self._state
+            is_loading = is_first and not is_ready
+            begin = since if is_first and (is_loading or since > received_at) else received_at
+            waited_s = time.monotonic() - begin
+            is_late = timeout_s and waited_s > (load_timeout_s if is_loading else timeout_s)
+            if is_late or stopped():
+                reply.cancel()  # if the worker has not begun
+                doing = "working" if is_ready else "reading its data"
+                late = f"was still {doing} after {waited_s:.0f} s; it keeps running and can take part in a later round"
+                raise WorkerFailed(late if is_late else "was stopped")
+        return reply.result()
 
     def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._is_closed = True
+        self._requests.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
-
-    def _late(self, request: _Request, timeout_s: float, load_timeout_s: float) -> str:
-        """Return why the reply is late, as a clause; "" if it is not."""
-        is_ready, since = self._state
-        is_loading = request.is_first and not is_ready
-        begin = since if request.is_first and (is_loading or since > request.received_at) else request.received_at
-        waited_s = time.monotonic() - begin
-        if not timeout_s or waited_s <= (load_timeout_s if is_loading else timeout_s):
-            return ""
-        doing = "working" if is_ready else "reading its data"
-        return f"was still {doing} after {waited_s:.0f} s; it keeps running and can take part in a later round"
 
     def _work(self) -> None:
         """Let the worker read its data, and pass requests to it until this object is closed."""
-        while True:
+        while not self._is_closed:
             with suppress(WorkerFailed):  # tried again with the next request, whose failure has the reason
                 self._load()
-            with self._changed:
-                self._changed.wait_for(lambda: self._next or self._is_closed)
-                request, self._next = self._next, None
-            if request is None or self._is_closed:
+            if (request := self._requests.get()) is None:
                 break
-            try:
-                self._load()
-                (request.reply,) = self._process.ask(request.header, request.body, stopped=lambda: self._is_closed)
-            except WorkerFailed as error:
-                request.failure = error
-            request.is_done.set()
+            reply, header, body = request
+            if reply.set_running_or_notify_cancel():
+                try:
+                    self._load()
+                    (content,) = self._process.ask(header, body, stopped=lambda: self._is_closed)
+                    reply.set_result(content)
+                except Exception as error:
+                    reply.set_exception(error)
         self._process.close()
 
     def _load(self) -> None:

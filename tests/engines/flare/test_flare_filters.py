@@ -1,6 +1,7 @@
 """A hospital's own privacy filters (`local/privacy.json` in its kit), applied by FLARE's own code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import PrivacyService
 
+import medfed
 from medfed.core.errors import UserError
-from medfed.deployment.templates import README
 from medfed.engines.flare.filters import check_filters
 from medfed.engines.flare.messages import to_message, to_shareable
 from medfed.federation.message import Message
@@ -129,6 +130,7 @@ def test_a_job_cannot_choose_another_scope(kit, monkeypatch):
     assert not PrivacyService.is_scope_allowed("open")
 
 
-def test_the_example_in_the_readme_is_valid(kit):
-    text = README.format(**dict.fromkeys(("sites", "method", "rounds", "host", "folder", "first", "admin"), "x"))
-    check_filters(write_filters(kit, text.split("```json\n")[1].split("```")[0]))
+def test_the_example_in_the_documentation_is_valid(kit):
+    text = (Path(medfed.__file__).parent.parent / "docs" / "real_hospitals.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    check_filters(write_filters(kit, example))

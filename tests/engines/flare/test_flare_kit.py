@@ -1,10 +1,14 @@
 """A startup kit of FLARE, and FLARE's process, without a federation."""
 
+import contextlib
+import datetime
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +24,18 @@ from medfed.engines.flare.job import (
     COORDINATOR_ROLES,
     EXECUTOR,
     SITE_FILE,
-    allow_list,
     check_names,
     coordinator_permissions,
     write_job,
 )
-from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES, check_kit, hospital_process, server_process
+from medfed.engines.flare.kit import (
+    ADDRESS_FILE,
+    CERTIFICATES,
+    check_kit,
+    check_server,
+    hospital_process,
+    server_process,
+)
 from medfed.engines.flare.process import FlareProcess
 
 ADDRESS = {
@@ -116,6 +126,67 @@ def test_a_kit_with_an_unusual_address_or_of_another_site_is_refused(kit, change
 def test_a_folder_that_is_not_a_kit_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a startup kit of NVIDIA FLARE, as startup/fed_client.json is missing"):
         check_kit(tmp_path, "HK")
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory) -> dict[str, dict[str, Path]]:
+    """Two certificate authorities; by name the files of a root certificate, and of a certificate and its key."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    result = {}
+    for name in ("ours", "other"):
+        folder, keys = tmp_path_factory.mktemp(name), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+        names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} {part}")]) for part in ("root", "HK")]
+        files = dict(zip(CERTIFICATES, (folder / file for file in CERTIFICATES)))
+        now = datetime.datetime.now(datetime.timezone.utc)
+        for index, file in enumerate(CERTIFICATES[:2]):
+            builder = x509.CertificateBuilder(names[0], names[index], keys[index].public_key(), 7 + index)
+            builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+            builder = builder.add_extension(x509.BasicConstraints(ca=index == 0, path_length=None), critical=True)
+            files[file].write_bytes(builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        pem, openssl = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+        files[CERTIFICATES[2]].write_bytes(keys[1].private_bytes(pem, openssl, serialization.NoEncryption()))
+        result[name] = files
+    return result
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "reason"),
+    [
+        ("ours", "ours", ""),
+        ("other", "ours", "CERTIFICATE_VERIFY_FAILED"),
+        ("ours", "other", "UNKNOWN_CA"),
+    ],
+)
+def test_a_kit_of_another_authority_than_the_servers_is_reported(authorities, tmp_path, root, own, reason):
+    """The third kit has the right root certificate, but its own certificate is of another authority."""
+    ours = authorities["ours"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ours["client.crt"], ours["client.key"])
+    context.load_verify_locations(ours["rootCA.pem"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            end, _ = listener.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(end, server_side=True) as connection:
+                connection.sendall(b"settings")
+
+        port, thread = listener.getsockname()[1], threading.Thread(target=serve, daemon=True)
+        thread.start()
+        for name in CERTIFICATES:
+            write(tmp_path / "startup" / name, authorities[root if name == "rootCA.pem" else own][name].read_text())
+        address = {"servers": [{"service": {"target": f"127.0.0.1:{port}"}}]}
+        write(tmp_path / "startup" / ADDRESS_FILE, json.dumps(address))
+        sentence = (
+            f"127.0.0.1:{port}: the certificates of the .* do not fit .*{reason}.*; ask the coordinator for the kit"
+        )
+        with pytest.raises(UserError, match=sentence) if reason else contextlib.nullcontext():
+            check_server(tmp_path)
+        thread.join(10)
+    check_server(tmp_path)  # nobody listens any more: it may start later
 
 
 @pytest.fixture
@@ -241,7 +312,7 @@ def test_a_job_names_two_classes_and_contains_no_code(tmp_path):
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == ["app_server/config/config_fed_server.json", "app_site/config/config_fed_client.json", "meta.json"]
     text = (tmp_path / files[1]).read_text()
-    assert text.count('"path"') == 1 and EXECUTOR in allow_list()["class_allow_list"] and EXECUTOR in text
+    assert text.count('"path"') == 1 and EXECUTOR in text
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +12,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.endpoint import Endpoint, EndpointState
 from nvflare.private.fed.server.client_manager import ClientManager
 
-from medfed.deployment.join import MAX_LOST, _KitWatch
+from medfed.engines.flare import shared_kit
 from medfed.engines.flare.engine import FlareEngine
-from medfed.engines.flare.kit import REPLACED_FILE
+from medfed.engines.flare.kit import STATE_FILE
 from medfed.engines.flare.process import FlareProcess
-from medfed.engines.flare.shared_kit import ReplacedClientReporter, sites_with_shared_kits
+from medfed.engines.flare.shared_kit import KitReporter, sites_with_shared_kits
 from medfed.federation.settings import Federation
 
 
@@ -58,72 +58,62 @@ def test_the_coordinator_finds_the_site_of_a_shared_kit_in_the_servers_log(manag
     FlareEngine([], engine.server, tmp_path, tmp_path, Federation())._report_shared_kits()  # lines of an earlier run
 
 
-def test_a_hospital_is_told_while_another_program_has_its_place(manager, tmp_path):
-    replies = [None, heartbeat(manager, "second"), heartbeat(manager, "second"), None]
-    assert replies[1]
-    messages = [SimpleNamespace(get_header={MessageHeaderKey.ERROR: error}.get) for error in replies]
-    cell = SimpleNamespace(send_request=lambda **_: messages.pop(0))
+@pytest.fixture
+def cell() -> SimpleNamespace:
+    """The connection of FLARE's client; its `monitors` are those that look at it."""
+    monitors = []
+    core = SimpleNamespace(communicator=SimpleNamespace(register_monitor=monitors.append))
+    return SimpleNamespace(core_cell=core, monitors=monitors)
+
+
+@pytest.fixture
+def state_file(tmp_path, cell):
+    """Register a client, which has the `cell`, with a `KitReporter`."""
     context = FLContext()
     context.set_prop(FLContextKey.SITE_OBJ, SimpleNamespace(cell=cell))
     context.set_prop(FLContextKey.WORKSPACE_OBJECT, SimpleNamespace(get_root_dir=lambda: str(tmp_path)))
-    ReplacedClientReporter().handle_event(EventType.AFTER_CLIENT_REGISTER, context)
-    watch, seen = _KitWatch("HK", FlareProcess(tmp_path, "client"), tmp_path / "log"), []
-    with pytest.warns(UserWarning, match="HK: another program has joined with this startup kit") as warned:
-        while messages:
-            cell.send_request(topic="heartbeat")
-            watch.look()
-            seen.append((tmp_path / REPLACED_FILE).exists())
-    assert seen == [False, True, True, False] and len(warned) == 1
+    cell.send_request = lambda **_: None
+    KitReporter().handle_event(EventType.BEFORE_CLIENT_REGISTER, context)
+    assert not (tmp_path / STATE_FILE).exists()
+    return tmp_path / STATE_FILE, context
 
 
-SERVER_LOG = """\
-2026 - sfm_endpoint - INFO - Connection CN00002 is evicted for CN00003 from endpoint HK for exceeding limit 1
-2026 - ClientManager - INFO - Client: HK already registered. Re-login the client with a new token.
-2026 - sfm_endpoint - INFO - Connection CN00003 is evicted for CN00004 from endpoint HK for exceeding limit 1
-2026 - sfm_endpoint - INFO - Connection CN00003 is evicted for CN00004 from endpoint BMC for exceeding limit 1
-2026 - sfm_endpoint - INFO - Connection CN00004 is evicted for CN00005 from endpoint HK for exceeding limit 1
-"""
+def test_a_hospital_is_told_while_another_program_has_its_place(manager, state_file, cell):
+    file, context = state_file
+    replies = [None, heartbeat(manager, "second"), None]
+    assert replies[1]
+    messages = [SimpleNamespace(get_header={MessageHeaderKey.ERROR: error}.get) for error in replies]
+    cell.send_request = lambda **_: messages.pop(0)
+    KitReporter().handle_event(EventType.AFTER_CLIENT_REGISTER, context)
+    seen = []
+    while messages:
+        cell.send_request(topic="heartbeat")
+        seen.append(file.read_text())
+    reason = "another program has joined with this startup kit and takes part instead of this one"
+    assert seen == ["", reason, reason]
 
 
-def test_two_programs_that_take_each_others_connection_are_reported():
-    lines = SERVER_LOG.splitlines()
-    assert sites_with_shared_kits(SERVER_LOG.encode()) == {"HK"}
-    assert sites_with_shared_kits("\n".join(lines[:4]).encode()) == set(), "a killed program that joined again"
-    assert sites_with_shared_kits("\n".join(lines[2:] * 3).encode()) == set(), "an unreliable network"
+@pytest.mark.parametrize(
+    ("names", "is_reported"), [(3 * ["server"], True), (2 * ["server"], False), (["job"] * 5, False)]
+)
+def test_a_hospital_that_loses_its_connection_again_and_again_is_told(state_file, cell, names, is_reported):
+    """A coordinator that is killed and resumed costs one connection."""
+    file, context = state_file
+    KitReporter().handle_event(EventType.AFTER_CLIENT_REGISTER, context)
+    for name in names:
+        for state in (EndpointState.READY, EndpointState.DISCONNECTED):
+            endpoint = Endpoint(name)
+            endpoint.state = state
+            cell.monitors[0].state_change(endpoint)
+    assert file.read_text().startswith("the connection was lost 3 times in 180 s") is is_reported
 
 
-def connections(seconds: float) -> str:
-    """FLARE's lines about a connection that ends after some seconds."""
-    return (
-        "2026-01-01 08:00:00,250 - conn_manager - INFO - Connection [CN00003 N/A => localhost:8002] is created: PID 9\n"
-        f"2026-01-01 08:00:{seconds + 0.25:06.3f}".replace(".", ",")
-        + " - GrpcDriver - INFO - CLIENT: finished connection [CN00003 Not Connected]\n"
-    )
-
-
-REGISTERED = "2026-01-01 08:00:00,000 - FederatedClient - INFO - Successfully registered client:HK for project medfed\n"
-
-
-def watch_after(log, *lines: str) -> None:
-    """Let the hospital's watch look at FLARE's log after each of these parts."""
-    log.write_text(MAX_LOST * connections(2))
-    watch = _KitWatch("HK", FlareProcess(log.parent, "client"), log)
-    watch.look()  # without a warning, because these lines are of an earlier start
-    for part in lines:
-        with open(log, "a") as file:
-            file.write(part)
-        watch.look()
-
-
-def test_a_hospital_that_loses_its_connection_again_and_again_is_told(tmp_path):
-    with pytest.warns(UserWarning, match="HK: the connection was lost 3 times in 180 s") as warned:
-        watch_after(tmp_path / "log", REGISTERED, *(MAX_LOST + 2) * [connections(2)])
-    assert len(warned) == 1
-
-
-def test_a_coordinator_that_does_not_run_is_not_a_stolen_kit(tmp_path):
-    """FLARE's client then tries again and again, before it has ever been connected or after the coordinator ended."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        watch_after(tmp_path / "log", *5 * [connections(30)])
-        watch_after(tmp_path / "log", REGISTERED, connections(30), *5 * [connections(0.005)])
+def test_lost_connections_on_different_days_are_not_a_stolen_kit(state_file, cell, monkeypatch):
+    file, context = state_file
+    KitReporter().handle_event(EventType.AFTER_CLIENT_REGISTER, context)
+    endpoint = Endpoint("server")
+    endpoint.state = EndpointState.DISCONNECTED
+    for day in range(5):
+        monkeypatch.setattr(shared_kit, "time", SimpleNamespace(monotonic=lambda day=day: 86400.0 * day))
+        cell.monitors[0].state_change(endpoint)
+    assert file.read_text() == ""

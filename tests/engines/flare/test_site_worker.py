@@ -110,7 +110,7 @@ def test_the_time_of_the_first_reply_begins_when_the_data_are_read(site, clock):
 
 def test_a_site_that_reads_its_data_too_long_is_left_out_keeps_running_and_takes_part_in_the_next_round(site, clock):
     first = Request(site, b"round 1")
-    until(lambda: site._next)
+    until(lambda: site._requests.qsize() or site._process.asked)
     clock.now = LOAD + 1
     assert first.result() == f"was still reading its data after 601 s; {LATER}"
     site._process.data_read.set()
@@ -141,7 +141,7 @@ def test_a_request_that_was_given_up_before_its_turn_is_never_worked_on(site, cl
     clock.now = T + 1
     first.result()
     second = Request(site, b"round 2")
-    until(lambda: site._next)
+    until(lambda: site._requests.qsize() or site._process.asked)
     clock.now = 2 * T + 2
     assert second.result().startswith("was still working after 21 s")
     third = Request(site, b"round 3")
@@ -160,7 +160,7 @@ def test_a_site_whose_worker_crashed_reads_its_data_again_within_the_time_of_a_l
     site._process.failure = None
     until(lambda: site._process.starts == 2)
     second = Request(site, b"round 2")
-    until(lambda: site._next)
+    until(lambda: site._requests.qsize() or site._process.asked)
     clock.now = T + 1
     assert second.result().startswith("was still reading its data after 21 s")
 
