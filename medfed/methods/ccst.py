@@ -156,6 +156,7 @@ class CCST(Method):
 
     @property
     def style_transfer(self) -> StyleTransfer:
+        """How images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     def _error(self, site: SiteData, indices: Tensor, device: torch.device) -> Tensors:
