@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -26,15 +26,13 @@ from medfed.federation.message import State
 from medfed.federation.method import STYLE_RANGES, Effort, Matcher, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional.regions import edge_agreement
-from medfed.functional.style import PixelMoments, channel_mean_std
+from medfed.functional.style import PixelMoments
 from medfed.functional.weights import select_prefix
-from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, shows_something
+from medfed.networks.parts.style_transfer import Encoded, StyleTransfer, Transfer, single_styles
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
-Encoded = Iterator[tuple[Tensor, Tensor]]  # indices (m,) of images, and their feature maps (m, C, h, w)
-MAX_BATCH = 32  # largest number of images that are encoded together
 STYLE_OF_IMAGES = Sent(
     "style: mean and spread of image features",
     "Colour, contrast and texture without position, so no shapes. They are those of all images together or, if the "
@@ -110,7 +108,7 @@ class CCST(Method):
         device = next(network.parameters()).device
         # A random order, so that the order of single styles does not reveal which images are of one patient.
         order = torch.randperm(len(site.samples), generator=site.rng)
-        encoded = encoded_images(site, order, self.style_transfer, device)
+        encoded = self.style_transfer.encoded(lambda indices: site.samples.batch(indices).image, order, device)
         n_single = math.ceil(len(order) / self.images_per_style)
         style = single_styles(encoded, n_single) if self.style == "single" else _overall_style(encoded)
         if style is None:
@@ -246,18 +244,6 @@ def style_bank(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]
     return {site: (torch.atleast_2d(styles[f"{site}/mean"]), torch.atleast_2d(styles[f"{site}/std"])) for site in sites}
 
 
-def encoded_images(site: SiteData, order: Tensor, transfer: StyleTransfer, device: torch.device) -> Encoded:
-    """Encode the site's images in this order, a few at a time, without blank images."""
-    for indices in order.split(MAX_BATCH):
-        images = site.samples.batch(indices.tolist()).image
-        chosen = shows_something(images)
-        if chosen.any():
-            used = indices[chosen]
-            for features in map(Tensor.cpu, transfer.features(images[chosen].to(device))):
-                yield used[: len(features)], features
-                used = used[len(features) :]
-
-
 def _overall_style(encoded: Encoded) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return mean and standard deviation (C,) over all pixels of all images, and the indices of the images (eq. 8)."""
     overall: PixelMoments | None = None
@@ -267,19 +253,6 @@ def _overall_style(encoded: Encoded) -> tuple[Tensor, Tensor, Tensor] | None:
         overall = moments if overall is None else overall.merge(moments)
         used.append(indices)
     return None if overall is None else (overall.mean.float(), overall.std.float(), torch.cat(used))
-
-
-def single_styles(encoded: Encoded, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return mean and standard deviation (n, C) of the first n images, and the indices of these images (eq. 6-7)."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for indices, features in encoded:
-        parts.append((*channel_mean_std(features), indices))  # eq. 6
-        if sum(len(images) for *_, images in parts) >= n:
-            break
-    if not parts:
-        return None
-    mean, std, images = (torch.cat(column)[:n] for column in zip(*parts, strict=True))  # eq. 7, J = n
-    return mean, std, images
 
 
 def _draw_styles(n_images: int, n_styles: Sequence[int], k: int, rng: torch.Generator) -> Tensor:

@@ -32,8 +32,7 @@ from medfed.federation.sent import SITE_STYLE, Sent
 from medfed.functional.clustering import finch_partition
 from medfed.functional.contrastive import contrast_views, region_embeddings
 from medfed.functional.weights import batch_norm_layers, select_prefix
-from medfed.methods.ccst import encoded_images, single_styles
-from medfed.networks.parts.style_transfer import StyleTransfer, Transfer
+from medfed.networks.parts.style_transfer import StyleTransfer, Transfer, single_styles
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import RestyledView
 
@@ -188,7 +187,7 @@ class FISC(Method):
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         order, device = torch.arange(len(site.samples)), next(network.parameters()).device
-        encoded = encoded_images(site, order, self.style_transfer, device)
+        encoded = self.style_transfer.encoded(lambda indices: site.samples.batch(indices).image, order, device)
         if (styles := single_styles(encoded, len(order))) is None:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}

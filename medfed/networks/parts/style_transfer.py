@@ -16,10 +16,12 @@ from torch import Tensor
 from medfed.core import bounds
 from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
-from medfed.functional.style import adain, moment_match
+from medfed.functional.style import adain, channel_mean_std, moment_match
 from medfed.networks.parts.adain import StyleCodec, codec_path, load_codec
 
 Transfer = Literal["codec", "moments"]
+Encoded = Iterator[tuple[Tensor, Tensor]]  # indices (m,) of images, and their feature maps (m, D, h, w)
+MAX_BATCH = 32  # largest number of images that are read together to be encoded
 BUNDLED_CODEC = "small"  # the codec that is part of medfed
 MAX_PIXELS = 32 * 96 * 96  # that a codec processes at a time, which limits the memory for large images
 MAX_NATIVE_ENTRIES = 20_480  # up to which PyTorch convolves a batch of one on the CPU without oneDNN
@@ -68,6 +70,17 @@ class StyleTransfer:
             return
         for part in images.split(self._batch_size(images)):
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
+
+    def encoded(self, read: Callable[[list[int]], Tensor], order: Tensor, device: torch.device) -> Encoded:
+        """Encode the images with the indices `order`, which `read` returns, a few at a time, without blank ones."""
+        for indices in order.split(MAX_BATCH):
+            images = read(indices.tolist())
+            chosen = shows_something(images)
+            if chosen.any():
+                used = indices[chosen]
+                for features in map(Tensor.cpu, self.features(images[chosen].to(device))):
+                    yield used[: len(features)], features
+                    used = used[len(features) :]
 
     def fingerprint(self, device: torch.device, *tensors: Tensor) -> str:
         """Checksum of everything, except the images, on which the bits of images in the given styles depend."""
@@ -142,6 +155,19 @@ class StyleTransfer:
             return images
         size = (self.transfer_size, self.transfer_size)
         return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def single_styles(encoded: Encoded, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return mean and standard deviation (n, C) of the first n images, and their indices (eq. 6-7 of CCST)."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for indices, features in encoded:
+        parts.append((*channel_mean_std(features), indices))  # eq. 6
+        if sum(len(images) for *_, images in parts) >= n:
+            break
+    if not parts:
+        return None
+    mean, std, images = (torch.cat(column)[:n] for column in zip(*parts, strict=True))  # eq. 7, J = n
+    return mean, std, images
 
 
 def _is_small(features: Tensor, channels: Sequence[int]) -> bool:
