@@ -147,8 +147,8 @@ def check_replies(
     1. A missing reply, a reply without a request, a reply that cannot be read (`Message.check`) and a failed reply are
        rejected, but not as bad (`Rejection.is_bad`).
     2. A reply must be of the kind and round of its request, not too large, and without anything that was not requested.
-       Its numbers must be finite, variances not negative, tensors in their ranges, counts and losses plausible. An
-       update must differ from the site's updates of earlier rounds.
+       Its numbers must be finite, variances not negative, tensors in their ranges, counts and losses plausible. With
+       `largest_change`, an update must differ from the site's updates of earlier rounds.
     3. The weights of an update must be exactly those entries of the network that do not stay at the sites, with the
        shapes and dtypes of the global weights. A tensor whose name is or ends in the name of a network entry, such as
        `control/ENTRY`, must have the shape and dtype of this entry. Any other tensor must have the dtype and shape of
@@ -257,7 +257,8 @@ def _check_reply(site: str, reply: Message, expected: Expected, earlier: Earlier
     for name, tensor in [*reply.weights.items(), *reply.tensors.items()]:
         _check_tensor(name, tensor, expected)
     _check_facts(reply.facts, expected, earlier.n_images.get(site))
-    if expected.kind == Kind.TRAIN and not _is_unchanged(reply, expected):
+    is_compared = expected.kind == Kind.TRAIN and expected.largest_change is not None
+    if is_compared and not _is_unchanged(reply, expected):
         number = earlier.rounds.get(site, {}).get(_digest(reply), expected.round)
         if number != expected.round:
             raise InvalidReply(f"has the same weights as its update of round {number}, although the model has changed")

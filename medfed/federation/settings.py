@@ -122,8 +122,8 @@ class Federation:
         largest_change: a reply is rejected if it changes the global weights more than this many times as much as the
             median site, by the L2 norm or by the largest element. A site with k times as many images and training steps
             may change the weights k times as much (k at most 10). The running statistics of BatchNorm are compared with
-            the median of the sites, too, by fixed limits. With fewer than 3 sites in a round nothing is compared. null
-            checks neither.
+            the median of the sites, too, by fixed limits. With fewer than 3 sites in a round neither is compared. An
+            update with the weights of an earlier round is rejected as a copy. null checks none of this.
         largest_count: a reply is rejected if its number of training images, or of training steps, is more than this
             many times the median of the other sites.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last

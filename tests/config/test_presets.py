@@ -75,7 +75,7 @@ def test_a_preset_inside_a_stack_replaces_the_values_of_the_config_too(base):
     for label in ("swa+elcfs:preset=released", "elcfs:preset=released+swa"):
         config = config_of(base, ComparisonRow(label), "", 1)
         alone = config_of(base, ComparisonRow("elcfs:preset=released"), "", 1)
-        assert alone.method in config.method.methods and alone.method.gamma == 0.5 and alone.method.ratio == "one"
+        assert alone.method in config.method.methods and alone.method.gamma == 0.5 and alone.method.ratio == 1
     for label in ("swa+elcfs", "swa+elcfs:preset=paper"):  # the preset of the file
         config = config_of(base, ComparisonRow(label), "", 1)
         assert base.method in config.method.methods

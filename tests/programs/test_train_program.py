@@ -149,7 +149,7 @@ def refused(capsys, code: int, *words: str) -> None:
     assert all(word in output[0] for word in words), output
 
 
-CHANGES = "federation.unseen_site=HK seed=9 method.alpha=0.2 data.test_ratio=0.3 network.features=[8,8,8]".split()
+CHANGES = "federation.unseen_site=HK seed=9 method.alpha=0.2 data.test_ratio=0.3 network.norm=batch".split()
 
 
 @pytest.mark.parametrize("change", CHANGES)
