@@ -133,8 +133,11 @@ def aggregate_bundles(
         left_out=rejected,
         notices=notices + unusual,
     )
+    combined = method.aggregate(state, used)
+    if entry := first_non_finite(combined):
+        raise UserError(f"the combined weights contain NaN or infinite values, first in '{entry}'; nothing was written")
     with atomic_folder(out.resolve()) as folder:
-        _write(folder, files, method.aggregate(state, used), result)
+        _write(folder, files, combined, result)
         append_rows(folder / LEDGER, COLUMNS, message_rows(1, "up", replies))
         if is_checked:
             check_bundle(folder)

@@ -60,7 +60,8 @@ class Guard:
         """Check a request of the coordinator, as it was received, before the site uses any of it."""
         kind = request.kind
         if kind not in self.kinds:
-            raise Refused(f"was asked to '{kind}', but agreed to {', '.join(self.kinds)} only (agrees.requests)")
+            agreed = f"{', '.join(self.kinds)} only" if self.kinds else "nothing"
+            raise Refused(f"was asked to '{kind}', but agreed to {agreed} (agrees.requests)")
         number = self._check_numbers(request)
         asks_moments, shares = ASKED in request.facts, self.method.shares
         asked = f"was asked {'for the moments of its images' if asks_moments else f'to {kind}'} in round {number}"

@@ -42,7 +42,10 @@ REPLY_FACTS: dict[str, frozenset[str]] = {
     Kind.END: frozenset(),
 }
 NOUNS = {"examples": "training images", "steps": "training steps", "pixels": "pixels"}
-MAX_COUNT = 10**8  # more images or steps than any hospital has
+MAX_COUNT, MAX_PIXELS = 10**8, 10**15  # more images or steps, and more pixels of all images, than any hospital has
+MAX_FACTS = 1000  # numbers in a reply
+MAX_WEIGHT = 1e6  # no learned parameter is so large
+CHUNK = 2**16  # elements of a layer that are compared at the same time, to limit memory
 MAX_NUMBER = 1e18  # the square of a larger number could overflow float32
 MAX_LOSS = 1e6  # absolute value; Dice losses may be below 0
 MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as large as the model, plus statistics
@@ -166,7 +169,8 @@ def check_replies(
         reply = readable(replies[site])
         try:
             if reply.kind == FAILED or site not in requests:
-                why = "".join(c if c.isprintable() else " " for c in reply.facts.get("why", "")[:MAX_REASON_CHARACTERS])
+                why = str(reply.facts.get("why", ""))[:MAX_REASON_CHARACTERS]
+                why = "".join(c if c.isprintable() else " " for c in why)
                 reason = f"was not received: {why}" if site in requests else "was not requested"
                 rejected.append(Rejection(site, expected.round, expected.kind, reason, is_bad=False))
                 continue
@@ -274,24 +278,31 @@ def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
         raise InvalidReply(
             f"contains the number {largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed", DIVERGED
         )
-    is_variance = entry_named(name, expected.weights).endswith("running_var")
-    limits = (0.0, math.inf) if is_variance else range_of(name, expected.ranges)
+    entry_name = entry_named(name, expected.weights)
+    if entry_name in expected.parameters and largest > MAX_WEIGHT:
+        raise InvalidReply(f"contains the weight {largest:.0e} in '{name}'; at most {MAX_WEIGHT:.0e} is allowed")
+    is_count = entry_name and not expected.weights[entry_name].is_floating_point()
+    is_positive = is_count or entry_name.endswith("running_var")
+    limits = (0.0, math.inf) if is_positive else range_of(name, expected.ranges)
     if limits is None:
         return
     tolerance = 1e-4 * min(limits[1] - limits[0], 1.0)  # for rounding
     if low < limits[0] - (tolerance if limits[0] else 0) or high > limits[1] + tolerance:
         number = low if low < limits[0] else high
-        text = f"at least {limits[0]:g}" if is_variance else f"from {limits[0]:g} to {limits[1]:g}"
+        text = f"at least {limits[0]:g}" if is_positive else f"from {limits[0]:g} to {limits[1]:g}"
         raise InvalidReply(f"contains the number {number:.3g} in '{name}', but numbers {text} are expected")
 
 
 def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: int | None) -> None:
+    if len(facts) > MAX_FACTS:
+        raise InvalidReply(f"reports {len(facts):,} numbers, but at most {MAX_FACTS:,} are allowed")
     for name, fact in facts.items():
         if "/" in name:  # NAME/SITE is a column of the history
             raise InvalidReply(f"reports a number with the name {reprlib.repr(name)}, which must not contain '/'")
-        if name in NOUNS and (type(fact) is not int or not 1 <= fact <= MAX_COUNT):
+        largest = MAX_PIXELS if name == "pixels" else MAX_COUNT
+        if name in NOUNS and (type(fact) is not int or not 1 <= fact <= largest):
             raise InvalidReply(
-                f"reports {reprlib.repr(fact)} {NOUNS[name]}, but a whole number from 1 to {MAX_COUNT:,} is expected"
+                f"reports {reprlib.repr(fact)} {NOUNS[name]}, but a whole number from 1 to {largest:,} is expected"
             )
         if not is_number(fact):
             raise InvalidReply(
@@ -305,7 +316,9 @@ def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: 
     if missing := sorted(REPLY_FACTS[Kind.TRAIN] - facts.keys()):
         raise InvalidReply(f"does not report {', '.join(missing)}")
     if abs(facts["loss"]) > MAX_LOSS:
-        raise InvalidReply(f"reports the loss {facts['loss']!r}, but at most {MAX_LOSS:g} is expected", DIVERGED)
+        raise InvalidReply(
+            f"reports the loss {facts['loss']!r}, but a number from {-MAX_LOSS:g} to {MAX_LOSS:g} is expected", DIVERGED
+        )
     n_images, n_steps = facts["examples"], facts["steps"]
     if n_images_before not in (None, n_images):
         raise InvalidReply(f"reports {n_images} training images, but {n_images_before} in an earlier round")
@@ -515,13 +528,16 @@ class _Changes:
     @staticmethod
     def of(tensors: Mapping[str, Mapping[str, Tensor]], start: Mapping[str, Tensor]) -> _Changes:
         """Return the changes of `tensors`, by site and name, from those in `start`; a missing tensor is 0 there."""
-        products, largest = torch.zeros(2 * (len(tensors),), dtype=torch.float64), torch.zeros(len(tensors))
+        products, largest = (torch.zeros(size, dtype=torch.float64) for size in ((len(tensors),) * 2, len(tensors)))
         for name in next(iter(tensors.values())):
-            stacked = torch.stack([of_site[name].double().flatten() for of_site in tensors.values()])
-            changes = stacked - start[name].double().flatten() if name in start else stacked
-            if changes.numel():
-                products += changes @ changes.T
-                largest = largest.maximum(changes.abs().amax(dim=1))
+            flat = [of_site[name].flatten().split(CHUNK) for of_site in tensors.values()]
+            before = start[name].flatten().split(CHUNK) if name in start else (None,) * len(flat[0])
+            for parts, origin in zip(zip(*flat, strict=True), before, strict=True):
+                changes = torch.stack([part.double() for part in parts])
+                changes = changes if origin is None else changes - origin.double()
+                if changes.numel():
+                    products += changes @ changes.T
+                    largest = largest.maximum(changes.abs().amax(dim=1))
         return _Changes(list(tensors), products, largest)
 
     def sizes(self) -> Iterator[tuple[str, list[float]]]:
@@ -629,7 +645,7 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
                 "check the images of that site with python -m medfed.data check"
             )
     counts = {site: count for site, reply in replies.items() if (count := _reported_count(reply, "examples"))}
-    earlier.n_images |= counts
+    earlier.n_images |= counts if expected.kind in (Kind.SHARE, Kind.TRAIN) else {}
     if expected.kind != Kind.TRAIN:
         return
     senders: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ Guarantees:
   from streams that are named after their purpose and round.
 * If only some sites reply, the result is bit-identical to a round in which only those sites were asked.
 * A late reply is never used: an engine returns only replies to the current requests, and a site that sends the weights
-  of an earlier round again is rejected (`medfed.federation.checks`).
+  of an earlier round again is rejected (`medfed.federation.checks`; after a restart, of rounds since then).
 * A site's work counts once. Each request contains the number of the site's last accepted round, and the site restores
   its memory from that round, so that work of a rejected round leaves no trace and a repeated request gives the same
   reply.

@@ -16,6 +16,7 @@ from medfed.federation.checks import (
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
+    _Changes,
     check_replies,
     range_of,
     received_ratios,
@@ -292,7 +293,14 @@ def variance(size, beginning=""):
         (VALIDATE, scored(1e17), r"reports the score 1e\+17, but a number from 0 to 1 is expected"),
         (VALIDATE, scored(-7.0), "-7.0"),
         (VALIDATE, scored(1.0001), "the score 1.0001"),
-        *((TRAIN, with_loss(loss), r"the loss .*, but at most 1e\+06") for loss in (-1e17, 1.1e6, -2e6)),
+        *(
+            (TRAIN, with_loss(loss), r"the loss .*, but a number from -1e\+06 to 1e\+06")
+            for loss in (-1e17, 1.1e6, -2e6)
+        ),
+        (TRAIN, update(**{"bn.num_batches_tracked": torch.tensor(-7)}), "the number -7 in 'bn.num_batches_tracked'"),
+        (TRAIN, update(1e7), r"contains the weight 1e\+07 in 'w'"),
+        (TRAIN, update(tensors={"change/w": torch.full((4, 4), -1e7)}), r"contains the weight 1e\+07 in 'change/w'"),
+        (VALIDATE, Message("validate", facts=dict.fromkeys(map(str, range(1001)), 1)), "reports 1,001 numbers"),
         (TRAIN, update(**variance(-1.0)), "the number -1 in 'bn.running_var', but numbers at least 0 are expected"),
         (TRAIN, update(tensors=variance(-1.0, "domain/")), "the number -1 in 'domain/bn.running_var', but numbers at"),
     ],
@@ -303,11 +311,33 @@ def test_a_number_that_no_honest_site_sends_is_refused(expected, reply, reason):
 
 
 def test_usual_numbers_are_accepted():
+    assert rejected({"a": replace(moments(0.5), facts={"round": 1, "pixels": 10**9})}, SHARE_MOMENTS) == {}
     for score in (0, 0.5, 1.0):
         assert rejected({"a": scored(score)}, VALIDATE) == {}
     assert rejected({"a": with_loss(-0.9)}, TRAIN) == {}
     tensors = {**variance(1.0, "domain/"), "change/w": torch.zeros(4, 4)}
     assert rejected({"a": update(tensors=tensors)}, TRAIN) == {}
+
+
+def test_scores_do_not_change_the_number_of_images_that_a_site_reported():
+    earlier = Earlier({"a": 10})
+    check_replies(*[{"a": Message("validate", facts={"examples": 500})}] * 2, VALIDATE, earlier)
+    assert earlier.n_images == {"a": 10}
+
+
+def test_a_reply_that_was_not_requested_may_have_any_facts():
+    (one,) = check_replies({}, {"a": Message("train", facts={"why": 5})}, TRAIN, Earlier())[1]
+    assert one.reason == "was not requested"
+
+
+def test_large_layers_are_compared_in_parts():
+    """The products of 3 x 70,000 elements are those of the whole."""
+    tensors = {site: {"w": torch.rand(3, 70_000)} for site in "ab"}
+    start = {"w": torch.rand(3, 70_000)}
+    changes = _Changes.of(tensors, start)
+    whole = torch.stack([(one["w"].double() - start["w"].double()).flatten() for one in tensors.values()])
+    torch.testing.assert_close(changes.products, whole @ whole.T)
+    torch.testing.assert_close(changes.largest, whole.abs().amax(dim=1))
 
 
 def test_the_number_of_steps_follows_from_the_plan():

@@ -61,6 +61,7 @@ class FlareEngine(Engine):
     _flare: FlareConnection = field(init=False)
     _session: Session | None = field(default=None, init=False)  # with FLARE's admin console
     _has_waited: bool = field(default=False, init=False)
+    _asked: set[str] = field(default_factory=set, init=False)  # the sites of the last exchange
     _job_tokens: dict[str, str] = field(default_factory=dict, init=False)  # `reachable` when the job was submitted
     _reported: set[str] = field(default_factory=set, init=False)  # sites whose startup kit is used by two programs
 
@@ -81,9 +82,13 @@ class FlareEngine(Engine):
         """
         self._wait_for_sites()
         tokens = self.reachable()
+        if self._asked & messages.keys() - tokens.keys():  # FLARE may have missed one answer of a site
+            time.sleep(POLL_S)
+            tokens = self.reachable()
         if self._flare.is_open() and self.gone(tokens, tokens):  # a site has registered since the job was submitted
             self._flare.close()
         asked = {site: message for site, message in messages.items() if site in tokens}
+        self._asked = set(asked)
         missing = failed_reply(f"{NO_REPLY}: it is not connected")
         replies = self._flare.exchange(kind, asked, self.settings.reply_timeout_s, self.on_reply)
         self._report_shared_kits()
@@ -104,7 +109,11 @@ class FlareEngine(Engine):
             parts = session.do_command("check_status server")["data"]
             tables = [part["rows"][1:] for part in parts if part["type"] == "table"]  # of the jobs, and of the clients
             tokens = {row[0]: row[4] for row in (tables[1] if len(tables) > 1 else [])}
-            states = session.get_client_job_status() if tokens else []
+            try:
+                states = session.get_client_job_status() if tokens else []
+            except Exception:  # a client hangs, and FLARE waits for it longer than for its console: all are asked
+                self._close_session()
+                return {name: token for name, token in tokens.items() if name in self.names}
             reached = {state["client_name"] for state in states if state["status"] != UNREACHABLE}
             return {name: token for name, token in tokens.items() if name in reached & set(self.names)}
 

@@ -24,7 +24,7 @@ class Server:
         self.tokens = {site: f"{site} 1" for site in SITES}
         self.dead: set[str] = set()
         self.jobs: list[set[str]] = []
-        self.n_sessions, self.error = 0, ""
+        self.n_sessions, self.error, self.hangs, self.misses = 0, "", False, 0
 
     def session(self, *_, **__) -> SimpleNamespace:
         self.n_sessions += 1
@@ -45,7 +45,11 @@ class Server:
         return {"data": [{"type": "string", "data": "Engine status"}, jobs, *(clients if rows else [])]}
 
     def states(self) -> list[dict[str, str]]:
-        return [{"client_name": site, "status": "no_reply" if site in self.dead else "no_jobs"} for site in self.tokens]
+        if self.hangs:
+            raise TimeoutError("no answer of the server")
+        dead = self.dead | ({"HK"} if self.misses > 0 else set())
+        self.misses -= 1
+        return [{"client_name": site, "status": "no_reply" if site in dead else "no_jobs"} for site in self.tokens]
 
     def submit(self, path: str) -> str:
         self.jobs.append(set(self.tokens) - self.dead)
@@ -95,6 +99,14 @@ def test_a_dead_site_is_not_asked_and_the_job_goes_on(engine, server):
     for _ in range(3):
         assert kinds(engine) == {"BMC": "train", "HK": NOT_CONNECTED, "UCL": "train"}
     assert server.jobs == [set(SITES)] and server.n_sessions == 1
+
+
+def test_one_missed_answer_or_a_client_that_hangs_leaves_no_site_out(engine, server):
+    assert set(kinds(engine).values()) == {"train"}
+    server.misses = 1
+    assert set(kinds(engine).values()) == {"train"}
+    server.hangs = True
+    assert set(kinds(engine).values()) == {"train"} and len(server.jobs) == 1
 
 
 def test_a_job_is_replaced_once_when_a_site_has_registered_again(engine, server):
