@@ -184,7 +184,12 @@ class FlareEngine(Engine):
         self.server.write(CONNECTION_FILE, connection_settings)
         self._job_tokens = self.reachable()
         path = write_job(self.folder / "job", sorted(self._job_tokens) or self.names)
-        return _SubmittedJob(self, self.ask_server(lambda session: session.submit_job(str(path.resolve()))))
+        session = self.ask_server(lambda session: session)
+        try:  # not repeated: a job whose confirmation is late would run twice
+            return _SubmittedJob(self, session.submit_job(str(path.resolve())))
+        except Exception as error:  # FLARE raises many types of errors; `FlareConnection` tries again
+            self._close_session()
+            raise ConnectionError(f"FLARE does not accept the job: {error}") from error
 
 
 @dataclass
