@@ -55,10 +55,10 @@ def audit(
     unused = [*split.validation, *split.test]  # images that the shared statistics are not computed from
     held_out = experiment.task.load(dataset, unused, lambda case, notices: None, lambda n: None) if unused else None
     images, cases = list[Attempt](), list[Case]()
+    sites = [SharedStatistics.from_site(each, weights) for each in ordered]
+    own = sites[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
-        sites = [SharedStatistics.from_site(each, weights) for each in ordered]
-        own = sites[0]
         shares = bool(len(own.vectors(own.sent)))
         if shares:
             images = reconstruction.reconstruct(own, n_images, quiet=quiet)

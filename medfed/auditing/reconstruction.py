@@ -99,8 +99,10 @@ def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Gen
 
 def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, index: int) -> ImageEstimate | None:
     """Fit an image to the shared statistics with Adam, by the mean square of relative errors, so that small numbers
-    count too; None if the method's `share` has no gradient or is empty for noise."""
+    count too; None if the method's `share` has no gradient or is empty for noise, or the image is blank."""
     wanted = shared.vectors(target).float()[:1]
+    if not wanted.any():
+        return None
     unit = wanted.abs() + 1e-3 * wanted.abs().max()
     rng = stream(shared.site.seed, "fitted", index)
     raw = torch.randn(batch.image.shape, generator=rng).requires_grad_()

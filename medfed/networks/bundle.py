@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from medfed.core.bounds import with_tuples
 from medfed.core.errors import UserError
 from medfed.networks.monai_network import MonaiNetwork
@@ -52,15 +54,18 @@ class Bundle(MonaiSettings):
     def monai_class(self) -> tuple[MonaiName, Mapping[str, Any]]:
         return self._network.monai_class()
 
-    def weights_file(self) -> Path:
-        """Return the file `weights`, else models/model.safetensors or model.pt in the bundle; UserError if missing."""
+    def weights_file(self) -> Path | None:
+        """Return the file `weights`, else models/model.safetensors or model.pt in the bundle, else None."""
         if self.weights:
             return Path(self.weights)
-        for file in (Path(self.path) / "models" / name for name in WEIGHT_FILES):
-            if file.is_file():
-                return file
-        files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
-        raise UserError(f"{self.path}: has no {files} to start from; copy the bundle again, or set network.weights")
+        return next((file for name in WEIGHT_FILES if (file := Path(self.path) / "models" / name).is_file()), None)
+
+    def load_pretrained(self, network: nn.Module) -> None:
+        """Load the weights of the bundle into the network, in place; UserError if it has none."""
+        if self.weights_file() is None:
+            files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
+            raise UserError(f"{self.path}: has no {files} to start from; copy the bundle again, or set network.weights")
+        super().load_pretrained(network)
 
     def without_weights(self) -> MonaiNetwork:
         """Return settings that need no copy of the bundle."""

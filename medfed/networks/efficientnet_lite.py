@@ -120,7 +120,8 @@ class EfficientNetLite(_PretrainedLite):
 
         MONAI groups the blocks into stacks and puts the number of the stack before the number of the block.
         """
-        return BLOCK_NAME.sub(lambda match: f"_blocks.{STACK_OF_BLOCK[int(match[1])]}.{match[1]}._", name)
+        stacks = dict(enumerate(STACK_OF_BLOCK))  # a larger EfficientNet has more blocks
+        return BLOCK_NAME.sub(lambda match: f"_blocks.{stacks.get(int(match[1]), 'none')}.{match[1]}._", name)
 
 
 class _FrozenBatchNorm(nn.BatchNorm2d):

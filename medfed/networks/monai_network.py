@@ -53,8 +53,11 @@ class MonaiNetwork(MonaiSettings):
             _ = self._places
         except Exception as error:  # MONAI and PyTorch raise many types for wrong arguments
             line = str(error).strip().partition("\n")[0]
-            others = (*OWN_ARGUMENTS, *DOWNLOADS, "kwargs")
-            known = ", ".join(name for name in parameters(getattr(nets, self.architecture)) if name not in others)
+            network = getattr(nets, self.architecture)
+            others: tuple[str, ...] = (*OWN_ARGUMENTS, *DOWNLOADS, "kwargs")
+            if not isinstance(network, type):  # such as resnet18, a function that sets these itself
+                others += ("block", "layers", "block_inplanes")
+            known = ", ".join(name for name in parameters(network) if name not in others)
             raise ValueError(
                 f"arguments: MONAI cannot build this {self.architecture} ({line}); expected {known}"
             ) from error

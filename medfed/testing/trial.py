@@ -43,7 +43,8 @@ class Trial:
     @cached_property
     def method(self) -> Method:
         method = self.definition() if isinstance(self.definition, type) else self.definition
-        return Stack((method,)) if self.is_stacked else method
+        self._attributes = _attributes(method := Stack((method,)) if self.is_stacked else method)  # before any training
+        return method
 
     @cached_property
     def start(self) -> State:
@@ -83,13 +84,13 @@ class Trial:
     def side_effects(self) -> list[str]:
         """Train, and return what changed but must not change, each as a sentence with advice."""
         site = self.toy.engine(self.method).local_sites[0]
-        engine, before = self.toy.engine(self.method), _attributes(self.method)
+        engine = self.toy.engine(self.method)
         with _watched_hooks(type(self.method)) as effects:
             self.train(engine)
         for name in ("images", "labels"):
             if not torch.equal(getattr(engine.local_sites[0].training, name), getattr(site.training, name)):
                 effects.append(f"training changed the site's {name} in place: return a new batch from `augment`")
-        if _attributes(self.method) != before:
+        if _attributes(self.method) != self._attributes:
             effects.append("the method object changed while it trained: use `remember` or `local.memory` instead")
         return effects
 

@@ -113,3 +113,12 @@ def test_a_random_last_layer_of_few_classes_starts_near_the_loss_of_guessing():
     network = EfficientNetLite(pretrained=False).build(3, 7)
     logits = network._fc(torch.rand(64, 1280, generator=torch.Generator().manual_seed(0)) * 2)
     assert torch.nn.functional.cross_entropy(logits, torch.arange(64) % 7) < 2.5
+
+
+@each
+def test_a_file_of_a_larger_efficientnet_belongs_to_another_network(settings, tmp_path):
+    network = settings(pretrained=False).build(3, 2)
+    path = tmp_path / "larger.pt"
+    torch.save({**network.state_dict(), "_blocks.22._bn0.weight": torch.ones(4)}, path)
+    with pytest.raises(UserError, match="belongs to another network"):
+        settings(pretrained=False, weights=str(path)).load_pretrained(network)

@@ -166,6 +166,16 @@ class ChangesItself(Method):
 
 
 @dataclass(frozen=True)
+class RemembersItsFirstWeights(Method):
+    """Keeps the weights of its first round on the method object, and never changes them again."""
+
+    def aggregate(self, state, updates):
+        if "first" not in vars(self):
+            object.__setattr__(self, "first", state.weights)
+        return super().aggregate(state, updates)
+
+
+@dataclass(frozen=True)
 class NeedsASetting(Method):
     """Has a setting without a default value."""
 
@@ -339,6 +349,7 @@ def test_the_contract_does_not_check_mathematics_also_of_an_object_and_with_batc
         (KeepsOutsideIfSeveral, "restart-segmentation: a run that is continued after round 1 gives other weights"),
         (KeepsStatisticsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
         (ChangesItself, "unchanged-segmentation: the method object changed while it trained"),
+        (RemembersItsFirstWeights, "unchanged-segmentation: the method object changed while it trained"),
         (InPlace, "unchanged-segmentation: training changed the site's images in place"),
         (DarkensTheBatch, "unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
         (ErasesTheLabels, "unchanged-segmentation: `loss` changes label in place: "),

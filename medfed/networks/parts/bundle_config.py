@@ -57,7 +57,7 @@ def read_config(file: Path, keys: Sequence[str]) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"{file}: is nested too deeply; write the values themselves") from error
     except Exception as error:  # MONAI raises many types for damaged configs
-        raise UserError(f"{file}: {_one_line(error).rstrip('.')}; write the values themselves") from error
+        raise UserError(f"{file}: {_one_line(error).rstrip('.')}; correct the config") from error
 
 
 def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:

@@ -91,7 +91,9 @@ def load_encoder(path: Path | str) -> VGGEncoder:
 def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
     """Load the weights of a decoder that was published with AdaIN."""
     decoder = Decoder(architecture)
-    load_entries(decoder, {f"layers.{name}": entry for name, entry in read_state_dict(Path(path)).items()}, str(path))
+    entries = {f"layers.{name}": entry for name, entry in read_state_dict(Path(path)).items()}
+    needed = decoder.state_dict()
+    load_entries(decoder, {name: entry for name, entry in entries.items() if name in needed}, str(path))
     return decoder
 
 
