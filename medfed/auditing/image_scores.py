@@ -50,12 +50,12 @@ def align(estimate: Tensor, original: Tensor) -> Tensor:
     """Rotate an estimate (H, W) by 0 or 180 degrees and shift it circularly, to the highest cross-correlation with
     `original`. Phase retrieval cannot determine either, because neither changes the amplitudes."""
     candidates = (estimate, estimate.flip(0, 1))
-    found = [
+    alignments = [
         phase_cross_correlation(original.double().numpy(), candidate.double().numpy(), normalization=None)[:2]
         for candidate in candidates
     ]
-    best = min(range(2), key=lambda k: float(found[k][1]))
-    return torch.roll(candidates[best], [int(shift) for shift in found[best][0]], (0, 1))
+    best = min(range(2), key=lambda k: float(alignments[k][1]))
+    return torch.roll(candidates[best], [int(shift) for shift in alignments[best][0]], (0, 1))
 
 
 def correlation(a: np.ndarray, b: np.ndarray, inside: np.ndarray) -> float:

@@ -376,15 +376,15 @@ def _unlike_other_sites(replies: Replies, expected: Expected) -> Reasons:
             votes.setdefault(name, Counter())[_form(name, tensor, expected)] += 1
     for site, reply in replies.items():
         for name, tensor in reply.tensors.items():
-            found = f"holds '{name}' as {_format(tensor)}, but"
+            holds = f"holds '{name}' as {_format(tensor)}, but"
             entry = expected.weights.get(entry_named(name, expected.weights))
             if entry is not None:
                 if entry.shape != tensor.shape or entry.dtype != tensor.dtype:
-                    reasons[site] = f"{found} the network's entry is {_format(entry)}"
+                    reasons[site] = f"{holds} the network's entry is {_format(entry)}"
             elif name in expected.row_tensors and not (tensor.dim() and len(tensor)):
-                reasons[site] = f"{found} at least one row is expected"
+                reasons[site] = f"{holds} at least one row is expected"
             elif 2 * votes[name][_form(name, tensor, expected)] <= votes[name].total():
-                reasons[site] = f"{found} at most half of the sites sent that form"
+                reasons[site] = f"{holds} at most half of the sites sent that form"
     return reasons
 
 

@@ -104,9 +104,9 @@ def find_mismatches(
         _Check("size", _medians(SIZES[:2]), "the median image has", " pixels", "{:.3g}", _size),
         _Check("intensities", _medians(INTENSITIES[::2]), "typical images have", "", "{:g}", scale, " to "),
     ]
-    found = [mismatch for site in facts for mismatch in _missing_labels(site, facts, labels, are_classes)]
-    found += _compare(facts, lambda site: [*checks, *_flips(site, facts, labels), *_covers(labels)])
-    return sorted(found, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
+    mismatches = [mismatch for site in facts for mismatch in _missing_labels(site, facts, labels, are_classes)]
+    mismatches += _compare(facts, lambda site: [*checks, *_flips(site, facts, labels), *_covers(labels)])
+    return sorted(mismatches, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
 
 
 def cover_mismatches(facts: Mapping[str, Facts], labels: Sequence[str]) -> list[Mismatch]:
@@ -223,8 +223,8 @@ def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> list
         for axis, position, spread in zip(axes, POSITIONS, SPREADS, strict=False):
             error = max(_error_of_median(numbers, number, spread) for numbers in compared)
             advice = partial(_flip, axis, max(MIN_FLIP, MIN_FLIP_ERRORS * error))
-            found = f"the centre of '{label}' is at"
-            checks.append(_Check("orientation", [f"{number}.{position}"], found, " of the image", "{:.2f}", advice))
+            before = f"the centre of '{label}' is at"
+            checks.append(_Check("orientation", [f"{number}.{position}"], before, " of the image", "{:.2f}", advice))
     return checks
 
 

@@ -124,8 +124,8 @@ class EpiFCR(Method):
         own |= {name: own[name].detach().requires_grad_() for name in names}
         logits = functional_call(local.network, own, (local.task.standardise(batch.image, batch.moments),))
         loss = local.task.loss(logits, batch.label)  # eq. 2
-        found = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
-        used = {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
+        by_position = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
+        used = {name: gradient for name, gradient in zip(names, by_position, strict=True) if gradient is not None}
         values, first, second = ([memory[kind + name] for name in used] for kind in (DOMAIN, FIRST, SECOND))
         gradients, counters = list(used.values()), [memory[STEPS].clone() for _ in used]
         with torch.no_grad():

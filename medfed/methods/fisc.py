@@ -295,10 +295,10 @@ class FISC(Method):
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Check the codec, and warn that the paper expects no gain for greyscale images."""
+        """Check the codec, and warn of greyscale images, on which the paper expects poor results."""
         self.style_transfer.check(image_size, channels)
         if channels == 1:
-            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
+            warnings.warn("FISC on greyscale images: the paper expects poor results there (appendix C)", stacklevel=2)
 
     def __post_init__(self) -> None:
         bounds.check(self, self._conflicts)

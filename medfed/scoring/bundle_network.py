@@ -117,8 +117,9 @@ def _method_with_layers(path: Path, provenance: Mapping[str, Any]) -> Method | N
     """Return the method whose layers the network has; None for the plain network."""
     has_layers = provenance.get(LAYERS)
     if not isinstance(has_layers, bool):
-        found = describe_value(has_layers)
-        raise UserError(f"{_place(path, LAYERS)}: expected true or false, got {found}; {EXPORT_AGAIN}")
+        raise UserError(
+            f"{_place(path, LAYERS)}: expected true or false, got {describe_value(has_layers)}; {EXPORT_AGAIN}"
+        )
     return _build(path, "methods", provenance.get(METHOD), METHOD) if has_layers else None
 
 

@@ -207,8 +207,8 @@ def test_a_checkpoint_of_monai_and_layers_that_share_weights_are_read(tmp_path):
     entries = {"first": torch.rand(9999), "second": torch.rand(9999)[::2]}
     entries["shared"] = entries["first"]
     torch.save({"model": entries}, tmp_path / "w.pt")
-    found = read_state_dict(tmp_path / "w.pt", "model")
-    assert found.keys() == entries.keys() and all(torch.equal(found[name], entries[name]) for name in entries)
+    read = read_state_dict(tmp_path / "w.pt", "model")
+    assert read.keys() == entries.keys() and all(torch.equal(read[name], entries[name]) for name in entries)
     with pytest.raises(UserError, match="is not a plain state dict"):
         read_state_dict(tmp_path / "w.pt")
 

@@ -50,10 +50,10 @@ def read_config(file: Path, keys: Sequence[str]) -> dict[str, Any]:
     config = _read(file)
     try:
         parser = ConfigParser(_as_data(config, "$%"), globals=False)
-        found = {
+        entries = {
             key: parser.get_parsed_content(key, instantiate=False, eval_expr=False) for key in keys if key in config
         }
-        return _as_data(found, "$%@")
+        return _as_data(entries, "$%@")
     except RecursionError as error:
         raise UserError(f"{file}: is nested too deeply; write the values themselves") from error
     except Exception as error:  # MONAI raises many types for damaged configs

@@ -45,7 +45,7 @@ class MonaiSettings(NetworkSettings):
 
     def monai_class(self) -> tuple[MonaiName, Mapping[str, Any]]:
         """The name in `monai.networks.nets`, and the arguments without those that set the channels and dimensions."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must override monai_class() to name its network")
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         name, arguments = self._all_arguments(in_channels, out_channels)
