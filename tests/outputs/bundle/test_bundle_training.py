@@ -114,20 +114,13 @@ def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_pat
 
 def test_two_monai_algo_clients_train_the_bundle_and_medfed_starts_from_the_result(tmp_path):
     bundle = export(tmp_path / "b_segmentation")
-    files = [str(bundle / "configs" / name) for name in ("train.json", "evaluate.json")]
     weights, algorithms = torch.load(bundle / "models" / "model.pt", weights_only=True), []
     for seed in (1, 2):
         site = write_site(tmp_path / f"site{seed}", n=3, seed=seed)
-        options = {"workflow_type": "train", "meta_file": None, "logging_file": False, "device": "cpu"}
-        options |= {"bundle_root": str(bundle), "dataset_dir": str(site), "ckpt_dir": str(tmp_path / f"models{seed}")}
-        algorithm = MonaiAlgo(
-            bundle_root=str(bundle),
-            local_epochs=1,
-            send_weight_diff=False,
-            train_workflow=ConfigWorkflow(config_file=files[0], **options),
-            eval_workflow=ConfigWorkflow(config_file=files, **options),
-        )
-        algorithm.initialize({"CLIENT_NAME": f"site{seed}", "APP_ROOT": str(tmp_path)})
+        options = {"bundle_root": str(bundle), "dataset_dir": str(site), "device": "cpu"}
+        options["ckpt_dir"] = str(tmp_path / f"models{seed}")
+        algorithm = MonaiAlgo(str(bundle), send_weight_diff=False, train_kwargs=options, eval_kwargs=options)
+        algorithm.initialize({"CLIENT_NAME": f"site{seed}"})
         algorithms.append(algorithm)
     replies = []
     for algorithm in algorithms:
