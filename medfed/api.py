@@ -60,7 +60,7 @@ from medfed.results.render import as_file, first_screen
 from medfed.results.row import BASELINE
 from medfed.results.scores import read_scores
 from medfed.tasks.classification import Classification
-from medfed.tasks.factory import scoring_of, task_of_images
+from medfed.tasks.factory import task_of_images
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task
 
@@ -148,8 +148,7 @@ class Run:
         unknown; fractions in percent), `unit`, and `status` ("ok", "missed", "false_alarm" or "absent"). In
         classification, the metrics are `p_CLASS`, predicted probabilities in [0, 1], and `status` is the true class.
         """
-        scoring = scoring_of(self.summary, self.folder / "summary.json")
-        return read_scores(self.folder / "cases.csv", scoring.metrics)
+        return read_scores(self.folder / "cases.csv")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

@@ -3,29 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+from made_runs import mask_row, scoring_of_rows
 
-from medfed.metrics.metric import metric_columns
 from medfed.results.comparison import Comparison, ScoredRun
 from medfed.results.row import ComparisonRow
 from medfed.results.scores import table_of
-from medfed.tasks.scoring import CLASS_METRICS, MASK_METRICS, Scoring
 
 BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]  # Dice of eight patients
 UP = [0.01 * k for k in range(1, 9)]  # what each gains; 4.5 points on average
 DOWN = [-gain for gain in UP]
 MIXED = [0.08, -0.07, 0.06, -0.05, 0.04, -0.03, 0.02, 0.01]
-NOT_LEARNED = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25}
-NOT_LEARNED["trivial_prediction"] = "every pixel is foreground"
-MASKS = Scoring("segmentation", MASK_METRICS, failure_dice=0.7)
-CLASSES = Scoring("classification", CLASS_METRICS)
-METRICS = [column for metric in MASK_METRICS for column in metric_columns(metric)]
 NAMES = ("mean", "sd", "n_seeds", "n_patients")
-
-
-def mask_row(site: str, patient: str, dice: float | None, status: str = "ok", role: str = "unseen", **more) -> dict:
-    """A structure of an image; further scores are unknown, unless `more` gives them."""
-    names = {"site": site, "role": role, "patient": patient, "image": patient, "structure": "disc", "status": status}
-    return names | dict.fromkeys(METRICS) | {"dice": dice} | more
 
 
 def dice_rows(scores: Mapping[str, Sequence[float]], unseen: str, structure: str = "disc") -> list[dict]:
@@ -47,7 +35,7 @@ def scored(
     label: str, unseen: str, rows: list[dict], seed: int = 0, at: str = "", equal: str = "", **more
 ) -> ScoredRun:
     """`label` is "METHOD, SETTING, ..."; `at` the site of a model of `local`; `more` goes into the summary."""
-    scoring = CLASSES if "label" in rows[0] else MASKS
+    scoring = scoring_of_rows(rows)
     summary = scoring.describe() | {
         "scores": [],
         "data": "real",
@@ -67,7 +55,7 @@ def dice_run(label: str, unseen: str, dice: Sequence[float], seed: int = 0, **mo
 
 def with_rows(run: ScoredRun, rows: Sequence[dict]) -> ScoredRun:
     """The run with further rows of scores."""
-    more = table_of(rows, (CLASSES if "label" in rows[0] else MASKS).metrics)
+    more = table_of(rows, scoring_of_rows(rows).metrics)
     return ScoredRun.of(run.row, run.summary, pd.concat([run.scores, more], ignore_index=True))
 
 

@@ -27,7 +27,6 @@ from medfed.results.run_scores import run_scores_of
 from medfed.results.scores import COLUMNS, GROUP, IDENTITY, VALUES, is_probability, predictions, read_scores
 from medfed.results.statistics import AVERAGE, verdict_text
 from medfed.results.text_tables import TextTable, interval, number, text_table, to_markdown
-from medfed.tasks.factory import scoring_of
 
 HERE = Path(__file__).parent
 ROWS = {  # titles, and rows that a seed needs at each site before it is in the table
@@ -53,7 +52,7 @@ def collect(folders: Sequence[str]) -> None:
         if target.exists():
             continue
         target.mkdir(parents=True)
-        table = unseen_or_few(read_scores(run / "cases.csv", scoring_of(summary).metrics))
+        table = unseen_or_few(read_scores(run / "cases.csv"))
         content = table.to_csv(index=False, lineterminator="\n").encode()
         is_large = table.image.nunique() > MAX_TEXT
         name = "scores.csv.gz" if is_large else "scores.csv"

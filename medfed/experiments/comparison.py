@@ -24,7 +24,6 @@ from medfed.results.render import to_csv_file, to_json_file, to_latex_file, to_m
 from medfed.results.row import BASELINE, ComparisonRow
 from medfed.results.scores import read_scores
 from medfed.results.text_tables import text_table
-from medfed.tasks.factory import scoring_of
 
 
 @dataclass(frozen=True)
@@ -156,11 +155,11 @@ def write_tables(plan: ComparisonPlan) -> tuple[Comparison, dict[str, Cost]]:
     """Compare the finished runs of a plan, at least one, and write the tables as Markdown, CSV, JSON and LaTeX. Returns
     the comparison, and the mean cost of the runs of each row, by its label."""
     finished = plan.folder.finished()
-    runs, folds = [], [fold for fold in plan.folds if fold.folder.path in finished]
-    for fold in folds:
-        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
-        scoring = scoring_of(summary, path / "summary.json")
-        runs.append(ScoredRun.of(fold.row, summary, read_scores(path / "cases.csv", scoring.metrics)))
+    folds = [fold for fold in plan.folds if fold.folder.path in finished]
+    runs = [
+        ScoredRun.of(fold.row, fold.folder.read_summary(), read_scores(fold.folder.path / "cases.csv"))
+        for fold in folds
+    ]
     costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in folds])
     rows = {fold.row for fold in folds}
     baselines = {row.label: row.baseline_label(plan.folder.baseline) for row in rows}

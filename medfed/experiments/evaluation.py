@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -120,24 +120,17 @@ def with_batch_statistics(network: nn.Module) -> nn.Module:
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:
     """Score the unseen site with every n-th round's weights (`evaluation.unseen_every`), and write the scores, for a
     curve as in Figure 7 (a) of ELCFS. This is a look at the target, which nothing may be chosen by."""
-    samples, rows = _unseen_samples(experiment), []
-    for number in (number for number in folder.rounds() if number and number % every == 0):
-        experiment.network.load_state_dict(folder.load_state(number).weights)
-        rows += [{"round": number, "site": site, **_validate(experiment, images)} for site, images in samples.items()]
-    folder.write_json(UNSEEN_ROUNDS, {"note": UNSEEN_ROUNDS_NOTE, "rounds": rows})
-
-
-def _validate(experiment: Experiment, samples: Any) -> dict[str, float]:
-    return experiment.task.validate(experiment.network, samples, experiment.sites[0].architecture.decoder_levels)
-
-
-def _unseen_samples(experiment: Experiment) -> dict[str, Any]:
-    load, dataset = experiment.task.load, experiment.dataset
-    return {
-        site: load(dataset, cases, lambda case, notices: None, lambda n: None)
-        for site, cases in experiment.unseen.items()
-        if cases
+    task, network, levels = experiment.task, experiment.network, experiment.sites[0].architecture.decoder_levels
+    samples = {
+        site: task.load(experiment.dataset, cases, lambda case, notices: None, lambda n: None)
+        for site, cases in cases_of_others(experiment)["unseen"].items()
     }
+    rows = []
+    for number in (number for number in folder.rounds() if number and number % every == 0):
+        network.load_state_dict(folder.load_state(number).weights)
+        for site, images in samples.items():
+            rows.append({"round": number, "site": site, **task.validate(network, images, levels)})
+    folder.write_json(UNSEEN_ROUNDS, {"note": UNSEEN_ROUNDS_NOTE, "rounds": rows})
 
 
 def match_of(config: Config, state: State) -> Match | None:

@@ -19,15 +19,7 @@ from medfed.federation.method import Effort
 from medfed.federation.settings import Federation
 from medfed.outputs.comparison_folder import Key
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import (
-    BASELINE,
-    LOCAL,
-    POOLED,
-    SENT,
-    ComparisonRow,
-    is_federated,
-    is_taken_without_federation,
-)
+from medfed.results.row import BASELINE, LOCAL, POOLED, SENT, ComparisonRow, is_federated, is_taken_without_federation
 
 # Settings that are equal in all rows of a table.
 FIXED = (

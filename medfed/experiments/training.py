@@ -52,14 +52,9 @@ def train(
     finish: Callable[[State], None] = lambda last: None,
     on_training: OnTraining | None = None,
 ) -> State:
-    """Run the rounds after `state.round`, save each in the run's folder, and return the last state.
-
-    Args:
-        engine: it is closed at the end.
-        folder: rows of its tables that belong to rounds after `state.round` are removed first.
-        finish: called with the state after the last round, while the engine is still open.
-        on_training: called after each training of a site with the numbers of trainings done and of the run.
-    """
+    """Run the rounds after `state.round`, save each in the run's folder (whose tables lose the rows of later rounds
+    first), close the engine, and return the last state. `finish` is called with it while the engine is open;
+    `on_training` is called after each training of a site with the numbers of trainings done and of the run."""
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
     try:
         surveyed: Sequence[Row] = []

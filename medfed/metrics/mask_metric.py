@@ -24,7 +24,7 @@ from medfed.metrics.surface_distance import distances_to_edge, mask_edge
 
 Mask = torch.Tensor | np.ndarray
 DistancePair = tuple[np.ndarray, np.ndarray]  # from the prediction to the reference, and back
-OK, MISSED, FALSE_ALARM, ABSENT = STATUSES = ("ok", "missed", "false_alarm", "absent")
+OK, MISSED, FALSE_ALARM, ABSENT = ("ok", "missed", "false_alarm", "absent")
 
 
 @dataclass(frozen=True)

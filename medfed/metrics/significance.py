@@ -11,38 +11,20 @@ ALPHA = 0.05
 MIN_PAIRS = 6  # with 5 differing pairs the smallest two-sided p is 2 / 2**5 = 0.0625, which is never significant
 
 
-def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str) -> dict:
+def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float]) -> dict:
     """Compute the two-sided Wilcoxon signed-rank test over the cases that two methods have in common.
 
     Args:
         a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
         b: the second method's values, by tuples of the same form. Cases that only one method has are ignored.
-        cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
-        `p`, the p value, None if the values of fewer than six cases differ; `n`, the number of common cases;
-        `n_differ`, the number of common cases with different values; `reason`, why there is no p value, or None.
+        `p`, the p value, None if the values of fewer than six cases differ; `n`, the number of common cases.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
-    n, difference = len(difference), difference[difference != 0]
-    result = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
-    if n < MIN_PAIRS:
-        return result | {"reason": f"only {n} matched {cases}; {_needed(n)}"}
-    if not len(difference):
-        return result | {"reason": f"all {n} matched {cases} score the same"}
-    if len(difference) < MIN_PAIRS:
-        differ = f"only {len(difference)} of {n} matched {cases} differ"
-        return result | {"reason": f"{differ}; {_needed(len(difference))}"}
-    return result | {"p": float(stats.wilcoxon(difference).pvalue)}
-
-
-def _needed(n: int) -> str:
-    return f"the test needs {MIN_PAIRS}, because p cannot be below {smallest_p(n):.4g} with {n}"
-
-
-def smallest_p(n: int, n_tests: int = 1) -> float:
-    """Return the smallest Wilcoxon p value possible with n differing pairs, after Holm's correction for `n_tests`."""
-    return min(1.0, n_tests * 2.0 ** (1 - n))
+    differing = difference[difference != 0]
+    p = float(stats.wilcoxon(differing).pvalue) if len(differing) >= MIN_PAIRS else None
+    return {"p": p, "n": len(difference)}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -13,18 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
-from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK, STATUSES
-from medfed.metrics.metric import (
-    DISTANCE,
-    PERCENT_OF_DIAGONAL,
-    PROBABILITY,
-    Metric,
-    metric_columns,
-)
-from medfed.results.statistics import limits_of
+from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK
+from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, PROBABILITY, Metric, metric_columns
 from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE
 
 IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
@@ -32,7 +24,6 @@ COLUMNS = ("role", "site", "patient", "image", "structure", "metric", "value", "
 IN_VOXELS_OF_FILE = "hd95_pooled_vx"  # without a voxel size it has no mean: the sizes of the images may differ
 ROLES = ("seen", "unseen", "validation")
 ALL = "all"  # the structure of a task without structures
-COPY_AGAIN = "copy the file again from the run"
 GROUP = ["role", "site", "structure"]
 VALUES = [*GROUP, "metric", "unit", "patient", "value", "score"]
 
@@ -62,68 +53,19 @@ def is_probability(scores: pd.DataFrame) -> pd.Series:
 
 def write_scores(path: Path, scores: pd.DataFrame, run: Mapping[str, Any]) -> None:
     """Write `cases.csv`: the columns of the run (`IDENTITY`, varied settings), then `COLUMNS`; no digit is lost, and an
-    unknown value is an empty cell."""
-    check_scores(scores)
+    unknown value is an empty cell. ValueError if there are two rows of one value."""
+    if (is_repeated := scores.duplicated(["site", "image", "structure", "metric"])).any():
+        row = scores[is_repeated].iloc[0]
+        raise ValueError(f"{row.site}/{row.image}, {row.structure}, {row.metric}: two values; expected one")
     table = pd.concat([pd.DataFrame([run] * len(scores), columns=list(run)), scores[list(COLUMNS)]], axis=1)
     write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
 
 
-def read_scores(path: Path, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """Read what `write_scores` wrote of a run with these metrics; UserError for another header or a value that is not
-    valid."""
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        if tuple(table.columns[-len(COLUMNS) :]) != COLUMNS:
-            raise ValueError(f"the columns are {','.join(table.columns)}, expected ...,{','.join(COLUMNS)}")
-        table["value"] = [_number(text, line) for line, text in enumerate(table.value, start=2)]
-        if "seed" in table and table.seed.str.fullmatch("[0-9]{1,18}").all():
-            table["seed"] = table.seed.astype("int64")
-        check_scores(table)
-        by_name = {metric.name: metric for metric in metrics}
-        of_classes = any(isinstance(metric, ClassMetric) for metric in metrics)
-        of_metrics = table[~(is_probability(table) & of_classes)]
-        if unknown := set(of_metrics.metric) - {*by_name}:
-            raise ValueError(f"the metric {min(unknown)!r} is not one of {', '.join(by_name)}")
-        for (name, unit), values in of_metrics.groupby(["metric", "unit"]).value:
-            low, high = limits_of(by_name[name], unit)
-            if not values.dropna().between(low - 1e-6, high + 1e-6).all():
-                raise ValueError(f"{name}: expected values from {low:g} to {high:g} {unit}")
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"{path}: {str(error).strip()}; {COPY_AGAIN}") from error
-    return table
-
-
-def check_scores(scores: pd.DataFrame) -> None:
-    """ValueError if a row is not valid, if there are two rows of one value, or if a probability is missing."""
-    probable = is_probability(scores)
-    of_class = scores.metric.astype(str).str.removeprefix(PROBABILITY)
-    statuses = of_class[probable].unique() if probable.any() else STATUSES
-    per_image = scores[probable].groupby(["site", "image", "structure"]).value
-    wrong = {
-        "the role is not one of " + ", ".join(ROLES): ~scores.role.isin(ROLES),
-        "the status is not one of " + ", ".join(sorted(statuses)): ~scores.status.isin(statuses),
-        "the value is not finite": np.isinf(scores.value.astype(float)),
-        "the probability is not a number in [0, 1]": probable & ~scores.value.between(0, 1),
-        "a value occurs in two rows; expected one": scores.duplicated(["site", "image", "structure", "metric"]),
-    }
-    for what, rows in wrong.items():
-        if rows.any():
-            row = scores[rows].iloc[0]
-            raise ValueError(f"{row.site}/{row.image}, {row.structure}, {row.metric}, {row.value}: {what}")
-    n = per_image.size()
-    if probable.any() and (not probable.all() or n.nunique() > 1 or n.iloc[0] != of_class.nunique()):
-        raise ValueError("a probability is missing; expected one for each class and image")
-
-
-def _number(text: str, line: int) -> float:
-    """The number in a cell; NaN for an empty cell, ValueError for other texts."""
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        value = np.nan
-    if text and not np.isfinite(value):
-        raise ValueError(f"line {line}: the value is {text!r}; expected a finite number or nothing")
-    return value
+def read_scores(path: Path) -> pd.DataFrame:
+    """Read what `write_scores` wrote, with the same bits."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    values = [float(text or "nan") for text in table.value]
+    return table.assign(value=values, seed=pd.to_numeric(table.seed)).astype({"value": float})
 
 
 def _values_and_unit(wide: pd.DataFrame, metric: Metric, has_mm: pd.Series) -> tuple[str | np.ndarray, pd.Series]:

@@ -144,7 +144,6 @@ def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) 
         half_logit = half / width / (share * (1 - share))  # d logit(x) = dx / (x (1 - x))
         inside = np.isfinite(width) & (lowest < mean) & (mean < highest)
         logit = special.logit(share)
-        logit = special.logit(share)
         low, high = (
             np.where(inside, lowest + width * special.expit(logit + sign * half_logit), mean + sign * half)
             for sign in (-1, 1)
@@ -261,7 +260,7 @@ def _test(scores: pd.DataFrame, is_tested: bool) -> dict[str, Any]:
     """The Wilcoxon test over the patients of both rows; without `is_tested`, only their number."""
     if not is_tested:
         return {"n": len(scores.dropna()), "p": np.nan}
-    result = wilcoxon_test(scores.own.dropna().to_dict(), scores.other.dropna().to_dict(), "patients")
+    result = wilcoxon_test(scores.own.dropna().to_dict(), scores.other.dropna().to_dict())
     return {"n": result["n"], "p": np.nan if result["p"] is None else result["p"]}
 
 

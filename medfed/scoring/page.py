@@ -12,7 +12,7 @@ import pandas as pd
 from medfed.core.files import write_atomically
 from medfed.metrics.mask_metric import ABSENT, OK
 from medfed.outputs.figures.figure import NO_ROLE, TRAINED_HERE
-from medfed.outputs.report.html import EmbeddedFigure, embed_file, render_page
+from medfed.outputs.report.html import EmbeddedFigure, embed_png, render_page
 from medfed.outputs.report.page import CAPTIONS, REAL
 from medfed.outputs.report.tables import PageTable, site_table
 from medfed.outputs.run_folder import FIGURES
@@ -75,7 +75,8 @@ def _figures(folder: Path) -> list[EmbeddedFigure]:
     for path in sorted((folder / FIGURES).glob("*.png")):
         of_site = f"Best, median and worst case of {path.stem.removeprefix(OF_SITE)}: reference and prediction"
         is_of_site = path.stem.startswith(OF_SITE)
-        figures.append(embed_file(of_site if is_of_site else OWN_CAPTIONS.get(path.stem, path.stem), path))
+        caption = of_site if is_of_site else OWN_CAPTIONS.get(path.stem, path.stem)
+        figures.append(embed_png(caption, path.read_bytes()))
     return figures
 
 

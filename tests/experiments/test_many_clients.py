@@ -174,8 +174,6 @@ DIRICHLET = ["federation.partition=dirichlet", "federation.mixing=0.1", "federat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["federation.participating=3"], ("federation.participating", "at most 2")),
-        (["federation.participating=0"], ("federation.participating: expected a number of at least 1", "got 0")),
         (["federation.clients=99"], ("federation.clients: 99 clients share", "expected at most")),
         (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
         (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),

@@ -225,27 +225,6 @@ def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_sa
     assert (float(costs["fedavg"]["steps"]), float(costs["pooled"]["steps"])) == (1, 2), "12 and 24 in batches of 16"
 
 
-def test_the_differences_are_those_of_the_cases_files(comparison):
-    def dice(row: str, role: str) -> dict:
-        lines = [line for line in table(folder(comparison, row) / "cases.csv") if line["role"] == role]
-        return {(line["site"], line["image"]): float(line["value"]) for line in lines if line["metric"] == "dice"}
-
-    rows = {
-        (row["row"], row["role"], row["site"]): (float(row["difference"]), float(row["n"]))
-        for row in table(comparison / "out" / "differences.csv")
-        if row["metric"] == "dice"
-    }
-    fedavg, bmc, hk, pooled = (dice(row, "unseen") for row in ("fedavg", "local-BMC", "local-HK", "pooled"))
-    gains = [value - (bmc[case] + hk[case]) / 2 for case, value in fedavg.items()]
-    assert rows["fedavg", "unseen", "average"] == (pytest.approx(sum(gains) / 4, abs=1e-9), 4)
-    costs = [pooled[case] - value for case, value in fedavg.items()]
-    assert rows["pooled", "unseen", "UCL"] == (pytest.approx(sum(costs) / 4, abs=1e-9), 4)
-    seen, own = dice("fedavg", "seen"), dice("local-BMC", "seen") | dice("local-HK", "seen")
-    assert seen.keys() == own.keys() and len(seen) == 2
-    (case,) = (case for case in seen if case[0] == "HK")
-    assert rows["fedavg", "seen", "HK"] == (pytest.approx(seen[case] - own[case], abs=1e-9), 1)
-
-
 def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_not_shown(comparison, capsys):
     out, before = comparison / "out", (comparison / "out" / "table.json").read_bytes()
     summaries = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}

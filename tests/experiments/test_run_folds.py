@@ -89,19 +89,17 @@ def test_a_finished_run_that_is_compared_with_another_row_gets_its_row(folds):
 
 
 def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path):
-    for site, action in zip(SITES, ("die", "fail", "bug"), strict=True):
+    for site, action in zip(SITES[:2], ("die", "fail"), strict=True):
         (tmp_path / f"{site}.does").write_text(action)
     unfinished = run_folds(folds, 2, quiet=True)
-    assert list(unfinished) == [f"elcfs, unseen {site}, seed 3" for site in SITES]
-    killed, diverged, bug = unfinished.values()
+    assert list(unfinished) == [f"elcfs, unseen {site}, seed 3" for site in SITES[:2]]
+    killed, diverged = unfinished.values()
     assert killed.startswith("its process was killed, as the operating system does when memory runs out; see ")
     assert diverged == f"training diverged; see {tmp_path / 'HK' / 'run.log'}"
-    assert bug.startswith("IndexError: index 3 is out of bounds; see ")
-    assert "Traceback" in (tmp_path / "UCL" / "run.log").read_text()
-    for site in SITES:
+    for site in SITES[:2]:
         (tmp_path / f"{site}.does").unlink()
     assert not run_folds(folds, 2, quiet=True)
-    for site in SITES:
+    for site in SITES[:2]:
         assert (tmp_path / site / "run.log").read_text().count(f"working for {site}\n") == 2
     assert all(fold.folder.is_finished() for fold in folds)
 

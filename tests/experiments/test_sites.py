@@ -31,12 +31,6 @@ def test_all_sites_of_a_process_together_keep_the_largest_number_of_images(monke
     assert [len(site.training._cache) for site in sites] == [3, 1]
 
 
-def test_null_means_all_sites(tiny_config):
-    for value in ("null", "2"):
-        config = load(tiny_config, [f"federation.participating={value}"])
-        assert set(build_experiment(config, None, True).splits) == {"BMC", "HK"}
-
-
 def test_clients_get_the_patients_of_participating_sites_only(tiny_config):
     """Three patients of one site train or validate, so two clients share them."""
     settings = ["federation.participating=1", "federation.clients=2", "method.name=fedavg", "data.test_ratio=0"]

@@ -9,7 +9,6 @@ import torch
 from brute_force import COLUMNS, DISTANCES, blob, brute_force, distances, empty, filled, pixels, row, score
 from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
-from monai.metrics.utils import get_mask_edges, get_surface_distance
 
 from medfed.metrics.mask_metric import MaskPair
 from medfed.metrics.masks.dice import Dice
@@ -84,19 +83,6 @@ def test_hd95_is_the_larger_directed_percentile_and_not_the_pooled_one():
     result = score(line, end, None)
     actual = pixels(result, line.shape)
     assert (actual["hd"], actual["hd95"], result.hd95_pooled_vx) == pytest.approx((39, 37.05, 37), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_cropping_to_the_masks_changes_no_distance(name):
-    prediction, reference = (np.pad(m, [(11, 3), (0, 8), (0, 0)]) for m in PAIRS[name])
-    flat = prediction.shape[2] == 1
-    first, second = (m[..., 0] if flat else m for m in (prediction, reference))
-    edges = get_mask_edges(first.astype(bool), second.astype(bool), crop=False)
-    there, back = get_surface_distance(*edges), get_surface_distance(*edges[::-1])
-    result = score(prediction, reference, None)
-    actual = pixels(result, prediction.shape)
-    assert actual["hd"] == pytest.approx(max(there.max(), back.max()), abs=1e-6)
-    assert actual["assd"] == pytest.approx(np.concatenate([there, back]).mean(), abs=1e-5)
 
 
 def test_a_distance_without_a_voxel_size_does_not_depend_on_the_size_of_the_image():

@@ -59,11 +59,6 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     assert lines[9] == ["gap: seen - unseen", "+50.00", "+37.50", "+50.00", "-38.50"]
 
 
-def test_the_table_counts_the_patients_of_a_site_with_only_one():
-    text = closing_table(scores_of(rows_of("A", [1], "seen")) | {"data": "phantom", "selection": "last"})
-    assert [line.split()[-2:] for line in text.splitlines() if line.startswith("  A ")] == [["1", "1"]]
-
-
 SCORES = table([*rows_of("Z", [1, 1, 0, 1], "seen"), *rows_of("A", [1, 0, 1, 1, 0, 1])])
 
 
@@ -141,13 +136,3 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels():
     for axes in panels:
         for patch in axes.patches:
             assert patch.get_data().values.sum() == pytest.approx(100)
-
-
-def test_a_validation_site_is_marked_and_in_no_mean():
-    rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("V", [0, 0, 0, 0], "validation"), *rows_of("C", [1, 0, 0, 0])]
-    result = scores_of(rows)
-    text = closing_table(result | {"data": "phantom", "selection": "validation_site"})
-    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
-    assert [line[0] for line in lines[4:8]] == ["A", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
-    assert lines[7][3] == "100.00" and lines[5][3].startswith("0.00")
-    assert "validation" not in {line["role"] for line in scores_of(rows[:4])["scores"]}

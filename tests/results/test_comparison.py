@@ -4,21 +4,8 @@ import math
 
 import pandas as pd
 import pytest
-from made_comparisons import (
-    BASE,
-    DOWN,
-    MIXED,
-    NOT_LEARNED,
-    UP,
-    dice_rows,
-    dice_run,
-    difference,
-    gaining,
-    line,
-    mask_row,
-    scored,
-)
-from made_runs import scores_of
+from made_comparisons import BASE, DOWN, MIXED, UP, dice_rows, dice_run, difference, gaining, line, scored
+from made_runs import NOT_LEARNED, mask_row, scores_of
 
 from medfed.core.errors import UserError
 from medfed.results.comparison import COST, GAIN, ScoredRun, compare_runs

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from made_comparisons import class_row, mask_row
+from made_comparisons import class_row
+from made_runs import mask_row
 from sklearn.metrics import roc_auc_score
 
 from medfed.results.scores import COLUMNS, failures, patient_values, table_of

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from made_comparisons import CLASSES, MASKS, class_row, mask_row
-from scipy import stats
+from made_comparisons import class_row
+from made_runs import CLASSES, MASKS, mask_row
 
 from medfed.results.run_scores import COLUMNS, n_absent, run_scores, run_scores_of
 from medfed.results.scores import table_of
@@ -82,14 +82,6 @@ def test_a_patient_without_the_structure_in_one_image_counts_with_the_others():
     assert n_absent(table_of([class_row("A", "s", "i", "a", 0.5)], CLASSES.metrics)) == 0
 
 
-def test_pixels_of_images_without_a_voxel_size_have_no_mean():
-    """The voxels of the file of A have a size in mm, so their mean (2 + 4)/2 is known; the pixels of B have none."""
-    rows = [row("A", "seen", str(k), 0.9, hd95_mm=1.0, hd95_pooled_vx=2.0 + 2 * k) for k in range(2)]
-    rows += [row("B", "seen", str(k), 0.9, 5.0, hd95_pooled_vx=9.0) for k in range(2)]
-    means = {r["site"]: r["mean"] for r in records_of(rows) if r["metric"] == "hd95_pooled_vx" and r["mean"]}
-    assert means == {"A": 3.0}
-
-
 def test_the_records_are_json_without_nan_even_of_nothing():
     rows = [*cohort("A"), row("B", "unseen", "1", None, status="absent"), row("A", "seen", "x", 0.9, structure="cup")]
     for case in (rows, rows[-2:-1], []):
@@ -99,42 +91,8 @@ def test_the_records_are_json_without_nan_even_of_nothing():
     assert at(rows, structure="cup")["mean"] == pytest.approx(90)
 
 
-def test_each_kind_of_failure_is_out_of_the_patients_for_whom_it_is_possible():
-    rows = [row("A", "seen", str(k), dice) for k, dice in enumerate((0.9, 0.7, 0.69))]
-    only_found = rows[:2]
-    rows += [row("A", "seen", "4", 0.0, status="missed"), row("A", "seen", "5", 0.0, status="false_alarm")]
-    rows += [row("A", "seen", image, None, status="absent") for image in "67"]
-    shares = {kind: at(rows, metric=kind) for kind in ("low_dice", "missed", "false_alarm")}
-    counts = {kind: (share["mean"] * share["n_patients"] / 100, share["n_patients"]) for kind, share in shares.items()}
-    expected = {"low_dice": (3, 5), "missed": (1, 4), "false_alarm": (1, 3)}
-    assert counts == {kind: (pytest.approx(count), n) for kind, (count, n) in expected.items()}
-    exact = stats.binomtest(1, 4).proportion_ci(method="exact")
-    assert [shares["missed"][end] for end in ("low", "high")] == pytest.approx([100 * exact.low, 100 * exact.high])
-    assert at(only_found, metric="false_alarm") is None
-
-
-def test_failures_are_of_each_site_and_of_all_patients_of_a_role_together():
-    rows = [row("A", "unseen", "1", 0.1), row("A", "unseen", "2", 0.9), row("B", "unseen", "1", 0.2)]
-    rows.append(row("C", "seen", "1", 0.9))
-    keys = ("mean", "n_patients")
-    assert [at(rows, "A", "low_dice", "unseen")[key] for key in keys] == [50, 2]
-    assert [at(rows, "average", "low_dice", "unseen")[key] for key in keys] == [pytest.approx(200 / 3), 3]
-    assert [at(rows, "average", "low_dice", "seen")[key] for key in keys] == [0, 1]
-    assert {record["role"] for record in records_of(rows)} == {"seen", "unseen"}
-
-
 def classified(site, role, image, label, p, patient=""):
     return class_row(site, patient or image, image, label, p, role)
-
-
-def class_cohort(site="A", n=40, images_per_patient=4, seed=0):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 2, n)
-    p = [float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)) for label in labels]
-    return [
-        classified(site, "seen", f"i{k:03}", "ab"[label], p[k], f"s{k // images_per_patient}")
-        for k, label in enumerate(labels)
-    ]
 
 
 def test_sites_of_classified_images_have_equal_weights_and_no_average_if_one_has_no_score():
@@ -163,24 +121,6 @@ def test_the_interval_is_over_patients_not_images():
     assert narrow["mean"] == pytest.approx(70) and wide["mean"] == pytest.approx(70)
     widths = [score["high"] - score["low"] for score in (narrow, wide)]
     assert widths[1] / widths[0] == pytest.approx(10**0.5, rel=0.15)
-
-
-def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order():
-    rows = class_cohort()
-    two_sites = [*class_cohort("B", seed=1), *rows[::-1]]
-    for metric in ("accuracy", "balanced_accuracy", "auroc"):
-        score = at(rows, metric=metric)
-        assert score == at(two_sites, metric=metric) and score["low"] < score["mean"] < score["high"]
-    assert at(rows, metric="ece")["mean"] > 0 and at(rows, metric="ece")["low"] is None
-
-
-def test_a_single_patient_has_no_interval_and_a_single_patient_of_a_class_none_of_auroc():
-    """One of five patients has the class b: without this patient, AUROC is undefined."""
-    score = at([image | {"patient": "s"} for image in class_cohort(n=6)], metric="accuracy")
-    assert score["mean"] is not None and (score["low"], score["high"]) == (None, None)
-    rows = [classified("A", "seen", str(k), "ab"[k == 0], 0.6 if k == 0 else 0.4) for k in range(5)]
-    score = at(rows, metric="auroc")
-    assert [score[key] for key in ("mean", "low", "high", "n_patients")] == [100, None, None, 5]
 
 
 def test_sites_are_in_the_order_of_their_names_whatever_their_units():

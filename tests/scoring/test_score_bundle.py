@@ -79,7 +79,7 @@ def test_a_bundle_has_the_scores_of_the_run_from_which_it_was_exported(tmp_path,
     bundle = medfed.export(run, force=True)
     dataset = load_dataset(small_phantom, None, [Override.of("data.sites", ["UCL"])])
     scores = score_bundle(bundle, dataset)
-    of_run = read_scores(run.folder / "cases.csv", scores.task.scoring.metrics)
+    of_run = read_scores(run.folder / "cases.csv")
     assert_same_scores(scores.table, of_run.loc[of_run.site == "UCL", list(COLUMNS)])
     own, other = (records(summary, "UCL") for summary in (scores.summary, run.summary))
     for metric in ("missed", "dice"):

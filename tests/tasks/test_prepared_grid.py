@@ -77,7 +77,7 @@ def test_without_the_setting_nothing_is_added():
 def test_files_and_tables_show_the_columns(tmp_path):
     rows, scoring = rows_of(square(16, 48), square(8, 56)), Segmentation(("disc",), 1, 32, evaluation=PREPARED).scoring
     write_rows(tmp_path / "cases.csv", rows, scoring)
-    values = read_scores(tmp_path / "cases.csv", scoring.metrics).set_index("metric").value
+    values = read_scores(tmp_path / "cases.csv").set_index("metric").value
     assert values["hd_prepared"] == rows[0]["hd_prepared"] == pytest.approx(4 * 2**0.5)
     summary = scores_of(rows, scoring)
     means = {score["metric"]: score["mean"] for score in summary["scores"] if score["site"] == "average"}

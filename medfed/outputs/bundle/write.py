@@ -32,7 +32,7 @@ from medfed.federation.settings import Training
 from medfed.functional.weights import first_non_finite
 from medfed.networks.parts.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.model_card import card_notes, model_card, scores, scores_table
+from medfed.outputs.bundle.model_card import model_card, scores
 from medfed.outputs.bundle.program import PROGRAM, PROGRAM_DEF, save_program
 from medfed.outputs.run_files import damaged_file
 from medfed.outputs.run_folder import RunFolder
@@ -56,14 +56,10 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
     folder = RunFolder(run)
     folder.check_finished()
     config, summary = load(run / "config.yaml"), folder.read_summary()
-    with damaged_file(run / "summary.json"):  # what the bundle takes from it
-        scores(summary), scores_table(summary), card_notes(summary), summary["data"]
-        why, images = did_not_learn(summary), summary["images"]
-        task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
-        suffix = images.get("suffix")
-    if why and not force:
+    if (why := did_not_learn(summary)) and not force:
         raise UserError(f"{run}: {why}; export this model in spite of that with --force")
-    weights = folder.load_model()
+    images, weights = summary["images"], folder.load_model()
+    task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
     if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
         mean, std = (tuple(entry.tolist()) for entry in constants.values())
         task = replace(task, constants=(mean, std))  # type: ignore[type-var]
@@ -78,7 +74,7 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
         provenance={**provenance(config, summary), "method_layers": wrap is not None},
         summary=summary,
         input_is_2d=input_is_2d,
-        suffix=suffix,
+        suffix=images.get("suffix"),
     )
 
 

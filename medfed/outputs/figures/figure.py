@@ -9,15 +9,14 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from matplotlib import rcParams
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -57,37 +56,24 @@ def new_figure(width_in: float, height_in: float, title: str) -> Figure:
     return figure
 
 
-def save_png(figure: Figure, path: str | Path, title: str = "") -> None:
-    write_atomically(Path(path), png_bytes(figure, title))
+def save_png(figure: Figure, path: Path) -> None:
+    write_atomically(path, png_bytes(figure))
 
 
-def png_bytes(figure: Figure, title: str = "") -> bytes:
-    """The figure as an opaque PNG file; a `title` replaces the title of the figure."""
-    if title:
-        figure.suptitle(title)
+def png_bytes(figure: Figure) -> bytes:
+    """The figure as an opaque PNG file; a "$" in a text begins no formula."""
     drawing, file = FigureCanvasAgg(figure), io.BytesIO()
-    with _plain_texts(figure):
-        drawing.draw()  # `savefig` would draw twice
-    Image.fromarray(np.asarray(drawing.buffer_rgba())).convert("RGB").save(
-        file, "PNG", dpi=(DPI, DPI), compress_level=1
-    )
-    return file.getvalue()
-
-
-@contextmanager
-def _plain_texts(figure: Figure) -> Iterator[None]:
-    """Draw without matplotlib's formulas, which it otherwise sees between two "$" of a text."""
     for axes in figure.axes:
         if not axes.axison:
             axes.set(xticks=[], yticks=[])  # not drawn, and `findobj` would create them, which takes long
     for text in figure.findobj(Text):
         text.set_parse_math(False)
-    before = rcParams["text.parse_math"]
-    rcParams["text.parse_math"] = False  # for the tick labels that matplotlib creates later
-    try:
-        yield
-    finally:
-        rcParams["text.parse_math"] = before
+    with rc_context({"text.parse_math": False}):  # for the tick labels that matplotlib creates later
+        drawing.draw()  # `savefig` would draw twice
+    Image.fromarray(np.asarray(drawing.buffer_rgba())).convert("RGB").save(
+        file, "PNG", dpi=(DPI, DPI), compress_level=1
+    )
+    return file.getvalue()
 
 
 def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:

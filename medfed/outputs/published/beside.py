@@ -80,21 +80,13 @@ def _settings(text: str) -> tuple[str, frozenset[str]]:
     return name, frozenset(filter(None, split(written, ",")))
 
 
-def beside_comparison(block: PublishedBlock, comparison: Comparison) -> TextTable:
-    return beside(block, our_rows(comparison, block), "ours" + ", PHANTOM" * (comparison.data == "phantom"))
-
-
-def comparison_warnings(comparison: Comparison) -> list[str]:
-    """Which numbers must not be ranked together."""
-    return [WARNING, *[PHANTOM_WARNING] * (comparison.data == "phantom")]
-
-
 def to_published_markdown(data: object, comparison: Comparison) -> str:
     """The Markdown section "As published" for a config's block `data`; "" without published tables."""
-    tables = tables_of_data(data)
-    parts = ["## As published", "  \n".join(comparison_warnings(comparison))]
+    tables, is_phantom = tables_of_data(data), comparison.data == "phantom"
+    parts = ["## As published", "  \n".join([WARNING, *[PHANTOM_WARNING] * is_phantom])]
     for table in tables:
         parts += [f"### {table.title}", bullets(table.details)]
         for block in table.blocks:
-            parts += [to_markdown(beside_comparison(block, comparison), 4), bullets(block.footnotes)]
+            rows = beside(block, our_rows(comparison, block), "ours" + ", PHANTOM" * is_phantom)
+            parts += [to_markdown(rows, 4), bullets(block.footnotes)]
     return "\n\n".join(filter(None, parts)) + "\n" if tables else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from medfed.outputs.run_files import damaged_file
-
 FOLDER = Path(__file__).parent
 MAX_WIDTH, QUALITY = 1200, 75  # of a figure in pixels, enough for a screen with small pixels; of WebP, 0 to 100
-
-
-_NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters that HTML and UTF-8 cannot hold
 
 
 class EmbeddedFigure(NamedTuple):
@@ -53,12 +47,7 @@ def _environment(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_replace_invalid_characters,
     )
-
-
-def _replace_invalid_characters(value: object) -> object:
-    return _NOT_HTML.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _hash_source(text: str) -> str:
@@ -78,9 +67,3 @@ def embed_png(caption: str, data: bytes, max_width: int = MAX_WIDTH) -> Embedded
     webp = io.BytesIO()
     figure.save(webp, "WEBP", quality=QUALITY)
     return embed(caption, webp.getvalue(), "image/webp")
-
-
-def embed_file(caption: str, path: Path, max_width: int = MAX_WIDTH) -> EmbeddedFigure:
-    """The PNG figure of a file; UserError if it is damaged."""
-    with damaged_file(path):
-        return embed_png(caption, path.read_bytes(), max_width)

@@ -13,7 +13,6 @@ from medfed.federation.ledger import COLUMNS, CONTENTS
 from medfed.federation.sent import UNKNOWN, Sent, describe
 from medfed.outputs.report.read import ReportRun
 from medfed.outputs.report.tables import PageTable
-from medfed.outputs.run_files import damaged_file
 from medfed.results.row import LOCAL, POOLED
 from medfed.results.text_tables import text_table
 
@@ -31,17 +30,10 @@ KEPT_ENTRIES = (
 )
 
 
-def read_ledger(run: ReportRun) -> pd.DataFrame:
-    with damaged_file(run.folder.path / "ledger.csv") as path:
-        table = pd.read_csv(path, keep_default_na=False, dtype={"site": str, "name": str, "shape": str})
-        if tuple(table.columns) != COLUMNS:
-            raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
-        return table.astype({"round": int, "n": int, "bytes": int})
-
-
 def sent_of_run(run: ReportRun) -> dict[str, Any]:
     """The texts and tables about one run: totals, what left and what it could reveal, what came, and bytes by site."""
-    table, declared = read_ledger(run), _declared(run)
+    table, declared = pd.DataFrame(run.folder.ledger(), columns=COLUMNS), _declared(run)
+    table = table.astype({"round": int, "bytes": int})
     rows = []
     for (direction, kind, content, name), own in table.groupby(["direction", "kind", "content", "name"], sort=False):
         sent = describe({"direction": direction, "kind": kind, "content": content, "name": name}, declared)

@@ -11,7 +11,7 @@ import pandas as pd
 from medfed.outputs.figures.boxes import comparison_figure
 from medfed.outputs.figures.curves import comparison_curves
 from medfed.outputs.figures.figure import png_bytes
-from medfed.outputs.report.html import MAX_WIDTH, EmbeddedFigure, embed_file, embed_png, render_page
+from medfed.outputs.report.html import MAX_WIDTH, EmbeddedFigure, embed_png, render_page
 from medfed.outputs.report.ledger import sent_of_run
 from medfed.outputs.report.read import ReportRun, RunGroup
 from medfed.outputs.report.tables import PageTable, cost_table, patient_table, site_table
@@ -78,7 +78,8 @@ def _run_content(
         "first": _first_properties(run, groups),
         "warnings": [*warnings, *run_table.weights_notes(summary)],
         "figures": [
-            embed_file(CAPTIONS.get(name, name.replace("_", " ")), paths[name], width) for name in names[:n_figures]
+            embed_png(CAPTIONS.get(name, name.replace("_", " ")), paths[name].read_bytes(), width)
+            for name in names[:n_figures]
         ],
         "n_hidden_figures": len(names[n_figures:]) if n_figures is not None else 0,
         "patients": patient_table(run, n_overlays) if len(run.scores) else None,
@@ -177,9 +178,8 @@ def _same_figures(group: RunGroup) -> list[tuple[str, list[EmbeddedFigure]]]:
     for run in sorted((run for run in group.drawn if run.summary["seed"] == seed), key=lambda run: run.unseen):
         for path in (run.folder.path / FIGURES / f"{name}.png" for name in COMMON_FIGURES):
             if path.is_file():
-                figures.setdefault(run.unseen, []).append(
-                    embed_file(f"{run.row.label}, unseen {run.unseen}", path, width)
-                )
+                embedded = embed_png(f"{run.row.label}, unseen {run.unseen}", path.read_bytes(), width)
+                figures.setdefault(run.unseen, []).append(embedded)
     return [(site, own) for site, own in figures.items() if len(own) > 1]
 
 

@@ -13,13 +13,9 @@ import pandas as pd
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
 from medfed.outputs.comparison_folder import ComparisonFolder
-from medfed.outputs.run_files import damaged_file
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.run_table import weights_notes
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
-from medfed.results.notes import did_not_learn
 from medfed.results.row import BASELINE, SENT, ComparisonRow, read_row
-from medfed.results.run_scores import run_scores_of
 from medfed.results.scores import read_scores
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
@@ -74,18 +70,13 @@ class RunGroup:
 
 
 def read_run(path: Path) -> ReportRun:
-    """Read the folder of a finished run; UserError if the run is unfinished or a file damaged."""
+    """Read the folder of a finished run; UserError if the run is unfinished or a file differs from its checksum."""
     folder = RunFolder(path)
     folder.check_finished()
     text = read(path / "config.yaml")
     config = parse(text, str(path / "config.yaml"))
-    with damaged_file(path / "summary.json") as file:
-        summary = folder.read_summary()
-        summary["data"], summary["seed"], summary["selection"], run_scores_of(summary)
-        did_not_learn(summary), weights_notes(summary)  # these raise an error if a block lacks a value
-        scoring, row = scoring_of(summary, file), read_row(path, summary["method"])
-    scores = read_scores(path / "cases.csv", scoring.metrics)
-    return ReportRun(folder, summary, config, text, scores, row, scoring)
+    summary, scores = folder.read_summary(), read_scores(path / "cases.csv")
+    return ReportRun(folder, summary, config, text, scores, read_row(path, summary["method"]), scoring_of(summary))
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[ReportRun], list[RunGroup]]:
@@ -132,8 +123,8 @@ def _group(name: str, runs: Sequence[ReportRun], folder: ComparisonFolder | None
             raise UserError("the runs are of several data sets")
         if any(run.unseen == "none" for run in runs):
             raise UserError("a run left no site out")
-        scored = [ScoredRun.of(run.row, run.summary, run.scores) for run in runs]
         notes = [note] if folder and (note := folder.note()) else []
+        scored = [ScoredRun.of(run.row, run.summary, run.scores) for run in runs]
         return replace(group, table=compare_runs(scored, baseline, {*planned.values()}, notes))
     except UserError as error:
         return replace(group, why_no_table=str(error))

@@ -25,7 +25,7 @@ from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.program import PROGRAM
-from medfed.outputs.bundle.write import inference_config, load_trained_network, metadata, template_folder
+from medfed.outputs.bundle.write import atomic_folder, inference_config, load_trained_network, metadata, template_folder
 from medfed.outputs.run_folder import RunFolder
 from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
@@ -281,8 +281,9 @@ def test_masks_of_a_wide_image_have_its_orientation_and_the_card_describes_2d_im
 def test_an_existing_folder_and_weights_of_another_network_are_rejected_and_a_failure_leaves_no_files(tmp_path, organ):
     _, module, task, _ = organ
     (tmp_path / "there").mkdir()
-    with pytest.raises(UserError, match="exists already"):
-        write(tmp_path / "there", UNET, module, task)
+    for out in (tmp_path / "there", tmp_path / "new" / ".." / "there"):
+        with pytest.raises(UserError, match="exists already"):
+            write(out, UNET, module, task)
     with pytest.raises(UserError, match="model.safetensors: the file cannot be read"):
         write(tmp_path / "new", UNet(features=(4, 4, 4, 8, 8, 8)), module, task)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
@@ -297,6 +298,12 @@ def test_an_existing_folder_and_weights_of_another_network_are_rejected_and_a_fa
     weights["final_conv.bias"] = torch.tensor([float("nan")])
     with pytest.raises(UserError, match="not finite .*final_conv.bias"):
         load_trained_network(UNET, weights, task)
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
+    with pytest.raises(OSError, match="not empty.*/b'$"), atomic_folder(tmp_path / "b"):
+        (tmp_path / "b" / "x").mkdir(parents=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 class Brightness(NetworkSettings):

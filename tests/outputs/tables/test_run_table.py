@@ -2,7 +2,7 @@
 
 import re
 
-from made_runs import NOT_LEARNED, class_rows, mask_row, scores_of
+from made_runs import NOT_LEARNED, mask_row, scores_of
 
 from medfed.outputs.tables.run_table import closing_table
 
@@ -81,25 +81,10 @@ def test_a_gap_without_an_average_is_a_dash_and_one_over_other_units_too():
     assert "gap" not in closing_table(summary_of([RUN[0], absent]))
 
 
-def test_the_table_of_a_classification_has_no_structure_and_a_gap_of_all_metrics():
-    lines = cells_of(closing_table(summary_of(class_rows(["A"], "C"))))
-    assert lines[3][:2] == ["site", "accuracy %"] and len(lines[3]) == 7
-    gap = next(line for line in lines if line[0] == "gap: seen - unseen")
-    assert len(gap) == 5 and all(re.fullmatch(r"[+-]\d+\.\d\d", cell) for cell in gap[1:])
-
-
 def test_false_alarms_are_counted_below_the_table():
     rows = [RUN[0], case("C", "1", 0.0, 50.0, "false_alarm"), case("C", "2", None, status="absent")]
     note = "False alarms (patients with a structure predicted where the reference has none): 1.\n"
     assert note in closing_table(summary_of(rows)) and "False alarms" not in closing_table(summary_of(RUN))
-
-
-def test_13_patients_without_a_failure_may_still_fail_in_a_quarter_of_cases():
-    rows = [case("C", str(k), 0.8 + 0.01 * k, 3.0) for k in range(13)]
-    line = next(
-        row for row in cells_of(closing_table(summary_of(rows), explain=True)) if row[2:3] == ["0/13 [0, 25] %"]
-    )
-    assert line == ["C (UNSEEN)", "disc", "0/13 [0, 25] %", "0/13 [0, 25] %"]
 
 
 def test_a_table_says_that_a_run_was_not_deterministic_and_that_it_was_trained_in_bf16():
@@ -122,12 +107,6 @@ def test_a_model_that_did_not_learn_is_named_at_the_end_of_its_run():
     assert "the source sites, the Dice of the model is not a number; train with a lower learning rate" in no_number
     for fine in ({}, {"learning": NOT_LEARNED | {"learned": True}}):
         assert "LEARN" not in closing_table(summary_of(RUN, **fine))
-
-
-def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
-    rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
-    lines = cells_of(closing_table(summary_of(rows)))
-    assert ["A (UNSEEN)", "disc", "90.00", "-", "2", "2"] in lines
 
 
 def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
