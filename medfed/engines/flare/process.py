@@ -83,17 +83,12 @@ class FlareProcess:
         """End the process, if it was started, and its jobs; kill it if it does not end within 20 seconds."""
         if self._process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, number)
-                self._process.wait(STOP_TIMEOUT_S)
-                break
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self._process = None
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait(STOP_TIMEOUT_S)
         self.end_left_processes()
+        self._process.poll()
+        self._process = None
 
     def end_left_processes(self) -> None:
         """Kill all FLARE processes of this workspace, such as those that a killed program left behind.

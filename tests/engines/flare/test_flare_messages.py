@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.filters.dxo_blocker import DXOBlocker
 from nvflare.fuel.utils import fobs
 
-from medfed.engines.flare.messages import META_KEY, register, to_message, to_shareable
+from medfed.engines.flare.messages import META_KEY, to_message, to_shareable
 from medfed.federation.message import Message, digest, failed_reply
 
 WEIGHTS = {
@@ -29,11 +29,6 @@ WEIGHTS = {
 TENSORS = {"windows": torch.rand(2, 1, 3, generator=torch.Generator().manual_seed(0)), "a/b": torch.tensor([2**40])}
 FACTS = {"round": 2, "loss": 0.1, "text": "a „b“", "list": [1, None]}
 MESSAGE = Message("train", WEIGHTS, TENSORS, FACTS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered():
-    register()
 
 
 def over_the_wire(shareable: Shareable) -> Shareable:
