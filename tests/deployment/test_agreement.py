@@ -8,8 +8,9 @@ import torch
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, GuardedSite
-from medfed.deployment.hospital_state import REPLIES, SentReply, read_replies
+from medfed.deployment.hospital_state import REPLIES, SentReply, count_releases, read_replies
 from medfed.federation.message import Message
+from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -156,6 +157,7 @@ def test_an_equal_reply_to_an_equal_request_counts_once_and_is_recorded_twice(tm
     for times in (1, 2):
         guarded_site(tmp_path).reply(request("validate"))
         assert sent_bytes(tmp_path) == times * [600_000] and len({one.checksum for one in read_replies(tmp_path)}) == 1
+        assert count_releases(read_replies(tmp_path)) == Releases(statistics=1)
         row = "1,north,up,train,statistic,windows,1,150000,600000"
         assert (tmp_path / LEDGER).read_text().count(row) == times
     with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):

@@ -222,16 +222,6 @@ def test_a_stopped_run_without_memory_is_bit_identical_after_resuming(
     assert digest(last.state.to_bytes()) == four_rounds
 
 
-def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_again(without_memory, fedavg, tmp_path):
-    toy = without_memory
-    (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
-    engine = toy.engine(fedavg, MANY, folder=tmp_path)
-    for site in engine.local_sites:
-        site._train = None  # calling it would fail
-    *_, (_, again) = rounds_of(toy, fedavg, tmp_path, 1, engine=engine)
-    assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
-
-
 def test_a_run_can_be_resumed_from_the_round_before_the_last(without_memory, fedavg, tmp_path):
     """This happens if the last checkpoint was damaged and deleted."""
     toy = without_memory
