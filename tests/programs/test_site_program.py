@@ -260,11 +260,6 @@ def test_joining_again_continues_in_the_folder_that_medfed_created(with_kit, tmp
         err = capsys.readouterr().err
         assert "FLARE's client ended before the federation; see " in err and "medfed_HK/flare.log" in err
     assert (tmp_path / "medfed_HK" / "answered.json").is_file()
-
-
-def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):
-    """Paths as seen from its file, wherever the program is started, and the guard's numbers with them."""
-    run(with_kit, "--yes")
     (job,) = json.loads((tmp_path / "medfed_HK" / "flare" / "local" / "medfed_site.json").read_text()).values()
     assert job["folder"] == str(tmp_path / "medfed_HK") and job["agreement"]["sends"] == ["windows"]
     assert Path(job["directory"]) == Path.cwd()
