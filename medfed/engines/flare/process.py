@@ -83,9 +83,12 @@ class FlareProcess:
         """End the process, if it was started, and its jobs; kill it if it does not end within 20 seconds."""
         if self._process is None:
             return
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait(STOP_TIMEOUT_S)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
         self.end_left_processes()
         self._process.poll()
         self._process = None

@@ -23,6 +23,7 @@ from nvflare.apis.server_engine_spec import ServerEngineSpec
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from medfed.engines.flare import connection
 from medfed.engines.flare import controller as controller_module
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.controller import FlareController
@@ -220,8 +221,9 @@ def test_a_site_whose_connection_is_lost_costs_the_round_only(server):
     flare = FlareConnection(start)
     exchange = Exchange(flare, request())
     server.fetch("HK")
-    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
     lost.add("HK")
+    time.sleep(3 * connection.POLL_S)  # BMC, which still works, is waited for
+    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
     replies = exchange.done()
     assert replies["BMC"].kind == "train"
     assert replies["HK"] == failed_reply("did not reply: it is no longer connected")
