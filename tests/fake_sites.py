@@ -6,7 +6,7 @@ PROGRAM = """
 import json, os, signal, sys, time
 from multiprocessing.connection import Connection
 
-ERRORS = {"no": {"kind": "user", "text": "training diverged"}, "bug": {"kind": "bug", "text": "KeyError: 'w'"}}
+ERRORS = {"no": ["UserError", ["training diverged"]], "bug": ["WorkerBug", ["KeyError: 'w'"]]}
 connection = Connection(int(sys.argv[1]))
 job = json.loads(connection.recv_bytes())
 os.chdir(job["directory"])
@@ -14,7 +14,7 @@ site = job["sites"][0]
 open(site + ".pid", "w").write(str(os.getpid()))
 action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") else "echo"
 if action() == "no start":
-    connection.send_bytes(b"e" + json.dumps({"kind": "user", "text": "sites: no images here"}).encode())
+    connection.send_bytes(b"e" + json.dumps(["UserError", ["sites: no images here"]]).encode())
     time.sleep(60)  # the parent must not wait for this process to end
 if action() == "not ready":
     time.sleep(60)

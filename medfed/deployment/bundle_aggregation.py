@@ -19,7 +19,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from medfed.cli.defaults import RULES
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
 from medfed.federation.checks import Earlier, Expected, check_replies, find_failing_sites
@@ -35,7 +34,6 @@ from medfed.outputs.bundle.write import atomic_folder
 from medfed.outputs.run_files import append_rows
 from medfed.tasks.bundle_training import TRAINED
 
-METHODS: Mapping[str, type[Method]] = {rule: registry.resolve("methods", rule) for rule in RULES}
 WEIGHT_FILES = ("models/model.pt", "models/model.safetensors")
 TRAINED_FILE = f"models/{TRAINED}"  # what `configs/train.json` writes; `model.pt` is then the start
 BUFFER_ENDINGS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers, not trained
@@ -114,7 +112,7 @@ def aggregate_bundles(
             notices += differences
         except UserError as error:
             rejected[name] = str(error)
-    method = METHODS[rule]()
+    method: Method = registry.resolve("methods", rule)()
     used, failed, unusual = _check(replies, state, largest_change, method)
     rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):

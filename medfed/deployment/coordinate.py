@@ -139,15 +139,10 @@ def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
         )
     plan = load(folder / PLAN)
     start = State.from_bytes(read_with_checksum(folder / START, "prepare the federation again"))
-    return replace(plan, source=str(folder / PLAN)), start, site_folders(folder)
-
-
-def site_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the hospitals of a prepared federation; UserError if it has none."""
     folders = sorted((folder / "hospitals").glob("*"))
     if not (sites := [path.name for path in folders if (path / f"{path.name}.yaml").is_file()]):
         raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
-    return sites
+    return replace(plan, source=str(folder / PLAN)), start, sites
 
 
 def find_kits(kits: Path) -> tuple[Path, Path]:

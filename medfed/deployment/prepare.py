@@ -70,7 +70,9 @@ def prepare_federation(args: argparse.Namespace) -> int:
         README.format(
             folder=out,
             host=args.host,
-            sites=_site_list(sites, plan.federation.validation_site),
+            sites=", ".join(
+                f"{site} (which only validates)" if site == plan.federation.validation_site else site for site in sites
+            ),
             first=sites[0],
             method=plan.method_name,
             rounds=plan.federation.rounds,
@@ -79,11 +81,6 @@ def prepare_federation(args: argparse.Namespace) -> int:
     write_atomically(out / PLAN, plan.yaml)
     print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")
     return 0
-
-
-def _site_list(sites: list[str], validation_site: str) -> str:
-    """The names of the sites as text; it marks the validation site."""
-    return ", ".join(f"{site} (which only validates)" if site == validation_site else site for site in sites)
 
 
 def _plan(config: Config, sites: list[str]) -> Config:

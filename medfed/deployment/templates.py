@@ -150,19 +150,18 @@ def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
     }
     clients = [{"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)]
     admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
-    builders: dict[str, dict[str, str]] = {
-        "workspace.WorkspaceBuilder": {},
-        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"},
-        "cert.CertBuilder": {},
-        "signature.SignatureBuilder": {},
-    }
     return {
         "api_version": 3,
         "name": "medfed",
         "description": "A federation of medfed",
         "participants": [server, *clients, admin],
         "builders": [
-            {"path": f"nvflare.lighter.impl.{name}", **({"args": arguments} if arguments else {})}
-            for name, arguments in builders.items()
+            {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder"},
+            {
+                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }

@@ -22,6 +22,7 @@ from typing import Any
 from medfed.cli.notes import show_notes_by
 from medfed.cli.program import machine_sentence
 from medfed.config.schema import Config, load_text
+from medfed.core.bounds import load_settings
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
@@ -122,8 +123,7 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     site = build_local_site(config, job["sites"][0])
     if isinstance(site, Site):
         site.progress = on_step
-    lists = {name: tuple(value) for name, value in job["agreement"].items() if isinstance(value, list)}
-    agreement = Agreement(**{**job["agreement"], **lists})
+    agreement = load_settings(Agreement, job["agreement"], job["source"])
     guarded = GuardedSite(site, Path(job["folder"]), agreement)
     return lambda header, bodies: (guarded.reply(Message.from_bytes(body)).to_bytes() for body in bodies)
 

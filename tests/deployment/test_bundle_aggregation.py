@@ -56,23 +56,19 @@ def run(*arguments):
     return aggregate.main([str(argument) for argument in arguments])
 
 
-def test_the_mean_counts_each_hospital_by_its_images(start, trained, tmp_path, capsys):
+def test_the_mean_counts_hospitals_by_their_images_and_the_bundle_says_who_took_part(start, trained, tmp_path, capsys):
     sites = trained("A", 0.1), trained("B", 0.5, wrapped=True)
-    assert run(*sites, "--start", start, "--out", tmp_path / "organ_segmentation", "--images", 30, 10) == 0
+    out = tmp_path / "organ_segmentation"
+    assert run(*sites, "--start", start, "--out", out, "--images", 30, 10) == 0
     expected = weights_of(start)[ENTRY] + 0.75 * 0.1 + 0.25 * 0.5
-    torch.testing.assert_close(weights_of(tmp_path / "organ_segmentation")[ENTRY], expected)
-    check_bundle(tmp_path / "organ_segmentation")
+    torch.testing.assert_close(weights_of(out)[ENTRY], expected)
+    check_bundle(out)
     output = capsys.readouterr()
     assert (
         "\nA   " in output.out
         and " 30  " in output.out
         and "not compared: --largest-change needs 3 sites" in output.err
     )
-
-
-def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp_path):
-    out = tmp_path / "organ_segmentation"
-    run(trained("A", 0.1), trained("B", 0.3), "--start", start, "--out", out)
     metadata, old = (json.loads((path / "configs" / "metadata.json").read_text()) for path in (out, start))
     about = metadata["medfed_provenance"]["aggregation"]
     assert metadata["eval_metrics"] == {} and metadata["version"] > old["version"]

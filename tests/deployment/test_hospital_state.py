@@ -7,7 +7,6 @@ from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import GuardedSite
 from medfed.deployment.hospital_state import (
     REPLIES,
-    SECRET,
     SentReply,
     begin_folder,
     hospital_secret,
@@ -77,15 +76,6 @@ def test_a_folder_begins_empty_and_is_then_recognised(tmp_path):
     (folder / "ledger.csv").touch()
     begin_folder(folder)
     assert read_replies(folder) == [] and guarded_site(folder).guard.replies == []
-
-
-@pytest.mark.parametrize("name", ["ledger.csv", "north/round_00001.site", SECRET])
-def test_a_folder_that_came_with_files_is_refused(tmp_path, name):
-    """Such as memory of a site, which the next round would continue from, or a secret that the coordinator knows."""
-    (tmp_path / "sent" / name).parent.mkdir(parents=True)
-    (tmp_path / "sent" / name).touch()
-    with pytest.raises(UserError, match="medfed did not create the folder at this hospital, because answered.json is"):
-        begin_folder(tmp_path / "sent")
 
 
 def test_a_secret_that_is_damaged_or_cannot_be_written_is_told(tmp_path, monkeypatch):

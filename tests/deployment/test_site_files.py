@@ -41,45 +41,30 @@ def test_a_hospital_in_a_folder_without_yaml_files_learns_which_folder_was_searc
         assert f"The folder {folder} has no YAML file" in refusal(name)
 
 
-def test_a_plan_may_not_name_the_file_of_the_secret_and_the_hospital_may(tmp_path):
-    """The secret hides the names of DICOM patients."""
-    site_file = tmp_path / "HK.yaml"
-    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
-    (tmp_path / "plan.yaml").write_text(PLAN.format(", dicom_salt: /etc/services"))
-    with pytest.raises(UserError, match="plan.yaml: data.dicom_salt: .* the coordinator could then know"):
-        read_site_file(site_file)
-    for plan in ("", ", dicom_salt: /etc/services"):
-        (tmp_path / "plan.yaml").write_text(PLAN.format(plan))
-        site_file.write_text("site: HK\nagrees: {rounds: 1}\ndata: {dicom_salt: salt}\n")
-        assert read_site_file(site_file)[1].data.dicom_salt == str(tmp_path / "salt")
+MAY_NOT = [("dicom_salt", "/etc/services"), ("ignore_mask_geometry", "true")]
+MAY_NOT += [("table", path) for path in ("/etc/list.csv", "../list.csv", "lists/../../list.csv")]
 
 
-@pytest.mark.parametrize("table", ["/etc/list.csv", "../list.csv", "lists/../../list.csv"])
-def test_a_plan_may_name_a_table_only_inside_the_images_and_the_hospital_any(tmp_path, table):
+@pytest.mark.parametrize(("key", "value"), MAY_NOT)
+def test_what_the_hospital_alone_may_set_is_refused_in_a_plan_and_taken_from_its_own_file(tmp_path, key, value):
+    """The file of the secret that hides patients, masks in another place, and a table outside the images."""
     site_file, plan = tmp_path / "HK.yaml", tmp_path / "plan.yaml"
     site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
-    plan.write_text(PLAN.format(f", table: {table}"))
-    with pytest.raises(UserError, match="plan.yaml: data.table: .* set data.table in .*HK.yaml"):
+    plan.write_text(PLAN.format(f", {key}: {value}"))
+    with pytest.raises(UserError, match=f"plan.yaml: data.{key}: .* set data.{key} in .*HK.yaml"):
         read_site_file(site_file)
-    site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{table: {table}}}\n")
-    for of_plan in (table, "lists/list.csv"):
-        plan.write_text(PLAN.format(f", table: {of_plan}"))
-        assert read_site_file(site_file)[1].data.table == table
-    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
-    assert read_site_file(site_file)[1].data.table == "lists/list.csv"
+    own = {"dicom_salt": "salt", "ignore_mask_geometry": False}.get(key, value)
+    site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{{key}: {str(own).lower()}}}\n")
+    expected = str(tmp_path / "salt") if key == "dicom_salt" else own
+    for of_plan in (f", {key}: {value}", ""):
+        plan.write_text(PLAN.format(of_plan))
+        assert getattr(read_site_file(site_file)[1].data, key) == expected
 
 
-def test_a_plan_may_not_accept_masks_in_another_place_and_the_hospital_may(tmp_path):
-    site_file = tmp_path / "HK.yaml"
-    (tmp_path / "plan.yaml").write_text(PLAN.format(", ignore_mask_geometry: true"))
-    site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
-    with pytest.raises(
-        UserError, match="plan.yaml: data.ignore_mask_geometry: .* or set data.ignore_mask_geometry in "
-    ):
-        read_site_file(site_file)
-    for own in (True, False):
-        site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{ignore_mask_geometry: {str(own).lower()}}}\n")
-        assert read_site_file(site_file)[1].data.ignore_mask_geometry == own
+def test_a_plan_may_name_a_table_inside_the_images(tmp_path):
+    (tmp_path / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\n")
+    (tmp_path / "plan.yaml").write_text(PLAN.format(", table: lists/list.csv"))
+    assert read_site_file(tmp_path / "HK.yaml")[1].data.table == "lists/list.csv"
 
 
 def test_patterns_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):

@@ -1,15 +1,13 @@
 import shutil
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from toy_runs import small_toy
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
-from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
@@ -53,18 +51,6 @@ def stop_after(engine, n_replies: int):
 
     engine.on_reply = on_reply
     return engine
-
-
-@pytest.mark.parametrize("n_replies", [1, 2, 3, 4, 5, 8])
-def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, whole, tmp_path, n_replies):
-    state = toy.start(fedavg)
-    stopped = stop_after(toy.engine(fedavg, folder=tmp_path), n_replies)
-    with pytest.raises(Killed):
-        for done in federate(fedavg, stopped, state, Federation(rounds=3), 0):
-            state = done.state
-    engine = toy.engine(fedavg, folder=tmp_path)
-    engine.restore(state.took_part)
-    assert finish(engine, state, fedavg) == whole
 
 
 def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
@@ -138,7 +124,6 @@ def test_a_stored_reply_of_other_settings_is_not_used(fedavg, tmp_path):
 
 
 MANY = [f"client_{n:02d}" for n in range(1, 13)]
-WITHOUT_MEMORY = Training(batch_size=4, optimizer_state="reset")
 
 
 def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None):
@@ -156,41 +141,35 @@ def six_rounds(toy, fedavg) -> str:
     return digest(last.state.to_bytes())
 
 
-@pytest.fixture(scope="module")
-def without_memory() -> ToyClassification:
-    return small_toy(training=WITHOUT_MEMORY)
-
-
-@pytest.fixture(scope="module")
-def four_rounds(without_memory, fedavg) -> str:
-    """The digest of the state after four rounds of clients without memory that were never stopped."""
-    *_, (_, last) = rounds_of(without_memory, fedavg, None)
-    return digest(last.state.to_bytes())
-
-
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(toy, fedavg, six_rounds, tmp_path):
-    """Adam's moments of the other clients are in their files only."""
-    for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
-        with_memory = {site.name for site in engine.local_sites if site.memory}
-        assert with_memory == {site for site, number in done.state.took_part.items() if number == done.state.round}
-    assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == six_rounds
-
-
-def test_after_resuming_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, six_rounds, tmp_path):
-    *_, (_, half) = rounds_of(toy, fedavg, tmp_path, 3)
-    engine = toy.engine(fedavg, MANY, folder=tmp_path)
-    engine.restore(half.state.took_part)
-    assert sum(bool(site.memory) for site in engine.local_sites) == 3
-    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, half.state, engine)
+@pytest.mark.parametrize("n_replies", [1, 2, 3, 4, 5, 9])
+def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, six_rounds, tmp_path, n_replies):
+    state, stopped = toy.start(fedavg), stop_after(toy.engine(fedavg, MANY, tmp_path), n_replies)
+    with pytest.raises(Killed):
+        for _, done in rounds_of(toy, fedavg, tmp_path, 6, engine=stopped):
+            state = done.state
+    engine = toy.engine(fedavg, MANY, tmp_path)
+    engine.restore(state.took_part)
+    assert sum(bool(site.memory) for site in engine.local_sites) == (3 if state.round else 0), "of the last round only"
+    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, state, engine)
     assert digest(last.state.to_bytes()) == six_rounds
 
 
+def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(toy, fedavg, six_rounds, tmp_path):
+    """Adam's moments of the other clients are in their files only, and replies are kept of the last round only."""
+    for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
+        trained = {site for site, number in done.state.took_part.items() if number == done.state.round}
+        assert {site.name for site in engine.local_sites if site.memory} == trained
+        replies = sorted(tmp_path.glob("*/*.reply"))
+        assert replies == [tmp_path / site / f"round_{done.state.round:05d}.reply" for site in sorted(trained)]
+    assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == six_rounds
+
+
 def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, six_rounds, tmp_path):
-    """Control of the two tests above: the client trains without its Adam moments."""
+    """Control of the tests above: the client trains without its Adam moments."""
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
         engine._store._memory_round |= done.state.took_part  # as if the memory of all clients were in RAM
@@ -198,68 +177,15 @@ def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, si
     assert digest(last.to_bytes()) != six_rounds
 
 
-def test_replies_are_kept_of_the_last_round_only(without_memory, fedavg, tmp_path):
-    """Without memory, the other file of a client is small."""
-    for _, done in rounds_of(without_memory, fedavg, tmp_path, 6):
-        trained = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
-        replies = sorted(tmp_path.glob("*/*.reply"))
-        assert [path.parent.name for path in replies] == trained
-        assert {path.name for path in replies} == {f"round_{done.state.round:05d}.reply"}
-        assert all(path.stat().st_size < 1000 for path in tmp_path.glob("*/*.site"))
-    assert len(done.state.took_part) > 6
-
-
-@pytest.mark.parametrize("n_replies", [1, 4, 5, 9])
-def test_a_stopped_run_without_memory_is_bit_identical_after_resuming(
-    without_memory, fedavg, four_rounds, tmp_path, n_replies
-):
-    toy, state = without_memory, without_memory.start(fedavg)
-    with pytest.raises(Killed):
-        stopped = stop_after(toy.engine(fedavg, MANY, tmp_path), n_replies)
-        for _, done in rounds_of(toy, fedavg, tmp_path, engine=stopped):
-            state = done.state
-    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=state)
-    assert digest(last.state.to_bytes()) == four_rounds
-
-
-def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_again(without_memory, fedavg, tmp_path):
-    toy = without_memory
-    (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
-    engine = toy.engine(fedavg, MANY, folder=tmp_path)
-    for site in engine.local_sites:
-        site._train = None  # calling it would fail
-    *_, (_, again) = rounds_of(toy, fedavg, tmp_path, 1, engine=engine)
-    assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
-
-
-def test_a_run_can_be_resumed_from_the_round_before_the_last(without_memory, fedavg, tmp_path):
+def test_a_run_can_be_resumed_from_the_round_before_the_last(toy, fedavg, tmp_path):
     """This happens if the last checkpoint was damaged and deleted."""
-    toy = without_memory
     states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
     assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
 
 
-@dataclass(frozen=True)
-class MemoryFromRoundTwo(Method):
-    """Stores a tensor at each client, from its second round on."""
-
-    def on_round_end(self, local):
-        local.memory |= {"diary": torch.tensor([local.round])} if local.round > 1 else {}
-        return {}
-
-
-def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(without_memory, tmp_path):
-    *_, (_, done) = rounds_of(without_memory, MemoryFromRoundTwo(), tmp_path, 5)
-    engine = without_memory.engine(MemoryFromRoundTwo(), MANY, folder=tmp_path)
-    for site in engine.local_sites:
-        if number := done.state.took_part.get(site.name):
-            engine.restore({site.name: number})
-            assert site.memory == ({"diary": torch.tensor([number])} if number > 1 else {})
-
-
-def test_replies_threads_and_descriptors_do_not_grow_with_the_number_of_clients(without_memory, fedavg, tmp_path):
-    toy, counts = without_memory, []
+def test_replies_threads_and_descriptors_do_not_grow_with_the_number_of_clients(toy, fedavg, tmp_path):
+    counts = []
     for names in (MANY[:4], MANY):
         folder = tmp_path / str(len(names))
         engine = toy.engine(fedavg, names, folder=folder)

@@ -3,7 +3,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +17,9 @@ from fresh_imports import run_without
 from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
 from medfed.experiments.setup import build_experiment
-from medfed.experiments.training import record_notices
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.outputs.run_folder import RunFolder
 from medfed.testing.small_unet import SmallUNet
 
 SITES = ("east", "north", "west")
@@ -93,30 +90,6 @@ def test_an_interruption_ends_all_processes_and_starts_no_other(folder, ctrl_c):
     assert time.monotonic() - start[0] < 30 and threading.active_count() <= threads
     assert not is_alive(process_id(folder, "east")) and not is_alive(process_id(folder, "north"))
     assert "west" not in engine._workers.processes
-
-
-def test_simultaneous_warnings_of_sites_are_all_recorded(folder):
-    """Each warning writes the run's file of notices; two at the same time would delete each other's temporary file."""
-    run = RunFolder(folder / "run")
-    run.path.mkdir()
-    run.write_text("config.yaml", "")
-    engine = engine_of(folder)
-    active, n_active = [], []
-
-    with record_notices(run, quiet=True):
-        show = warnings.showwarning
-
-        def slow(*args: object) -> None:
-            active.append(1)
-            n_active.append(len(active))
-            time.sleep(0.2)
-            active.pop()
-            show(*args)
-
-        warnings.showwarning = slow
-        engine.exchange("train", dict.fromkeys(SITES, REQUEST))
-    engine.close()
-    assert max(n_active) == 1 and len(n_active) == 3
 
 
 def config_of(root: Path, **federation):

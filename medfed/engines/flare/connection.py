@@ -126,10 +126,9 @@ class FlareConnection:
             if connection.poll(POLL_S):
                 if (frame := connection.recv_bytes()) == END:
                     return
-                site, reply = frame.decode(), Message.from_bytes(connection.recv_bytes())
-                if site in left:
-                    left.remove(site)
-                    receive(site, reply)
+                site = frame.decode()
+                left.discard(site)
+                receive(site, Message.from_bytes(connection.recv_bytes()))
                 deadline = time.monotonic() + limit_s
             elif timeout_s and time.monotonic() > deadline:
                 raise EOFError(f"its controller sent nothing for {limit_s:g} s")

@@ -22,13 +22,13 @@ from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.connection import END
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY
-from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, register, to_message, to_shareable
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
 POLL_S = 0.05
 GRACE_S = 5.0  # after the timeout, for a site to report that it is late; such a site is still connected
 
-ReplyQueue = queue.SimpleQueue[tuple[str, Message]]  # (site, reply)
+ReplyQueue = queue.SimpleQueue[tuple[str, bytes]]  # (site, reply)
 
 
 class FlareController(Controller):
@@ -40,7 +40,6 @@ class FlareController(Controller):
 
     def __init__(self) -> None:
         super().__init__(task_check_period=POLL_S)
-        register()
         self._has_replied: set[str] = set()  # sites that have read their data, or said why not
 
     def start_controller(self, fl_ctx: FLContext) -> None: ...
@@ -78,20 +77,21 @@ class FlareController(Controller):
             if site in connected:
                 self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
             else:
-                replies.put((site, failed_reply(f"{NO_REPLY}: it is not connected")))
+                replies.put((site, failed_reply(f"{NO_REPLY}: it is not connected").to_bytes()))
         left = set(tasks)
         while left and not abort_signal.triggered:
             if connection.poll():
                 connection.recv_bytes()
                 for site in left:
-                    replies.put((site, failed_reply(f"{NO_REPLY}: it is no longer connected")))
+                    replies.put((site, failed_reply(f"{NO_REPLY}: it is no longer connected").to_bytes()))
             try:
-                site, message = replies.get(timeout=POLL_S)
+                site, reply = replies.get(timeout=POLL_S)
             except queue.Empty:
                 continue
             if site in left:
                 left.remove(site)
-                _send(connection, site, message)
+                connection.send_bytes(site.encode())
+                connection.send_bytes(reply)
         self.cancel_all_tasks(fl_ctx=fl_ctx)
         if left:
             raise ConnectionAbortedError("FLARE stops this job")
@@ -114,7 +114,7 @@ class FlareController(Controller):
             if status != TaskCompletionStatus.OK:
                 is_late = status == TaskCompletionStatus.TIMEOUT
                 why = f" within {timeouts[site]:g} s" if is_late else f": FLARE says {getattr(status, 'value', status)}"
-                replies.put((site, failed_reply(NO_REPLY + why)))
+                replies.put((site, failed_reply(NO_REPLY + why).to_bytes()))
 
         timeouts = {site: self._timeout_s(site, header) for site in header["sites"]}
         return {
@@ -143,19 +143,9 @@ class FlareController(Controller):
         self.log_warning(fl_ctx, f"{client.name}: its reply '{task_name}' was received late or twice; it is not used")
 
 
-def _read(result: Shareable) -> Message:
-    """The reply in FLARE's result; a reply of kind "failed" if it cannot be read."""
+def _read(result: Shareable) -> bytes:
+    """The reply in FLARE's result, as bytes; a reply of kind "failed" if it cannot be read."""
     try:
-        return to_message(result)
+        return to_message(result).to_bytes()
     except Exception as error:  # no reply of one site may end the job of all sites
-        return failed_reply(f"its reply cannot be read: {error}")
-
-
-def _send(connection: Connection, site: str, message: Message) -> None:
-    """Send a site's name and message to the coordinator, as two frames."""
-    try:
-        reply = message.to_bytes()
-    except Exception as error:  # no reply of one site may end the job of all sites
-        reply = failed_reply(f"its reply cannot be read: {error}").to_bytes()
-    connection.send_bytes(site.encode())
-    connection.send_bytes(reply)
+        return failed_reply(f"its reply cannot be read: {error}").to_bytes()

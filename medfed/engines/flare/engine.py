@@ -7,6 +7,7 @@ job therefore only carries messages (`FlareConnection`), and is replaced when a 
 from __future__ import annotations
 
 import io
+import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -125,7 +126,7 @@ class FlareEngine(Engine):
 
     def ask_server(self, ask: Callable[[Session], Answer]) -> Answer:
         """Return the answer of FLARE's server; the session is opened again if it failed, as FLARE closes idle ones."""
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        deadline = math.inf
         while True:
             try:
                 if self._session is None:
@@ -134,6 +135,7 @@ class FlareEngine(Engine):
                 return ask(self._session)
             except Exception as error:  # FLARE raises many types of errors, also while its server starts
                 self._close_session()
+                deadline = min(deadline, time.monotonic() + CONNECT_TIMEOUT_S)  # this program may have been suspended
                 log = self.folder / "server.log"
                 if self.server.has_ended():
                     raise UserError(f"the FLARE server ended; see {log}") from error

@@ -13,7 +13,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.job import SITE_FILE
-from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, register, to_message, to_shareable
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, to_message, to_shareable
 from medfed.engines.flare.site_worker import SiteWorker
 from medfed.engines.parts.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply
@@ -29,7 +29,6 @@ class SiteExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
-        register()
         self._worker: SiteWorker | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

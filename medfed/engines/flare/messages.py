@@ -28,14 +28,7 @@ FILTER_ERRORS = {
     ReturnCode.TASK_DATA_FILTER_ERROR: "one of its privacy filters refused the request; the site's log says why",
     ReturnCode.TASK_RESULT_FILTER_ERROR: "one of its privacy filters refused the reply; the site's log says why",
 }
-
-
-def register() -> None:
-    """Register FLARE's conversion of NumPy arrays to bytes in this process, before it receives a task.
-
-    Otherwise FLARE loses the arrays without an error.
-    """
-    numpy_decomposers.register()
+numpy_decomposers.register()  # how arrays become bytes; a process that receives a task earlier loses them silently
 
 
 def to_shareable(message: Message) -> Shareable:

@@ -83,17 +83,15 @@ class FlareProcess:
         """End the process, if it was started, and its jobs; kill it if it does not end within 20 seconds."""
         if self._process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
             try:
-                os.killpg(self._process.pid, number)
                 self._process.wait(STOP_TIMEOUT_S)
-                break
-            except ProcessLookupError:
-                break
             except subprocess.TimeoutExpired:
-                continue
-        self._process = None
+                os.killpg(self._process.pid, signal.SIGKILL)
         self.end_left_processes()
+        self._process.poll()
+        self._process = None
 
     def end_left_processes(self) -> None:
         """Kill all FLARE processes of this workspace, such as those that a killed program left behind.

@@ -22,7 +22,6 @@ from medfed.federation.site import Site
 INTERRUPTED = -1  # stands for the round of a site's memory while the site trains, as the memory may be half changed
 N_KEPT_ROUNDS = 2  # a coordinator that was killed repeats one round at most
 MEMORY, REPLY = "site", "reply"  # the endings of the two files of a round
-ORIGIN = ("site", "round", "seed")  # what a file says about its origin
 ADVICE = "put back a copy, or start another run with --out"
 
 
@@ -105,9 +104,9 @@ class SiteStore:
         if not path.is_file():
             raise UserError(f"{path}: is missing; it holds the state of {site.name} between rounds, so {ADVICE}")
         memory, header = _read(path)
-        if any(header[name] != value for name, value in expected.items()):
+        if (found := {name: header[name] for name in expected}) != expected:
             raise UserError(
-                f"{path}: is the file of {_as_text(header)}, but expected was that of {_as_text(expected)}; {ADVICE}"
+                f"{path}: is the file of {_as_text(found)}, but expected was that of {_as_text(expected)}; {ADVICE}"
             )
         return memory
 
@@ -153,12 +152,12 @@ class SiteStore:
 
 
 def _origin(site: Site, number: int) -> dict[str, str | int]:
-    return dict(zip(ORIGIN, (site.name, number, site.seed), strict=True))
+    return {"site": site.name, "round": number, "seed": site.seed}
 
 
 def _as_text(origin: Mapping[str, str | int]) -> str:
     """Such as "site north, round 3, seed 0"."""
-    return ", ".join(f"{name} {origin[name]}" for name in ORIGIN)
+    return ", ".join(f"{name} {value}" for name, value in origin.items())
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

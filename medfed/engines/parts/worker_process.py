@@ -7,6 +7,7 @@ The worker runs `medfed.deployment.worker`. Every failure of it, also a crash or
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -27,7 +28,7 @@ from medfed.federation.engine import OnStep
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
-USER, FILE, MEMORY, BUG = "user", "file", "memory", "bug"  # kinds of errors that a worker reports
+REPORTED = {error.__name__: error for error in (UserError, OSError, MemoryError, WorkerBug)}  # errors by name
 POLL_S = 0.2  # how often to check whether to stop
 TRANSFER_TIMEOUT_S = 60  # for a process that does not read a request, or stops in the middle of a reply
 LOAD_TIMEOUT_S = 3600.0  # for a process to start and to read its data, if the request has a timeout
@@ -79,23 +80,23 @@ class WorkerFailed(RuntimeError):
 
 def error_frame(error: Exception, text: str = "") -> bytes:
     """Return the frame with which a worker reports an error; `text` replaces its text and the name of its file."""
-    content: dict[str, Any] = {"kind": BUG, "text": f"{type(error).__name__}: {error}"}
-    if isinstance(error, UserError):
-        content = {"kind": USER, "text": str(error)}
-    elif text and machine_sentence(error) is not None:
-        content["kind"] = USER
-    elif isinstance(error, OSError) and machine_sentence(error) is not None:
-        file = None if error.filename is None else str(error.filename)
-        content |= {"kind": FILE, "error": [error.errno, error.strerror, file]}
-    elif machine_sentence(error) is not None:
-        content["kind"] = MEMORY
-    return ERROR + json.dumps({**content, "text": text or content["text"]}).encode()
+    is_of_machine = machine_sentence(error) is not None
+    kind: type[Exception] = WorkerBug
+    arguments: list[Any] = [f"{type(error).__name__}: {error}"]
+    if isinstance(error, UserError) or (text and is_of_machine):
+        kind, arguments = UserError, [str(error)]
+    elif isinstance(error, OSError) and is_of_machine:
+        kind, arguments = OSError, [error.errno, error.strerror, error.filename and str(error.filename)]
+    elif is_of_machine:
+        kind = MemoryError
+    return ERROR + json.dumps([kind.__name__, [text] if text else arguments]).encode()
 
 
-def _failure(content: Mapping[str, Any]) -> WorkerFailed:
+def _failure(content: bytes) -> WorkerFailed:
     """Return the error that a worker reported with `error_frame`."""
-    text, kinds = content["text"], {USER: UserError, MEMORY: MemoryError, BUG: WorkerBug}
-    return WorkerFailed(text, OSError(*content["error"]) if content["kind"] == FILE else kinds[content["kind"]](text))
+    name, arguments = json.loads(content)
+    reported = REPORTED[name](*arguments)
+    return WorkerFailed(str(reported), reported)
 
 
 @dataclass
@@ -126,11 +127,10 @@ class WorkerProcess:
         """
         try:
             self.start(stopped, None if timeout_s is None else LOAD_TIMEOUT_S)
-            deadline = None if timeout_s is None else time.monotonic() + timeout_s
             self._open_connection().send_bytes(json.dumps({**header, "n_bodies": len(bodies)}).encode())
             for body in bodies:
                 self._open_connection().send_bytes(body)
-            yield from self._replies(deadline, stopped)
+            yield from self._replies(timeout_s, stopped)
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
@@ -156,11 +156,18 @@ class WorkerProcess:
         if self.is_running():
             return
         try:
-            self._start(stopped, None if timeout_s is None else time.monotonic() + timeout_s)
+            self._launch()
+            for _ in self._replies(timeout_s, stopped):  # there is none
+                pass
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._how_it_ended(error)) from error
+        except WorkerFailed as error:
+            if error.reported:  # the worker could not be built, so its process ends
+                self.close()
+            raise
 
-    def _start(self, stopped: Callable[[], bool], deadline: float | None) -> None:
+    def _launch(self) -> None:
+        """Start the process and tell it what its job is."""
         self.close()
         os.stat(self.job["directory"])  # an error here is reported, unlike one in the worker
         own_end, worker_end = socket.socketpair()
@@ -179,28 +186,21 @@ class WorkerProcess:
             )
             self._connection = Connection(own_end.detach())
         self._open_connection().send_bytes(json.dumps(self.job).encode())
-        try:
-            for _ in self._replies(deadline, stopped):  # there is none
-                pass
-        except WorkerFailed as error:
-            if error.reported:  # the worker could not be built, so its process ends
-                self.close()
-            raise
 
     def _open_connection(self) -> Connection:
         if (connection := self._connection) is None:
             raise EOFError("its process is not running")
         return connection
 
-    def _replies(self, deadline: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    def _replies(self, timeout_s: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
         """Yield the replies until the worker says that it is ready for the next request."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if stopped() or (left is not None and left <= 0):
+            left_s = deadline - time.monotonic()
+            if stopped() or left_s <= 0:
                 self.close()
-                timed_out = left is not None and left <= 0
-                raise WorkerFailed("did not finish in time and was stopped" if timed_out else "was stopped")
-            if not self._open_connection().poll(POLL_S if left is None else min(POLL_S, left)):
+                raise WorkerFailed("did not finish in time and was stopped" if left_s <= 0 else "was stopped")
+            if not self._open_connection().poll(min(POLL_S, left_s)):
                 continue
             frame = self._open_connection().recv_bytes()
             kind, content = frame[:1], frame[1:]
@@ -208,7 +208,7 @@ class WorkerProcess:
                 self.work_s = float(content)
                 return
             if kind == ERROR:
-                failure = _failure(json.loads(content))
+                failure = _failure(content)
                 if isinstance(failure.reported, WorkerBug):  # what it left in memory or on the GPU is not known
                     self.close()
                 raise failure

@@ -84,7 +84,8 @@ def test_a_hospital_takes_certificates_and_the_servers_address_from_its_kit_and_
     assert (resources["class_allow_list"], resources["class_list_enforcement_mode"]) == ([EXECUTOR], "enforce")
     assert resources["allow_log_streaming"] is False
     assert json.loads(texts["local/authorization.json"]) == coordinator_permissions()
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (client.workspace, files["startup/client.key"]))
+    private = [client.workspace, files["startup/client.key"], files[f"local/{SITE_FILE}"]]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
 
 
 def test_the_client_is_started_from_python_and_no_script_of_the_kit_is_run(kit, tmp_path, monkeypatch):
@@ -292,12 +293,6 @@ def test_a_workspace_that_flare_cannot_name_in_a_command_is_refused(tmp_path):
     (tmp_path / "a b").mkdir()
     with pytest.raises(UserError, match="a b: NVIDIA FLARE cannot use a folder with a space"):
         FlareProcess(tmp_path / "a b", "client").start(tmp_path / "log")
-
-
-def test_files_of_the_participant_are_readable_by_their_owner_only(tmp_path):
-    (tmp_path / "local").mkdir()
-    FlareProcess(tmp_path, "client").write(SITE_FILE, {"folder": "/home"})
-    assert (tmp_path / "local" / SITE_FILE).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "Zürich", "-x", "", "a;b", "$(x)"])

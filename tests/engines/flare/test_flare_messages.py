@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.filters.dxo_blocker import DXOBlocker
 from nvflare.fuel.utils import fobs
 
-from medfed.engines.flare.messages import META_KEY, register, to_message, to_shareable
+from medfed.engines.flare.messages import META_KEY, to_message, to_shareable
 from medfed.federation.message import Message, digest, failed_reply
 
 WEIGHTS = {
@@ -31,11 +31,6 @@ FACTS = {"round": 2, "loss": 0.1, "text": "a „b“", "list": [1, None]}
 MESSAGE = Message("train", WEIGHTS, TENSORS, FACTS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def registered():
-    register()
-
-
 def over_the_wire(shareable: Shareable) -> Shareable:
     return fobs.loads(fobs.dumps(shareable))
 
@@ -44,10 +39,9 @@ def same_bits(one: Message, other: Message) -> bool:
     return digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-def test_a_received_message_is_bit_identical_and_in_the_same_order():
+def test_a_received_message_has_its_tensors_in_the_same_order():
     """They are also writable, though received arrays may be read-only, and PyTorch warns of these."""
     received = to_message(over_the_wire(to_shareable(MESSAGE)))
-    assert same_bits(received, MESSAGE)
     assert list(received.weights) == list(WEIGHTS) and list(received.tensors) == list(TENSORS)
     for name, entry in WEIGHTS.items():
         assert received.weights[name].dtype == entry.dtype and received.weights[name].shape == entry.shape
@@ -55,6 +49,7 @@ def test_a_received_message_is_bit_identical_and_in_the_same_order():
 
 
 MESSAGES = {
+    "all parts": MESSAGE,
     "only facts": Message("validate", facts={"score": 0.5}),
     "only tensors": Message("share", tensors=TENSORS),
     "only weights": Message("validate", WEIGHTS, {}, {"round": 1}),
@@ -63,7 +58,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("part", MESSAGES)
-def test_a_received_message_without_weights_or_tensors_is_bit_identical(part):
+def test_a_received_message_is_bit_identical(part):
     assert same_bits(to_message(over_the_wire(to_shareable(MESSAGES[part]))), MESSAGES[part])
 
 
