@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -232,6 +233,11 @@ def digest(*parts: bytes) -> str:
     for part in parts:
         checksum.update(part)
     return checksum.hexdigest()
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 checksum, in hexadecimal, of names, order, dtypes, shapes and values."""
+    return digest(pack({"weights": weights}, {}))
 
 
 def n_bytes(tensor: Tensor) -> int:

@@ -64,6 +64,8 @@ def test_a_tensor_unlike_that_of_most_sites_is_rejected(tensor):
 def test_two_different_tensors_are_both_rejected():
     accepted, rejected = checked({"a": share(x=torch.ones(4, 2)), "b": share(x=torch.ones(4, 3))}, "share")
     assert accepted == [] and set(rejected) == {"a", "b"}
+    accepted, rejected = checked({"a": update(drop=WEIGHTS)}, local_keys=frozenset())
+    assert accepted == [] and "lacks expected entries (3)" in rejected["a"], "nor is an update left to compare"
 
 
 @pytest.mark.parametrize("name", ["w", "control/w", "0/change/w"])

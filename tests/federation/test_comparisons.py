@@ -16,7 +16,7 @@ from medfed.federation.checks import (
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
-    _Changes,
+    change_products,
     check_replies,
     range_of,
     received_ratios,
@@ -332,12 +332,11 @@ def test_a_reply_that_was_not_requested_may_have_any_facts():
 
 def test_large_layers_are_compared_in_parts():
     """The products of 3 x 70,000 elements are those of the whole."""
-    tensors = {site: {"w": torch.rand(3, 70_000)} for site in "ab"}
-    start = {"w": torch.rand(3, 70_000)}
-    changes = _Changes.of(tensors, start)
-    whole = torch.stack([(one["w"].double() - start["w"].double()).flatten() for one in tensors.values()])
-    torch.testing.assert_close(changes.products, whole @ whole.T)
-    torch.testing.assert_close(changes.largest, whole.abs().amax(dim=1))
+    sent, start = [{"w": torch.rand(3, 70_000)} for _ in range(2)], {"w": torch.rand(3, 70_000)}
+    products, largest = change_products(sent, start)
+    whole = torch.stack([(one["w"].double() - start["w"].double()).flatten() for one in sent])
+    torch.testing.assert_close(products, whole @ whole.T)
+    torch.testing.assert_close(largest, whole.abs().amax(dim=1))
 
 
 def test_the_number_of_steps_follows_from_the_plan():
