@@ -134,11 +134,6 @@ def test_a_missing_reply_is_not_a_bad_reply():
     assert str(rejected[0]) == "a: its update of round 4 was not received: its process was killed"
 
 
-@pytest.mark.parametrize(("factor", "rejected"), [(9.0, {"c"}), (11.0, set())])
-def test_a_change_is_compared_with_the_median(factor, rejected):
-    assert checked({"a": update(), "b": update(), "c": update(10.0)}, largest_change=factor)[1].keys() == rejected
-
-
 def test_a_site_whose_reply_alone_makes_the_method_fail_is_found():
     def use(replies):
         return [reply.tensors["x"] + 1 for reply in replies.values()]

@@ -293,6 +293,7 @@ def variance(size, beginning=""):
         (VALIDATE, scored(1e17), r"reports the score 1e\+17, but a number from 0 to 1 is expected"),
         (VALIDATE, scored(-7.0), "-7.0"),
         (VALIDATE, scored(1.0001), "the score 1.0001"),
+        *((VALIDATE, scored(score), "for 'score', but a finite") for score in (math.nan, math.inf, "good", None, True)),
         *(
             (TRAIN, with_loss(loss), r"the loss .*, but a number from -1e\+06 to 1e\+06")
             for loss in (-1e17, 1.1e6, -2e6)
@@ -319,10 +320,16 @@ def test_usual_numbers_are_accepted():
     assert rejected({"a": update(tensors=tensors)}, TRAIN) == {}
 
 
-def test_scores_do_not_change_the_number_of_images_that_a_site_reported():
-    earlier = Earlier({"a": 10})
-    check_replies(*[{"a": Message("validate", facts={"examples": 500})}] * 2, VALIDATE, earlier)
-    assert earlier.n_images == {"a": 10}
+@pytest.mark.parametrize("shared", [update(), Message("share", tensors={"0/examples": torch.tensor([3, 10])})])
+def test_a_site_reports_the_same_number_of_images_in_every_update_as_it_shared(shared):
+    """SCAFFOLD weights the controls by the numbers that the sites share before round 1; scores change no number."""
+    earlier = Earlier()
+    assert rejected({"a": shared}, replace(TRAIN, kind=shared.kind), earlier) == {}
+    assert rejected({"a": Message("validate", facts={"examples": 500})}, VALIDATE, earlier) == {}
+    assert rejected({"a": update(0.3, examples=30)}, TRAIN, earlier) == {
+        "a": "reports 30 training images, but 10 in an earlier round"
+    }
+    assert rejected({"a": update(0.2)}, TRAIN, earlier) == {}
 
 
 def test_a_reply_that_was_not_requested_may_have_any_facts():
@@ -448,10 +455,3 @@ def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared_also_afte
     assert set(texts[0]) == set(texts[1])
     (sentence,) = (text for text in texts[0] if "largest_change" in text)
     assert "federation.largest_change needs 3 sites in a round, but fewer" in sentence
-
-
-def test_a_site_that_shares_another_number_of_images_than_it_trains_with_is_rejected():
-    """SCAFFOLD weights the controls by the numbers that the sites share before round 1."""
-    _, warned = two_rounds(SCAFFOLD(), "share", times(3))
-    (sentence,) = [text for text in warned if text.startswith("south: its update of round 1 reports ")]
-    assert "in an earlier round" in sentence
