@@ -28,13 +28,16 @@ def test_reading_a_checkpoints_bytes_returns_an_equal_state():
     assert back.round == 7 and torch.equal(back.weights["w"], state.weights["w"]) and list(back.memory) == ["bank/a"]
 
 
-def test_the_bytes_are_those_that_safetensors_itself_writes():
+def test_the_bytes_are_those_that_safetensors_itself_writes_and_are_read_in_their_order():
     tensors = {name: torch.arange(6).to(dtype).reshape(2, 3) for name, dtype in DTYPES.items()}
     tensors |= {"number": torch.tensor(3), "empty": torch.zeros(0, 3), "transposed": torch.rand(2, 3).T}
     data = pack({"weights": tensors}, {"round": 1})
     metadata = json.loads(bytes(header_of(data)))["__metadata__"]
     named = {f"weights/{name}": tensor.contiguous() for name, tensor in tensors.items()}
     assert data == safetensors.torch.save(named, metadata)
+    received = unpack(data, ("weights",))[0]["weights"]
+    assert list(received) == list(tensors), "order matters: optimisers number the parameters"
+    assert all(torch.equal(received[n], t) and received[n].dtype == t.dtype for n, t in tensors.items())
 
 
 def test_a_message_or_a_checkpoint_of_another_format_version_is_refused():
