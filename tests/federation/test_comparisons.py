@@ -261,8 +261,8 @@ def test_a_change_that_points_against_the_others_is_named_after_three_rounds(kin
     assert named == [[]] * (OPPOSED_ROUNDS - 1) + [["bad"]]
 
 
-def counted(examples):
-    return Message("share", facts={"round": 1, "examples": examples})
+def counted(number, name="examples"):
+    return Message("share", facts={"round": 1, name: number})
 
 
 def moments(number):
@@ -285,6 +285,7 @@ def variance(size, beginning=""):
     ("expected", "reply", "reason"),
     [
         *((SHARE, counted(count), "training images, but a whole number from 1") for count in ("abc", [3], 0, True)),
+        *((SHARE, counted(n, "pixels"), "pixels, but a whole number from 1") for n in (0, -1, 1.5, 10**16)),
         (SHARE, share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
         (SHARE, share(1.5), "contains the number 1.5 in 'windows'"),
         (SHARE, Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "the number 6 in 'prototype/2'"),
