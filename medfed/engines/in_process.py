@@ -22,8 +22,8 @@ from medfed.engines.parts.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.parts.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.engine import Engine, OnReply, OnStep
-from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error
-from medfed.federation.model_transfer import ReceivedWeights, weights_digest
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error, weights_digest
+from medfed.federation.model_transfer import ReceivedWeights
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite

@@ -11,7 +11,7 @@ import math
 import reprlib
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.encoding import DTYPES, pack
-from medfed.federation.message import FAILED, Kind, Message, digest, n_bytes, readable
+from medfed.federation.encoding import DTYPES
+from medfed.federation.message import FAILED, Kind, Message, n_bytes, readable, weights_digest
 from medfed.functional.weights import check_same_entries
 
 Replies = dict[str, Message]
-Reasons = dict[str, str]  # by site, a clause whose subject is the site's reply
+Reasons = Iterator[tuple[str, str]]  # sites, and why each reply is rejected: a clause whose subject is the reply
 CONTENTS: dict[str, str] = {
     Kind.SURVEY: "survey",
     Kind.SHARE: "share",
@@ -74,69 +74,45 @@ ADVICE = (
 
 @dataclass
 class Earlier:
-    """What the coordinator remembers of the sites' replies of earlier rounds, in this process.
+    """What the coordinator remembers of the sites' replies of earlier rounds, in this process."""
 
-    Attributes:
-        n_images: by site, the number of training images that it reported.
-        rounds: by site, the rounds of its updates by the digest of their weights.
-        opposed: by site and group of tensors, in how many rounds in a row its change pointed against the others.
-    """
-
-    n_images: dict[str, int] = field(default_factory=dict)
-    rounds: dict[str, dict[str, int]] = field(default_factory=dict)
-    opposed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    n_images: dict[str, int] = field(default_factory=dict)  # by site, the number of training images that it reported
+    rounds: dict[str, dict[str, int]] = field(default_factory=dict)  # by site, of its updates by digest of the weights
+    opposed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by site and group of tensors, rounds in a row
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the replies to one request are compared with.
-
-    Attributes:
-        weights: the global weights that were sent.
-        parameters: the names of the entries of `weights` that are parameters; the others are buffers.
-        largest_change, largest_count: the settings in `federation`.
-        ranges: the lowest and the highest possible number of tensors, by name (`Method.statistic_ranges`).
-        row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
-        received: by name of the site, how many times as large the statistics are that the site received with its
-            request, compared with those that the median site received; at least 1 (`received_ratios`).
-        local_keys: names of the entries of `weights` that stay at the sites; None if they are not known.
-        batch_size: images per training step, from which the number of steps follows. 0 if it is not known, or if the
-            method trains on other images than the site's own.
-    """
+    """What the replies to one request are compared with."""
 
     kind: str
     round: int
-    weights: Mapping[str, Tensor]
-    parameters: frozenset[str]
-    largest_change: float | None = None
-    largest_count: float = math.inf
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    row_tensors: frozenset[str] = frozenset()
-    received: Mapping[str, float] = field(default_factory=dict)
-    local_keys: frozenset[str] | None = None
+    weights: Mapping[str, Tensor]  # the global weights that were sent
+    parameters: frozenset[str]  # names of the entries of `weights` that are parameters; the others are buffers
+    largest_change: float | None = None  # `federation.largest_change`
+    largest_count: float = math.inf  # `federation.largest_count`
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # `Method.statistic_ranges`
+    row_tensors: frozenset[str] = frozenset()  # `Method.row_tensors`
+    received: Mapping[str, float] = field(default_factory=dict)  # `received_ratios`
+    local_keys: frozenset[str] | None = None  # names of the entries that stay at the sites; None if not known
     local_epochs: int = 1
-    batch_size: int = 0
+    batch_size: int = 0  # 0 if it is not known, or if the method trains on other images than the site's own
 
 
 class InvalidReply(ValueError):
-    """A reply fails a check. Its arguments are a reason, as in `Reasons`, and optionally an advice to the user."""
+    """A reply fails a check. Its arguments are the `reason` of a `Rejection`, and optionally its `advice`."""
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a site's reply is not used; `str` returns one sentence that begins with the name of the site.
-
-    Attributes:
-        reason: a clause whose subject is the reply, such as "was not received".
-        is_bad: true if a reply was received and failed a check; false if no usable reply to this request was received.
-    """
+    """Why a site's reply is not used; `str` returns one sentence that begins with the name of the site."""
 
     site: str
     round: int
     kind: str
-    reason: str
+    reason: str  # a clause whose subject is the reply, such as "was not received"
     advice: str = ADVICE
-    is_bad: bool = True
+    is_bad: bool = True  # a reply was received and failed a check; False if no usable reply to the request was received
 
     def __str__(self) -> str:
         return f"{self.site}: its {CONTENTS[self.kind]} of round {self.round} {self.reason}"
@@ -160,28 +136,33 @@ def check_replies(
        other sites. `earlier` then learns the accepted replies.
     """
     accepted: Replies = {}
-    rejected = [
-        Rejection(site, expected.round, expected.kind, "was not received", is_bad=False)
-        for site in requests
-        if site not in replies
-    ]
+    rejected: list[Rejection] = []
+
+    def reject(site: str, reason: str, advice: str = ADVICE, is_bad: bool = True) -> None:
+        rejected.append(Rejection(site, expected.round, expected.kind, reason, advice, is_bad))
+
+    for site in requests.keys() - replies.keys():
+        reject(site, "was not received", is_bad=False)
     for site in sorted(replies):
         reply = readable(replies[site])
-        try:
-            if reply.kind == FAILED or site not in requests:
-                why = str(reply.facts.get("why", ""))[:MAX_REASON_CHARACTERS]
-                why = "".join(c if c.isprintable() else " " for c in why)
-                reason = f"was not received: {why}" if site in requests else "was not requested"
-                rejected.append(Rejection(site, expected.round, expected.kind, reason, is_bad=False))
-                continue
-            _check_reply(site, reply, expected, earlier)
-            accepted[site] = reply
-        except InvalidReply as invalid:
-            rejected.append(Rejection(site, expected.round, expected.kind, *invalid.args))
-    for compare in COMPARISONS if accepted else ():
-        reasons = compare(accepted, expected)
-        rejected += [Rejection(site, expected.round, expected.kind, reason) for site, reason in reasons.items()]
-        accepted = {site: reply for site, reply in accepted.items() if site not in reasons}
+        if site not in requests:
+            reject(site, "was not requested", is_bad=False)
+        elif reply.kind == FAILED:
+            why = "".join(c if c.isprintable() else " " for c in reply.facts["why"][:MAX_REASON_CHARACTERS])
+            reject(site, f"was not received: {why}", is_bad=False)
+        else:
+            try:
+                _check_reply(site, reply, expected, earlier)
+                accepted[site] = reply
+            except InvalidReply as invalid:
+                reject(site, *invalid.args)
+    for compare in COMPARISONS:
+        reasons: dict[str, str] = {}
+        for site, reason in compare(accepted, expected) if accepted else ():
+            reasons.setdefault(site, reason)
+        for site, reason in reasons.items():
+            reject(site, reason)
+            del accepted[site]
     notices = list(_notices(accepted, expected, earlier))
     return accepted, sorted(rejected, key=lambda rejection: rejection.site), notices
 
@@ -263,7 +244,7 @@ def _check_reply(site: str, reply: Message, expected: Expected, earlier: Earlier
     _check_facts(reply.facts, expected, earlier.n_images.get(site))
     is_compared = expected.kind == Kind.TRAIN and expected.largest_change is not None
     if is_compared and not _is_unchanged(reply, expected):
-        number = earlier.rounds.get(site, {}).get(_digest(reply), expected.round)
+        number = earlier.rounds.get(site, {}).get(weights_digest(reply.weights), expected.round)
         if number != expected.round:
             raise InvalidReply(f"has the same weights as its update of round {number}, although the model has changed")
 
@@ -337,39 +318,34 @@ def _is_unchanged(update: Message, expected: Expected) -> bool:
     )
 
 
-def _digest(update: Message) -> str:
-    return digest(pack({"weights": update.weights}, {}))
-
-
 # Replies against the network and against each other
 
 
 def _wrong_entries(replies: Replies, expected: Expected) -> Reasons:
     """Find updates with missing or unknown network entries, or entries of another shape or dtype."""
     if expected.kind != Kind.TRAIN:
-        return {}
+        return
     local = expected.local_keys
     if local is None:
         sent = Counter(name for reply in replies.values() for name in reply.weights)
         local = frozenset(name for name in expected.weights if 2 * sent[name] < len(replies))
     common = {name: entry for name, entry in expected.weights.items() if name not in local}
-    reasons = {}
     for site, reply in replies.items():
+        if not common:
+            yield site, "does not fit the network: it holds none of its entries"
         try:
             check_same_entries(common, reply.weights)
         except ValueError as error:
-            reasons[site] = f"does not fit the network: {error}"
-    return reasons if common else dict.fromkeys(replies, "does not fit the network: it holds none of its entries")
+            yield site, f"does not fit the network: {error}"
 
 
 def _unlike_other_sites(replies: Replies, expected: Expected) -> Reasons:
     """Find tensors whose dtype or shape is not that of their network entry, or of most sites that sent the tensor."""
-    reasons = {}
     if expected.kind == Kind.SHARE:  # a site may share nothing
         names = Counter(tuple(sorted(reply.tensors)) for reply in replies.values() if reply.tensors)
         for site, reply in replies.items():
             if reply.tensors and 2 * names[tuple(sorted(reply.tensors))] <= names.total():
-                reasons[site] = f"holds {reprlib.repr(sorted(reply.tensors))}, but at most half of the sites sent these"
+                yield site, f"holds {reprlib.repr(sorted(reply.tensors))}, but at most half of the sites sent these"
     votes: dict[str, Counter] = {}
     for reply in replies.values():
         for name, tensor in reply.tensors.items():
@@ -380,12 +356,11 @@ def _unlike_other_sites(replies: Replies, expected: Expected) -> Reasons:
             entry = expected.weights.get(entry_named(name, expected.weights))
             if entry is not None:
                 if entry.shape != tensor.shape or entry.dtype != tensor.dtype:
-                    reasons[site] = f"{holds} the network's entry is {_format(entry)}"
+                    yield site, f"{holds} the network's entry is {_format(entry)}"
             elif name in expected.row_tensors and not (tensor.dim() and len(tensor)):
-                reasons[site] = f"{holds} at least one row is expected"
+                yield site, f"{holds} at least one row is expected"
             elif 2 * votes[name][_form(name, tensor, expected)] <= votes[name].total():
-                reasons[site] = f"{holds} at most half of the sites sent that form"
-    return reasons
+                yield site, f"{holds} at most half of the sites sent that form"
 
 
 def _form(name: str, tensor: Tensor, expected: Expected) -> tuple:
@@ -403,18 +378,16 @@ def _count_outliers(replies: Replies, expected: Expected) -> Reasons:
 
     A site with many images dominates every average that is weighted by numbers of images.
     """
-    reasons: Reasons = {}
     for name, noun in NOUNS.items():
         counts = {site: count for site, reply in replies.items() if (count := _reported_count(reply, name)) is not None}
         for site, count in counts.items():
             others = [number for other, number in counts.items() if other != site]
             if others and count > expected.largest_count * (median := statistics.median(others)):
-                reasons.setdefault(
+                yield (
                     site,
                     f"reports {count:,} {noun}, but the median of the other sites is {median:,g} and "
                     f"federation.largest_count allows {expected.largest_count:g} times the median",
                 )
-    return reasons
 
 
 def _reported_count(reply: Message, name: str) -> int | None:
@@ -426,12 +399,13 @@ def _reported_count(reply: Message, name: str) -> int | None:
 
 def _statistic_outliers(replies: Replies, expected: Expected) -> Reasons:
     """Find shared statistics far above the median of at least `MIN_SITES_TO_REJECT_STATISTICS` sites."""
-    return {
-        site: f"holds '{name}' {ratio:.3g} times as large as the median of the sites (root mean square), and at most "
-        f"{MAX_STATISTIC_RATIO:g} times is accepted"
-        for site, name, ratio, n_sites in _statistic_ratios(replies, expected)
-        if ratio > MAX_STATISTIC_RATIO and n_sites >= MIN_SITES_TO_REJECT_STATISTICS
-    }
+    for site, name, ratio, n_sites in _statistic_ratios(replies, expected):
+        if ratio > MAX_STATISTIC_RATIO and n_sites >= MIN_SITES_TO_REJECT_STATISTICS:
+            yield (
+                site,
+                f"holds '{name}' {ratio:.3g} times as large as the median of the sites (root mean square), and at most "
+                f"{MAX_STATISTIC_RATIO:g} times is accepted",
+            )
 
 
 def _statistic_ratios(replies: Replies, expected: Expected) -> Iterator[tuple[str, str, float, int]]:
@@ -476,25 +450,23 @@ def _layer_outliers(replies: Replies, expected: Expected) -> Reasons:
     near its start, so that its limit grows with the ratio of the steps. A site that received large statistics of
     another site may be as far as their square.
     """
-    reasons: Reasons = {}
     ratios = _step_ratios(replies) if expected.kind == Kind.TRAIN else {}
     for name, variance_ratios, distances in _layers(replies, expected):
         for site, ratio in variance_ratios.items():
             slack = max(ratios[site], 1 / ratios[site]) * expected.received.get(site, 1.0) ** 2
             if max(ratio, 1 / ratio) > MAX_VARIANCE_RATIO * slack:
-                reasons.setdefault(
+                yield (
                     site,
                     f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric mean), "
                     f"but at most a factor of {MAX_VARIANCE_RATIO * slack:.3g} is accepted",
                 )
         for site, distance in distances.items():
             if distance > (limit := MAX_MEAN_DISTANCE * expected.received.get(site, 1.0) ** 2):
-                reasons.setdefault(
+                yield (
                     site,
                     f"holds means beside '{name}' that are {distance:.3g} standard deviations from the median of the "
                     f"sites (root mean square), but at most {limit:.3g} are accepted",
                 )
-    return reasons
 
 
 def _layers(replies: Replies, expected: Expected) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
@@ -517,45 +489,12 @@ def _layers(replies: Replies, expected: Expected) -> Iterator[tuple[str, dict[st
         yield name, ratios, {site: _root_mean_square((own - mean) / variance.sqrt()) for site, own in means.items()}
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """How the sites change a group of tensors: the inner products of the changes, and their largest elements."""
+def _changes(replies: Replies, expected: Expected) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what n sites change, and the inner products (n, n) and largest elements (n,) of the changes.
 
-    sites: list[str]
-    products: Tensor
-    largest: Tensor
-
-    @staticmethod
-    def of(tensors: Mapping[str, Mapping[str, Tensor]], start: Mapping[str, Tensor]) -> _Changes:
-        """Return the changes of `tensors`, by site and name, from those in `start`; a missing tensor is 0 there."""
-        products, largest = (torch.zeros(size, dtype=torch.float64) for size in ((len(tensors),) * 2, len(tensors)))
-        for name in next(iter(tensors.values())):
-            flat = [of_site[name].flatten().split(CHUNK) for of_site in tensors.values()]
-            before = start[name].flatten().split(CHUNK) if name in start else (None,) * len(flat[0])
-            for parts, origin in zip(zip(*flat, strict=True), before, strict=True):
-                changes = torch.stack([part.double() for part in parts])
-                changes = changes if origin is None else changes - origin.double()
-                if changes.numel():
-                    products += changes @ changes.T
-                    largest = largest.maximum(changes.abs().amax(dim=1))
-        return _Changes(list(tensors), products, largest)
-
-    def sizes(self) -> Iterator[tuple[str, list[float]]]:
-        """Yield what is measured, and the size of each site's change."""
-        yield "L2 norm", self.products.diag().clamp_min(0).sqrt().tolist()
-        yield "largest element", self.largest.tolist()
-
-    def cosine(self, site: str) -> float:
-        """Return the median of the cosines of the angles between a site's change and those of the other sites."""
-        norms = self.products.diag().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
-        own = self.sites.index(site)
-        cosines = (self.products[own] / (norms[own] * norms)).tolist()
-        return statistics.median(cosines[:own] + cosines[own + 1 :])
-
-
-def _changes(replies: Replies, expected: Expected) -> dict[str, _Changes]:
-    """Return the changes of the parameters, and of each group of tensors that are named after parameters, such as
-    SCAFFOLD's `change/ENTRY`; a group that sites send in part is left out."""
+    The parameters are one group, and so are the tensors that are named after parameters with the same beginning, such
+    as SCAFFOLD's `change/ENTRY`. A group that sites send in part is left out.
+    """
     groups: dict[str, dict[str, dict[str, Tensor]]] = {}
     for site, reply in replies.items():
         for name, entry in reply.weights.items():
@@ -564,11 +503,27 @@ def _changes(replies: Replies, expected: Expected) -> dict[str, _Changes]:
         for name, tensor in reply.tensors.items():
             if (entry_name := entry_named(name, expected.weights)) in expected.parameters:
                 groups.setdefault(f"'{name.removesuffix(entry_name)}...'", {}).setdefault(site, {})[name] = tensor
-    return {
-        group: _Changes.of(tensors, expected.weights)
-        for group, tensors in groups.items()
-        if len(tensors) == len(replies) and len({tuple(sorted(of_site)) for of_site in tensors.values()}) == 1
-    }
+    for group, by_site in groups.items():
+        if len(by_site) == len(replies) and len({tuple(sorted(tensors)) for tensors in by_site.values()}) == 1:
+            yield group, *change_products(list(by_site.values()), expected.weights)
+
+
+def change_products(sent: Sequence[Mapping[str, Tensor]], start: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the inner products (n, n) of the changes of n groups of tensors, and the largest element of each (n,).
+
+    A change is measured from the tensor in `start`, or from 0.
+    """
+    products, largest = (torch.zeros(size, dtype=torch.float64) for size in ((len(sent), len(sent)), len(sent)))
+    for name in sent[0]:
+        flat = [tensors[name].flatten().split(CHUNK) for tensors in sent]
+        before = start[name].flatten().split(CHUNK) if name in start else (None,) * len(flat[0])
+        for parts, origin in zip(zip(*flat, strict=True), before, strict=True):
+            changes = torch.stack([part.double() for part in parts])
+            changes = changes if origin is None else changes - origin.double()
+            if changes.numel():
+                products += changes @ changes.T
+                largest = largest.maximum(changes.abs().amax(dim=1))
+    return products, largest
 
 
 def _size_outliers(replies: Replies, expected: Expected) -> Reasons:
@@ -581,23 +536,22 @@ def _size_outliers(replies: Replies, expected: Expected) -> Reasons:
     not rejected for what the other site shared.
     """
     if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
-        return {}
+        return
     ratios = _step_ratios(replies)
-    reasons: Reasons = {}
-    for group, changes in _changes(replies, expected).items():
-        for measure, sizes in changes.sizes():
+    for group, products, largest in _changes(replies, expected):
+        norms = products.diag().clamp_min(0).sqrt()
+        for measure, sizes in (("L2 norm", norms.tolist()), ("largest element", largest.tolist())):
             median = statistics.median(sizes)
-            for site, size in zip(changes.sites, sizes, strict=True):
+            for site, size in zip(replies, sizes, strict=True):
                 slack = max(ratios[site], 1.0 if group == "the weights" else 1 / ratios[site])
                 received = min(expected.received.get(site, 1.0), MAX_RECEIVED)
                 if median and size > expected.largest_change * received * slack * median:
-                    reasons.setdefault(
+                    yield (
                         site,
                         f"changes {group} by {size:.4g} ({measure}), but the median of the sites is {median:.4g} and "
                         f"federation.largest_change allows {expected.largest_change:g} times the median, and more only "
                         "for more training steps",
                     )
-    return reasons
 
 
 def _step_ratios(replies: Replies) -> dict[str, float]:
@@ -650,12 +604,12 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         return
     senders: dict[str, list[str]] = {}
     for site, update in replies.items():
-        weights_digest = _digest(update)
-        earlier.rounds.setdefault(site, {})[weights_digest] = expected.round
+        checksum = weights_digest(update.weights)
+        earlier.rounds.setdefault(site, {})[checksum] = expected.round
         if _is_unchanged(update, expected):
             yield f"{site}: returned the weights unchanged: it has not trained; check the log of that site"
         else:
-            senders.setdefault(weights_digest, []).append(site)
+            senders.setdefault(checksum, []).append(site)
     for sites in senders.values():
         if len(sites) > 1:
             yield f"{' and '.join(sites)}: sent the same weights: one of them is a copy, or both have the same images"
@@ -681,9 +635,10 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
                 f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
                 "decides most of an average that is weighted by images; make sure that this number is right"
             )
-    for group, changes in _changes(replies, expected).items():
-        for site in changes.sites:
-            is_opposed = changes.cosine(site) < OPPOSED_COSINE
+    for group, products, _ in _changes(replies, expected):
+        norms = products.diag().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        for index, (site, cosines) in enumerate(zip(replies, (products / norms.outer(norms)).tolist(), strict=True)):
+            is_opposed = statistics.median(cosines[:index] + cosines[index + 1 :]) < OPPOSED_COSINE
             earlier.opposed[site, group] = earlier.opposed[site, group] + 1 if is_opposed else 0
             if earlier.opposed[site, group] >= OPPOSED_ROUNDS:
                 yield (

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import reprlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -80,8 +81,8 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) 
 def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Convert the bytes that `pack` returned back to groups of tensors (on the CPU, in their order) and a header.
 
-    `groups` are the allowed groups; a group without tensors is missing in the result. The memory used is about the size
-    of `data`. InvalidMessage if `data` was not written by `pack`, has another group, or another format.
+    `groups` are the allowed groups. The memory used is about the size of `data`. InvalidMessage if `data` was not
+    written by `pack`, has another group, or another format.
     """
     try:
         views = dict(safetensors.deserialize(data))
@@ -91,9 +92,9 @@ def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Te
     metadata = outer.get("__metadata__") or {}
     if not isinstance(text := metadata.get("medfed"), str):
         raise not_a_message("'medfed' is missing")
-    header = parse_json(text)
+    header = defaultdict(lambda: None, parse_json(text))  # the readers refuse None
     check_format("format", header.get("format"), FORMAT)
-    order = entry(header, "order")
+    order = header["order"]
     if (
         not isinstance(order, list)
         or not all(isinstance(name, str) for name in order)
@@ -101,13 +102,13 @@ def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Te
         or set(order) != views.keys()
     ):
         raise not_a_message("'order' does not list its tensors")
-    packed: dict[str, dict[str, Tensor]] = {}
+    packed: dict[str, dict[str, Tensor]] = {group: {} for group in groups}
     for name in order:
         group, _, key = name.partition("/")
         check_name(key)
         if group not in groups:
             raise not_a_message(f"{reprlib.repr(name)} is in no known group")
-        packed.setdefault(group, {})[key] = _tensor(key, **views[name])
+        packed[group][key] = _tensor(key, **views[name])
     return packed, header
 
 
@@ -134,13 +135,6 @@ def parse_json(text: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise not_a_message("its header is not a JSON object")
     return parsed
-
-
-def entry(header: Mapping[str, Any], name: str) -> Any:
-    """Return a value of the header; InvalidMessage if it is missing."""
-    if name not in header:
-        raise not_a_message(f"'{name}' is missing")
-    return header[name]
 
 
 def check_format(name: str, version: object, expected: int) -> None:

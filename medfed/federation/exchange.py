@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from medfed.core.errors import UserError
@@ -48,38 +48,25 @@ def is_validated(number: int, settings: Federation) -> bool:
     return number % settings.validate_every == 0 or number == settings.rounds
 
 
+@dataclass
 class Exchange:
-    """Sends the coordinator's requests through an engine and returns the replies that may be used.
+    """Sends the coordinator's requests through an engine and returns the replies that may be used."""
 
-    Args:
-        ranges: the lowest and the highest possible number of tensors in replies (`Method.statistic_ranges`).
-        row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
-        batch_size: images per training step; 0 if it is not known, or if the method trains on other images than the
-            site's own.
+    engine: Engine
+    settings: Federation
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # `Method.statistic_ranges`
+    row_tensors: frozenset[str] = frozenset()  # `Method.row_tensors`
+    batch_size: int = 0  # `Expected.batch_size`
+    # Since the last call of `take_records`: rows for `ledger.csv`; the measured seconds by the kind of request (summed
+    # over the sites if `Engine.work_s` is measured) and, at the coordinator, of "aggregate"; sites asked to train.
+    ledger: list[Row] = field(default_factory=list, init=False)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float), init=False)
+    n_clients: int = field(default=0, init=False)
 
-    Attributes:
-        ledger: rows for `ledger.csv` (`ledger.message_rows`) since the last call of `take_records`.
-        seconds: the measured seconds since then, by the kind of request and, for the coordinator, under "aggregate".
-            The seconds of requests are summed over the sites if the engine measures them (`Engine.work_s`).
-        n_clients: how many sites were asked to train since then.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        settings: Federation,
-        ranges: Mapping[str, tuple[float, float]] | None = None,
-        row_tensors: frozenset[str] = frozenset(),
-        batch_size: int = 0,
-    ) -> None:
-        self.engine, self.settings, self.ranges, self.row_tensors = engine, settings, ranges or {}, row_tensors
-        self.batch_size = batch_size
-        self._notified: set[str] = set()
-        self.ledger: list[Row] = []
-        self.seconds: dict[str, float] = {}
-        self.n_clients = 0
-        self._sender = WeightsSender(engine)
+    def __post_init__(self) -> None:
+        self._sender = WeightsSender(self.engine)
         self._earlier = Earlier()
+        self._notified: set[str] = set()
 
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
@@ -96,7 +83,7 @@ class Exchange:
         start = time.perf_counter()
         replies, sent = self._sender.exchange(kind, messages)
         passed_s, work_s = time.perf_counter() - start, getattr(self.engine, "work_s", None)
-        self._add_seconds(kind, passed_s if work_s is None else work_s)
+        self.seconds[kind] += passed_s if work_s is None else work_s
         for direction, by_site in sent:
             self.ledger += ledger.message_rows(number, direction, by_site)
         self.n_clients += len(messages) if kind == Kind.TRAIN else 0
@@ -136,26 +123,26 @@ class Exchange:
         Raises:
             UserError: if `step` raises it, and in the cases of `ask`.
         """
-        used = replies.by_site
-        with self._timing("aggregate"):
-            try:
-                result = step(used)
-            except UserError:
+        used, start = replies.by_site, time.perf_counter()
+        try:
+            result = step(used)
+        except UserError:
+            raise
+        except Exception:
+            rejected = find_failing_sites(step, used, replies.kind, replies.round)
+            if not rejected:
                 raise
-            except Exception:
-                rejected = find_failing_sites(step, used, replies.kind, replies.round)
-                if not rejected:
-                    raise
-                failing = {rejection.site for rejection in rejected}
-                used = {site: reply for site, reply in used.items() if site not in failing}
-                self._handle_rejections(rejected, used, replies.n_asked)
-                result = step(used)
+            failing = {rejection.site for rejection in rejected}
+            used = {site: reply for site, reply in used.items() if site not in failing}
+            self._handle_rejections(rejected, used, replies.n_asked)
+            result = step(used)
+        self.seconds["aggregate"] += time.perf_counter() - start
         return result, used
 
     def take_records(self) -> tuple[list[Row], dict[str, float], int]:
         """Return the ledger's rows, the seconds by kind of request and the number of clients, and clear them."""
-        records = self.ledger, self.seconds, self.n_clients
-        self.ledger, self.seconds, self.n_clients = [], {}, 0
+        records = self.ledger, dict(self.seconds), self.n_clients
+        self.ledger, self.seconds, self.n_clients = [], defaultdict(float), 0
         return records
 
     def assume_sent(self, state: State) -> None:
@@ -190,13 +177,3 @@ class Exchange:
             )
         for rejection in rejected:
             warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)
-
-    @contextmanager
-    def _timing(self, kind: str) -> Iterator[None]:
-        """Context manager that adds the seconds inside it to the time of this kind of work."""
-        start = time.perf_counter()
-        yield
-        self._add_seconds(kind, time.perf_counter() - start)
-
-    def _add_seconds(self, kind: str, seconds: float) -> None:
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds

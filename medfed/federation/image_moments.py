@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -40,8 +41,8 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
     """Return the moments of all training images, without augmentation; empty, with a warning, for too few patients."""
     if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
         return Message(Kind.SHARE)
-    parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
-    total = _merged(parts)
+    parts = (PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH))
+    total = reduce(PixelMoments.merge, parts)
     return Message(
         Kind.SHARE,
         tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
@@ -59,12 +60,10 @@ def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
     for site in sorted(site for site, reply in replies.items() if reply.tensors):
         mean, variance = replies[site].tensors[MOMENTS].double()
         n_pixels = replies[site].facts[PIXELS]
-        if type(n_pixels) is not int or n_pixels < 1:
-            raise ValueError(f"{site}: reports {n_pixels!r} pixels, but a whole number above 0 is expected")
         parts.append(PixelMoments(n_pixels, mean, variance * n_pixels))
     if not parts:
         return {}
-    total = _merged(parts)
+    total = reduce(PixelMoments.merge, parts)
     return {INPUT_MEAN: total.mean.float(), INPUT_STD: positive_std(total.deviations / total.count).float()}
 
 
@@ -83,10 +82,3 @@ def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -
 def constants_of(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the entries of a state dict that standardise the input; empty if there are none."""
     return {name: entries[name] for name in (INPUT_MEAN, INPUT_STD) if name in entries}
-
-
-def _merged(parts: Sequence[PixelMoments]) -> PixelMoments:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.merge(part)
-    return total

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -24,7 +25,6 @@ from medfed.federation.encoding import (
     check_name,
     check_value,
     check_whole,
-    entry,
     header_of,
     not_a_message,
     pack,
@@ -119,8 +119,8 @@ class Message:
         """
         check_header_size(header_of(data))
         groups, header = unpack(data, ("weights", "tensors"))
-        kind, facts, named = entry(header, "kind"), entry(header, "facts"), header.get("weights_digest", "")
-        message = Message(kind, groups.get("weights", {}), groups.get("tensors", {}), facts, named)
+        checksum = header.get("weights_digest", "")
+        message = Message(header["kind"], groups["weights"], groups["tensors"], header["facts"], checksum)
         message.check()
         return message
 
@@ -203,15 +203,15 @@ class State:
         """
         groups, header = unpack(data, ("weights", "memory"))
         check_format("checkpoint", header.get("checkpoint"), CHECKPOINT_FORMAT)
-        if not isinstance(parameters := entry(header, "parameters"), list):
+        if not isinstance(parameters := header["parameters"], list):
             raise not_a_message("'parameters' is not a list")
         for name in parameters:
             check_name(name)
         state = State(
-            entry(header, "round"),
-            groups.get("weights", {}),
-            groups.get("memory", {}),
-            entry(header, "took_part"),
+            header["round"],
+            groups["weights"],
+            groups["memory"],
+            header["took_part"],
             frozenset(parameters),
         )
         state._check()
@@ -232,6 +232,11 @@ def digest(*parts: bytes) -> str:
     for part in parts:
         checksum.update(part)
     return checksum.hexdigest()
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 checksum, in hexadecimal, of names, order, dtypes, shapes and values."""
+    return digest(pack({"weights": weights}, {}))
 
 
 def n_bytes(tensor: Tensor) -> int:

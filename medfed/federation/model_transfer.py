@@ -22,16 +22,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from medfed.federation.encoding import pack
 from medfed.federation.engine import Engine
-from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
+from medfed.federation.message import WEIGHTS_NEEDED, Message, weights_digest
 
 Messages = dict[str, Message]  # from the name of a site to its message
-
-
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 checksum, in hexadecimal, of names, order, dtypes, shapes and values."""
-    return digest(pack({"weights": weights}, {}))
 
 
 class WeightsSender:

@@ -10,7 +10,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -23,9 +22,6 @@ from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
 from medfed.federation.checks import range_of
 from medfed.federation.message import Message
-
-Tensors = Mapping[str, Tensor]
-NO_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -69,11 +65,7 @@ class Privacy:
 
 
 def protect(
-    reply: Message,
-    request: Message,
-    privacy: Privacy,
-    key: bytes,
-    ranges: Mapping[str, tuple[float, float]] = NO_RANGES,
+    reply: Message, request: Message, privacy: Privacy, key: bytes, ranges: Mapping[str, tuple[float, float]]
 ) -> Message:
     """Return a reply whose weights and statistics are clipped and have Gaussian noise, as `Privacy` says.
 
@@ -91,26 +83,40 @@ def protect(
     Raises:
         UserError: if a number that must be clipped is NaN or infinite, because clipping cannot bound it.
     """
-    if privacy.clip and reply.weights:
-        names = [name for name, entry in reply.weights.items() if entry.is_floating_point()]
-        change = {name: reply.weights[name].double() - request.weights[name].double() for name in names}
-        noised = _add_noise(change, privacy.clip, privacy.noise, key + b"weights")
-        moved = {name: request.weights[name].double() + noised[name] for name in names}
-        moved = {name: _clamped(name, entry, ranges) for name, entry in moved.items()}
-        weights = {name: entry.to(reply.weights[name].dtype) for name, entry in moved.items()}
-        reply = replace(reply, weights={**reply.weights, **weights})
-    if privacy.statistics_clip and reply.tensors:
-        statistics = {name: entry.double() for name, entry in reply.tensors.items() if entry.is_floating_point()}
-        noised = _add_noise(statistics, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
-        noised = {name: _clamped(name, entry, ranges) for name, entry in noised.items()}
-        tensors = {name: entry.to(reply.tensors[name].dtype) for name, entry in noised.items()}
-        reply = replace(reply, tensors={**reply.tensors, **tensors})
-    return reply
+    weights = _protected(reply.weights, request.weights, privacy.clip, privacy.noise, key + b"weights", ranges)
+    clip, noise = privacy.statistics_clip, privacy.statistics_noise
+    tensors = _protected(reply.tensors, {}, clip, noise, key + b"statistics", ranges)
+    return replace(reply, weights=weights, tensors=tensors)
 
 
-def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
-    limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
-    return entry if limits is None else entry.clamp(*limits)
+def _protected(
+    entries: dict[str, Tensor],
+    start: Mapping[str, Tensor],
+    clip: float,
+    noise: float,
+    key: bytes,
+    ranges: Mapping[str, tuple[float, float]],
+) -> dict[str, Tensor]:
+    """Return entries whose changes from `start`, or from 0 if it is empty, are scaled down together to the L2 norm
+    `clip` if theirs is larger, with noise added."""
+    if not (clip and entries):
+        return entries
+    before = {name: start[name].double() if start else 0.0 for name in entries}
+    change = {name: entry.double() - before[name] for name, entry in entries.items() if entry.is_floating_point()}
+    length = math.sqrt(sum(float(entry.square().sum()) for entry in change.values()))
+    if not math.isfinite(length):
+        raise UserError(
+            "the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
+            "training diverged, so try a smaller training.learning_rate"
+        )
+    scale = min(1.0, clip / length) if length else 1.0
+    result = dict(entries)
+    for name, entry in change.items():
+        normal = standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0
+        noised = before[name] + (entry * scale + 2 * clip * noise * normal)
+        limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
+        result[name] = (noised.clamp(*limits) if limits else noised).to(entries[name].dtype)
+    return result
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:
@@ -121,20 +127,3 @@ def standard_normal(key: bytes, n: int) -> Tensor:
     """
     bits = np.frombuffer(hashlib.shake_256(key).digest(8 * n), dtype="<u8") >> np.uint64(11)
     return torch.special.ndtri(torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53))
-
-
-def _add_noise(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[str, Tensor]:
-    """Return the float64 tensors, scaled down together to the L2 norm `clip` if it is larger, with noise added."""
-    length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
-    if not math.isfinite(length):
-        raise UserError(
-            "the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
-            "training diverged, so try a smaller training.learning_rate"
-        )
-    scale = min(1.0, clip / length) if length else 1.0
-    deviation = 2 * clip * noise
-    return {
-        name: entry * scale
-        + (deviation * standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0)
-        for name, entry in tensors.items()
-    }

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.federation.checks import ADVICE
+from medfed.federation.checks import ADVICE, REPLY_FACTS
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
 from medfed.federation.image_moments import RANGES as MOMENT_RANGES
@@ -42,34 +42,20 @@ from medfed.federation.selection import VALIDATION_SITE
 from medfed.federation.settings import Federation, Plan, Training
 from medfed.functional.weights import change_norm, first_non_finite
 
-TRAINING_FACTS = frozenset({"round", "examples", "steps", "loss"})  # facts of an update that no method reports
 EXCLUDED = 0  # value in `State.took_part` of a site that did not share before round 1 and therefore never trains
 
 
 @dataclass(frozen=True)
 class Round:
-    """The results of one round.
+    """The results of one round."""
 
-    Attributes:
-        state: the coordinator's state after the round.
-        history: one row of `history.csv`, with the training losses, the numbers that the method reports
-            (`LocalRound.facts`), and the validation scores.
-        ledger: the rows of `ledger.csv` for this round (`ledger.message_rows`).
-        seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
-            the coordinator). They differ from run to run and are not part of the state.
-        n_clients: how many clients were asked to train.
-        n_steps: the optimiser steps of all clients together; None if they are not known.
-        n_images: the images with which all clients together trained, each as often as it was used (`Method.effort`);
-            None if their number is not known.
-    """
-
-    state: State
-    history: Row
-    ledger: list[Row]
-    seconds: dict[str, float] = field(default_factory=dict)
-    n_clients: int = 0
-    n_steps: int | None = None
-    n_images: int | None = None
+    state: State  # of the coordinator, after the round
+    history: Row  # of `history.csv`: training losses, numbers that the method reports, and validation scores
+    ledger: list[Row]  # of `ledger.csv` (`ledger.message_rows`)
+    seconds: dict[str, float] = field(default_factory=dict)  # `Exchange.seconds`: measured, and not part of the state
+    n_clients: int = 0  # that were asked to train
+    n_steps: int | None = None  # optimiser steps of all clients together; None if they are not known
+    n_images: int | None = None  # with which all clients trained, each as often as it was used (`Method.effort`)
 
 
 def federate(
@@ -103,7 +89,8 @@ def federate(
         state = agree_on_constants(exchange, state, sites)
     if state.round == 0 and method.shares == ONCE:
         state, sharing = share(method, exchange, state, sites, seed)
-        state = _exclude(state, set(sites) - set(sharing))
+        excluded = dict.fromkeys(sorted(set(sites) - set(sharing)), EXCLUDED)
+        state = replace(state, took_part=excluded, plan=replace(state.plan, sites=tuple(sharing)))
     while state.round < settings.rounds:
         number = state.round + 1
         sites = choose_sites(state.plan.sites, settings.clients_per_round, stream(seed, "clients", number))
@@ -112,7 +99,7 @@ def federate(
         replies = exchange.ask(training_requests(method, state, sites), state)
         state, updates = aggregate(method, exchange, state, replies, seed)
         own = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
-        facts = _columns(updates, TRAINING_FACTS)
+        facts = _columns(updates, REPLY_FACTS[Kind.TRAIN] | {"round"})
         history = {**own, **facts, **validate(exchange, state, updates), **own}  # no fact replaces a column of the loop
         n_steps, n_examples = (int(sum(_facts_of(updates, name).values())) for name in ("steps", "examples"))
         n_images = round(n_examples * settings.local_epochs * method.effort(len(state.plan.sites)).images)
@@ -136,12 +123,6 @@ def share(method: Method, exchange: Exchange, state: State, sites: list[str], se
 
     memory, replies = exchange.apply(combine, shared)
     return replace(state, memory=memory), list(replies)
-
-
-def _exclude(state: State, sites: Iterable[str]) -> State:
-    """Return a state in which these sites never train, because they did not share before round 1."""
-    left = tuple(site for site in state.plan.sites if site not in sites)
-    return replace(state, took_part=dict.fromkeys(sorted(sites), EXCLUDED), plan=replace(state.plan, sites=left))
 
 
 def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str]:

@@ -6,7 +6,8 @@ rounds is selected, and the last round if no round has a score. No rule reads a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 VALIDATION_SITE = "validation_site_score"  # a column of the history
@@ -16,17 +17,7 @@ def last_round(history: Sequence[Mapping[str, Any]]) -> int:
     return max(int(row["round"]) for row in history)
 
 
-def best_source_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Select by the highest mean validation score over the sites that train."""
-    return _best_round(history, "validation_score")
-
-
-def best_validation_site_round(history: Sequence[Mapping[str, Any]]) -> int:
-    """Select by the highest score at the validation site, which never trains."""
-    return _best_round(history, VALIDATION_SITE)
-
-
-def _best_round(history: Sequence[Mapping[str, Any]], column: str) -> int:
+def best_round(history: Sequence[Mapping[str, Any]], column: str) -> int:
     """The round with the highest number in a column; the last round if none has a number."""
     scored = [row for row in history if row.get(column) is not None]
     if not scored:
@@ -34,8 +25,8 @@ def _best_round(history: Sequence[Mapping[str, Any]], column: str) -> int:
     return int(min(scored, key=lambda row: (-float(row[column]), int(row["round"])))["round"])
 
 
-RULES = {  # by the values of `federation.selection`
+RULES: dict[str, Callable[[Sequence[Mapping[str, Any]]], int]] = {  # by the values of `federation.selection`
     "last": last_round,
-    "source_validation": best_source_round,
-    "validation_site": best_validation_site_round,
+    "source_validation": partial(best_round, column="validation_score"),  # the mean over the sites that train
+    "validation_site": partial(best_round, column=VALIDATION_SITE),
 }

@@ -34,50 +34,31 @@ OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memor
 
 @dataclass
 class Site:
-    """A site that trains: a hospital with its own images, which replies to the coordinator's requests.
-
-    Args:
-        training, validation: prepared images of the site's patients; `validation` is None if the site has none.
-        task: segmentation or classification: the loss, the augmentation and the validation scores.
-        network: several sites of one process may share it, because each request loads its own weights.
-        architecture: the names of the network's layers that methods use.
-        local_keys: names of the entries of the network's state dict that stay at this site and are never sent.
-        local_epochs: passes over the training images in a round.
-        seed: the seed of all random streams.
-        rounds: number of rounds of the whole training, for learning rate schedules.
-        min_patients: with fewer training patients than this (`data.min_patients`), the site does not share the moments
-            of its images.
-        noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
-        max_steps: largest number of training steps in a round, for a dry run; None does all of them.
-        survey: how the site describes its images before round 1 (`federation.survey`); None if it is not asked.
-        memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
-            local entries ("local/...") and what the method keeps.
-
-    Attributes:
-        n_patients: for each tensor of the last reply that is not a weight, by name, from how many patients each of its
-            numbers was computed, at least; 1 if the method does not say. It never leaves the site.
-    """
+    """A site that trains: a hospital with its own images, which replies to the coordinator's requests."""
 
     name: str
-    training: Samples
+    training: Samples  # prepared images of the site's patients
     validation: Samples | None
     task: Task
     method: Method
-    network: nn.Module
+    network: nn.Module  # several sites of one process may share it, because each request loads its own weights
     architecture: Architecture
     settings: Training
-    local_keys: frozenset[str]
-    local_epochs: int
-    seed: int
-    rounds: int = 1
+    local_keys: frozenset[str]  # names of the network's entries that stay at this site and are never sent
+    local_epochs: int  # passes over the training images in a round
+    seed: int  # of all random streams
+    rounds: int = 1  # of the whole training, for learning rate schedules
     cache: Cache = Cache()
     privacy: Privacy = Privacy()
-    min_patients: int = 3
-    noise_key: bytes = b""
+    min_patients: int = 3  # with fewer training patients, the site does not share the moments of its images
+    noise_key: bytes = b""  # 32 secret bytes from which the noise is derived; empty: from the seed, for simulations
     progress: OnStep | None = None
-    max_steps: int | None = None
-    survey: SiteSurvey | None = None
+    max_steps: int | None = None  # training steps in a round, for a dry run; None does all of them
+    survey: SiteSurvey | None = None  # None if the site is not asked to describe its images
+    # Kept between rounds: the optimiser's state ("optimizer/..."), local entries ("local/..."), tensors of the method.
     memory: dict[str, Tensor] = field(default_factory=dict)
+    # By name of each tensor of the last reply, without weights: from how many patients each of its numbers comes,
+    # at least; 1 if the method does not say. It never leaves the site.
     n_patients: dict[str, int] = field(default_factory=dict, init=False)
     _expanded: tuple[str, Samples] | None = None
     _on_device: tuple[Samples, Samples] | None = None  # `training`, and its copy on the device
@@ -96,21 +77,8 @@ class Site:
         """Return the site's reply to one request, clipped and with noise as the `privacy` section of the config says.
 
         A request has the fact `round` (from 1) and the global weights; a "survey" request, and a "share" request whose
-        statistics do not depend on the network, may lack the weights.
-
-        Returns:
-            A message of the same kind as the request:
-
-            * "share": the statistics that the method computes from the site's images (`Method.share`), and no weights.
-              If the request has the fact `moments`, the moments of the images instead (`moments_reply`).
-            * "train": the weights after local training, the tensors of `Method.on_round_end`, and the facts `examples`
-              (number of training images), `steps` (number of training steps), `loss` (mean over the steps) and those of
-              the method (`LocalRound.facts`).
-            * "validate": the validation scores as facts; none if the site has no validation patients.
-            * "survey": the description of the site's images (`medfed.federation.survey`).
-
-            An empty message of kind "weights_needed" if the request has only the checksum of the weights; an engine
-            that keeps the weights at the site adds them to the request first (`ReceivedWeights.complete`).
+        statistics do not depend on the network, may lack the weights. The reply to a request that has only the checksum
+        of the weights is "weights_needed"; an engine that keeps the weights at the site adds them to the request first.
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.
@@ -162,6 +130,7 @@ class Site:
         return {**weights, **self.local_entries()}
 
     def _share(self, request: Message) -> Message:
+        """The statistics that the method shares (`Method.share`), or if requested, the moments of the images."""
         if ASKED in request.facts:
             reply = moments_reply(self.name, self.training, self.min_patients)
             self.n_patients = dict.fromkeys(reply.tensors, self.training.n_patients)
@@ -186,6 +155,7 @@ class Site:
         return Message(Kind.VALIDATE, facts=facts)
 
     def _train(self, request: Message) -> Message:
+        """The weights after local training, what the method sends with them, and what it reports."""
         self.load(request.weights)
         self.network.train()
         local = self._local_round(request)

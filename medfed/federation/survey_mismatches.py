@@ -74,22 +74,6 @@ class Mismatch:
         return str(self.problem)
 
 
-@dataclass(frozen=True)
-class _Check:
-    """A row of the table of comparisons: which facts of a site are compared with the usual ones, and how."""
-
-    what: str
-    facts: Sequence[str]
-    before: str  # what is said of the numbers, before and after them
-    after: str
-    number: str  # the format of one number
-    advice: Callable[[Numbers, Numbers], str]  # for the numbers of the site and the usual ones; "" if they fit
-    joined_by: str = " x "
-
-    def text(self, numbers: Numbers) -> str:
-        return self.joined_by.join(map(self.number.format, numbers))
-
-
 def find_mismatches(
     facts: Mapping[str, Facts], labels: Sequence[str], are_classes: bool, has_fixed_range: bool
 ) -> list[Mismatch]:
@@ -99,38 +83,47 @@ def find_mismatches(
     numbers map the intensities of all sites to [0, 1], and not the percentiles of each volume.
     """
     scale = partial(_scale, *(FIXED_RANGE if has_fixed_range else PERCENTILES))
-    checks = [
-        _Check("spacing", _medians(SPACINGS), "the median voxel has", " mm", "{:.3g}", _spacing),
-        _Check("size", _medians(SIZES[:2]), "the median image has", " pixels", "{:.3g}", _size),
-        _Check("intensities", _medians(INTENSITIES[::2]), "typical images have", "", "{:g}", scale, " to "),
-    ]
-    mismatches = [mismatch for site in facts for mismatch in _missing_labels(site, facts, labels, are_classes)]
-    mismatches += _compare(facts, lambda site: [*checks, *_flips(site, facts, labels), *_covers(labels)])
+    mismatches: list[Mismatch] = []
+    for site in facts:
+        compare = partial(_compare, facts, site)
+        mismatches += _missing_labels(site, facts, labels, are_classes)
+        mismatches += compare("spacing", _medians(SPACINGS), _spacing, "the median voxel has", "{:.3g}", " mm")
+        mismatches += compare("size", _medians(SIZES[:2]), _size, "the median image has", "{:.3g}", " pixels")
+        ends = _medians(INTENSITIES[::2])
+        mismatches += compare("intensities", ends, scale, "typical images have", "{:g}", joined_by=" to ")
+        mismatches += _flips(facts, site, labels)
+        mismatches += _covers(facts, site, labels)
     return sorted(mismatches, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
 
 
 def cover_mismatches(facts: Mapping[str, Facts], labels: Sequence[str]) -> list[Mismatch]:
     """Find sites at which a structure covers a much larger or smaller share of the image than is usual (`K.cover`)."""
-    return _compare(facts, lambda site: _covers(labels))
+    return [mismatch for site in facts for mismatch in _covers(facts, site, labels)]
 
 
-def _compare(facts: Mapping[str, Facts], checks: Callable[[str], Sequence[_Check]]) -> list[Mismatch]:
-    """Compare the numbers of each site with the median over the sites, or of two sites, with those of the other."""
-    mismatches: list[Mismatch] = []
-    named = set()
-    for site, numbers in facts.items():
-        other = next(name for name in facts if name != site) if len(facts) == 2 else ""
-        for check in checks(site):
-            known = [name for name in check.facts if name in numbers and sum(name in one for one in facts.values()) > 1]
-            own = [numbers[name] for name in known]
-            usual = [_usual(site, facts, name) for name in known]
-            advice = check.advice(own, usual) if known else ""
-            if advice and not (other and tuple(check.facts) in named):
-                named.add(tuple(check.facts))
-                found = f"{check.before} {check.text(own)}{check.after}"
-                others = f"{check.text(usual)} at {other}" if other else f"{check.text(usual)} is usual"
-                mismatches.append(Mismatch(site, check.what, found, others, advice, other_site=other))
-    return mismatches
+def _compare(
+    facts: Mapping[str, Facts],
+    site: str,
+    what: str,
+    names: Sequence[str],
+    advise: Callable[[Numbers, Numbers], str],  # for the numbers of the site and the usual ones; "" if they fit
+    before: str,
+    number: str,  # the format of one number
+    after: str = "",
+    joined_by: str = " x ",
+) -> Iterator[Mismatch]:
+    """Compare numbers of a site with the median over the sites, or of two sites, with those of the other one."""
+    known = [name for name in names if name in facts[site] and sum(name in one for one in facts.values()) > 1]
+    if not known:
+        return
+    own, usual = [facts[site][name] for name in known], [_usual(site, facts, name) for name in known]
+    first, *more = facts
+    other = (more[0] if site == first else first) if len(more) == 1 else ""
+    is_named = other == first and advise(usual, own)  # of two sites, by the comparison of the first one
+    if not is_named and (advice := advise(own, usual)):
+        texts = [joined_by.join(map(number.format, numbers)) for numbers in (own, usual)]
+        others = f"{texts[1]} at {other}" if other else f"{texts[1]} is usual"
+        yield Mismatch(site, what, f"{before} {texts[0]}{after}", others, advice, other_site=other)
 
 
 def _usual(site: str, facts: Mapping[str, Facts], name: str) -> float:
@@ -195,12 +188,11 @@ def _scale(limit: float, effect: str, own: Numbers, usual: Numbers) -> str:
     return ""
 
 
-def _covers(labels: Sequence[str]) -> list[_Check]:
+def _covers(facts: Mapping[str, Facts], site: str, labels: Sequence[str]) -> Iterator[Mismatch]:
     """Compare the share of the image that each structure covers; inverted masks cover what is usually outside."""
-    return [
-        _Check("covered share", [f"{number}.{COVER}"], f"'{label}' covers", " of a typical image", "{:.0%}", _cover)
-        for number, label in enumerate(labels)
-    ]
+    for number, label in enumerate(labels):
+        name, before, after = f"{number}.{COVER}", f"'{label}' covers", " of a typical image"
+        yield from _compare(facts, site, "covered share", [name], _cover, before, "{:.0%}", after)
 
 
 def _cover(own: Numbers, usual: Numbers) -> str:
@@ -210,22 +202,20 @@ def _cover(own: Numbers, usual: Numbers) -> str:
     return "" if is_usual else "the masks may show another structure; look at the masks"
 
 
-def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> list[_Check]:
+def _flips(facts: Mapping[str, Facts], site: str, labels: Sequence[str]) -> Iterator[Mismatch]:
     """Compare the centre of each structure along each axis with where a mirror would show it.
 
     The distance must be larger than three standard errors of the site's median. The usual position has an error of its
     own, and a lesion may lie elsewhere at other sites, so the sentence says "may be".
     """
-    axes = AXES_OF_VOLUME if f"{SPACINGS[0]}.p50" in facts[site] else AXES_OF_IMAGE
     compared = facts.values() if len(facts) == 2 else [facts[site]]
-    checks = []
+    axes = AXES_OF_VOLUME if any(f"{SPACINGS[0]}.p50" in numbers for numbers in compared) else AXES_OF_IMAGE
     for number, label in enumerate(labels):
         for axis, position, spread in zip(axes, POSITIONS, SPREADS, strict=False):
             error = max(_error_of_median(numbers, number, spread) for numbers in compared)
-            advice = partial(_flip, axis, max(MIN_FLIP, MIN_FLIP_ERRORS * error))
-            before = f"the centre of '{label}' is at"
-            checks.append(_Check("orientation", [f"{number}.{position}"], before, " of the image", "{:.2f}", advice))
-    return checks
+            advise = partial(_flip, axis, max(MIN_FLIP, MIN_FLIP_ERRORS * error))
+            name, before = f"{number}.{position}", f"the centre of '{label}' is at"
+            yield from _compare(facts, site, "orientation", [name], advise, before, "{:.2f}", " of the image")
 
 
 def _flip(axis: str, min_distance: float, own: Numbers, usual: Numbers) -> str:

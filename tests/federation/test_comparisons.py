@@ -16,7 +16,7 @@ from medfed.federation.checks import (
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
-    _Changes,
+    change_products,
     check_replies,
     range_of,
     received_ratios,
@@ -261,8 +261,8 @@ def test_a_change_that_points_against_the_others_is_named_after_three_rounds(kin
     assert named == [[]] * (OPPOSED_ROUNDS - 1) + [["bad"]]
 
 
-def counted(examples):
-    return Message("share", facts={"round": 1, "examples": examples})
+def counted(number, name="examples"):
+    return Message("share", facts={"round": 1, name: number})
 
 
 def moments(number):
@@ -285,6 +285,7 @@ def variance(size, beginning=""):
     ("expected", "reply", "reason"),
     [
         *((SHARE, counted(count), "training images, but a whole number from 1") for count in ("abc", [3], 0, True)),
+        *((SHARE, counted(n, "pixels"), "pixels, but a whole number from 1") for n in (0, -1, 1.5, 10**16)),
         (SHARE, share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
         (SHARE, share(1.5), "contains the number 1.5 in 'windows'"),
         (SHARE, Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "the number 6 in 'prototype/2'"),
@@ -293,6 +294,7 @@ def variance(size, beginning=""):
         (VALIDATE, scored(1e17), r"reports the score 1e\+17, but a number from 0 to 1 is expected"),
         (VALIDATE, scored(-7.0), "-7.0"),
         (VALIDATE, scored(1.0001), "the score 1.0001"),
+        *((VALIDATE, scored(score), "for 'score', but a finite") for score in (math.nan, math.inf, "good", None, True)),
         *(
             (TRAIN, with_loss(loss), r"the loss .*, but a number from -1e\+06 to 1e\+06")
             for loss in (-1e17, 1.1e6, -2e6)
@@ -319,10 +321,16 @@ def test_usual_numbers_are_accepted():
     assert rejected({"a": update(tensors=tensors)}, TRAIN) == {}
 
 
-def test_scores_do_not_change_the_number_of_images_that_a_site_reported():
-    earlier = Earlier({"a": 10})
-    check_replies(*[{"a": Message("validate", facts={"examples": 500})}] * 2, VALIDATE, earlier)
-    assert earlier.n_images == {"a": 10}
+@pytest.mark.parametrize("shared", [update(), Message("share", tensors={"0/examples": torch.tensor([3, 10])})])
+def test_a_site_reports_the_same_number_of_images_in_every_update_as_it_shared(shared):
+    """SCAFFOLD weights the controls by the numbers that the sites share before round 1; scores change no number."""
+    earlier = Earlier()
+    assert rejected({"a": shared}, replace(TRAIN, kind=shared.kind), earlier) == {}
+    assert rejected({"a": Message("validate", facts={"examples": 500})}, VALIDATE, earlier) == {}
+    assert rejected({"a": update(0.3, examples=30)}, TRAIN, earlier) == {
+        "a": "reports 30 training images, but 10 in an earlier round"
+    }
+    assert rejected({"a": update(0.2)}, TRAIN, earlier) == {}
 
 
 def test_a_reply_that_was_not_requested_may_have_any_facts():
@@ -332,12 +340,11 @@ def test_a_reply_that_was_not_requested_may_have_any_facts():
 
 def test_large_layers_are_compared_in_parts():
     """The products of 3 x 70,000 elements are those of the whole."""
-    tensors = {site: {"w": torch.rand(3, 70_000)} for site in "ab"}
-    start = {"w": torch.rand(3, 70_000)}
-    changes = _Changes.of(tensors, start)
-    whole = torch.stack([(one["w"].double() - start["w"].double()).flatten() for one in tensors.values()])
-    torch.testing.assert_close(changes.products, whole @ whole.T)
-    torch.testing.assert_close(changes.largest, whole.abs().amax(dim=1))
+    sent, start = [{"w": torch.rand(3, 70_000)} for _ in range(2)], {"w": torch.rand(3, 70_000)}
+    products, largest = change_products(sent, start)
+    whole = torch.stack([(one["w"].double() - start["w"].double()).flatten() for one in sent])
+    torch.testing.assert_close(products, whole @ whole.T)
+    torch.testing.assert_close(largest, whole.abs().amax(dim=1))
 
 
 def test_the_number_of_steps_follows_from_the_plan():
@@ -449,10 +456,3 @@ def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared_also_afte
     assert set(texts[0]) == set(texts[1])
     (sentence,) = (text for text in texts[0] if "largest_change" in text)
     assert "federation.largest_change needs 3 sites in a round, but fewer" in sentence
-
-
-def test_a_site_that_shares_another_number_of_images_than_it_trains_with_is_rejected():
-    """SCAFFOLD weights the controls by the numbers that the sites share before round 1."""
-    _, warned = two_rounds(SCAFFOLD(), "share", times(3))
-    (sentence,) = [text for text in warned if text.startswith("south: its update of round 1 reports ")]
-    assert "in an earlier round" in sentence

@@ -97,7 +97,9 @@ def deviation(faulty, fault: str, stops: bool) -> str:
     if stops and fault in (TWICE, OLD):  # a reply is received and rejected; with the other faults none is received
         sentence = f"^{min(faulty)}: its {reply} of round 2 .*on_bad_update to drop"
     elif len(SITES) - len(faulty) < 2:
-        sentence = f"^round 2: {4 - len(faulty)} of 4 sites .*quorum needs 2 .*{min(faulty)}: its {reply}"
+        left = " ".join(rf"\({site}\)" for site in SITES if site not in faulty)
+        each = ".*; ".join(f"{site}: its {reply}" for site in faulty)
+        sentence = rf"^round 2: {4 - len(faulty)} of 4 sites {left}.*quorum needs 2 \({each}.*--resume"
     try:
         result = finish(Sites(frozenset(faulty), fault), quorum=2, on_bad_update="stop" if stops else "drop")
     except UserError as error:

@@ -75,15 +75,15 @@ def test_what_can_be_encoded_can_be_decoded(kind, tensors, facts):
         data = message.to_bytes()
     except InvalidMessage:
         return
+    assert data == message.to_bytes()
     back = Message.from_bytes(data)
     assert back.kind == kind and back.facts == facts and list(back.tensors) == list(tensors)
     assert all(torch.equal(back.weights[name], tensor) for name, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("n", [1000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_mutations_of_valid_bytes_raise_no_other_error(n):
+def test_mutations_of_valid_bytes_raise_no_other_error():
     valid = [(message.to_bytes(), Message) for message in MESSAGES] + [(STATE.to_bytes(), State)]
-    rng = random.Random(0)
+    rng, n = random.Random(0), 1000
     n_accepted = sum(refused_or_stable(kind, mutated(data, rng)) for data, kind in (n // 4) * valid)
     assert 0.02 * n < n_accepted < 0.5 * n, "some mutations are harmless, most are not"
 

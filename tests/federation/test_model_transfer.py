@@ -7,9 +7,9 @@ import torch
 
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import LEDGER, GuardedSite
-from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, n_bytes
+from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, n_bytes, weights_digest
 from medfed.federation.method import Method
-from medfed.federation.model_transfer import ReceivedWeights, WeightsSender, weights_digest
+from medfed.federation.model_transfer import ReceivedWeights, WeightsSender
 from medfed.federation.privacy import Privacy
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation

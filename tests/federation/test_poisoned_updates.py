@@ -98,9 +98,11 @@ def missing(of, replies):
     return {site: reply for site, reply in replies.items() if of != "train" or site != BAD}
 
 
-def weights(change, name=None):
+def weights(change):
+    """Change the first parameter."""
+
     def changed(all_weights):
-        first = name or next(iter(learned(all_weights)))
+        first = next(iter(learned(all_weights)))
         return {first: change(all_weights[first])}
 
     return entries(changed)
@@ -220,20 +222,14 @@ def test_an_invalid_update_is_dropped_and_the_model_is_that_of_the_other_sites(m
 
 @named(METHODS)
 @pytest.mark.parametrize("poison", FINITE)
-def test_finite_updates_give_a_finite_model(method, poison):
-    start, _ = recorded(method)
-    done, _ = one_round(method, poisoned(FINITE[poison](start.weights)), ANY_SIZE)
-    assert all_finite(done)
-
-
-@named(METHODS)
-@pytest.mark.parametrize("poison", ["reversed", "huge"])
-def test_a_change_far_above_the_median_is_dropped(method, poison):
+def test_finite_updates_give_a_finite_model_and_a_change_far_above_the_median_is_dropped(method, poison):
     start, _ = recorded(method)
     change = poisoned(FINITE[poison](start.weights))
-    done, warned = one_round(method, change)
-    assert digest(done.state.to_bytes()) == digest_without_bad_site(method)
-    assert any("south: its update of round 1 changes the weights by" in text for text in warned)
+    assert all_finite(one_round(method, change, ANY_SIZE)[0])
+    if poison != "zero":
+        done, warned = one_round(method, change)
+        assert digest(done.state.to_bytes()) == digest_without_bad_site(method)
+        assert any("south: its update of round 1 changes the weights by" in text for text in warned)
 
 
 @named(METHODS)
@@ -300,16 +296,6 @@ def test_shared_statistics_are_checked_too(method):
     assert not any(row["site"] == BAD and row["kind"] == "train" for row in done.ledger)
     with pytest.raises(UserError, match="^south: its share of round 1 is not finite"):
         one_round(method, poison, Federation(rounds=1))
-
-
-@pytest.mark.parametrize("score", [NAN, INF, "good", None, True])
-def test_a_score_that_is_not_a_finite_number_is_dropped(score):
-    poison = poisoned(facts(score=score), "validate")
-    done, warned = one_round(FedAvg(), poison)
-    assert "validation_score/south" not in done.history and "validation_score/north" in done.history
-    assert [text for text in warned if text.startswith("south: its score of round 1 reports ")]
-    with pytest.raises(UserError, match="^south: its score of round 1 reports "):
-        one_round(FedAvg(), poison, Federation(rounds=1))
 
 
 def test_facts_of_a_site_replace_no_column_of_the_history_also_not_one_of_another_site():

@@ -26,27 +26,27 @@ def change(reply):
 
 
 def test_default_settings_return_the_reply_unchanged():
-    assert protect(REPLY, REQUEST, Privacy(), KEY) is REPLY
+    assert protect(REPLY, REQUEST, Privacy(), KEY, {}) == REPLY
 
 
 def test_a_change_is_scaled_down_to_the_clip_and_a_shorter_one_is_not_changed():
-    clipped = protect(REPLY, REQUEST, Privacy(clip=2.0), KEY)
+    clipped = protect(REPLY, REQUEST, Privacy(clip=2.0), KEY, {})
     assert float(change(clipped).norm()) == pytest.approx(2.0, rel=1e-3)
     assert torch.nn.functional.cosine_similarity(change(clipped), change(REPLY), dim=0) > 0.99999
-    unclipped = protect(REPLY, REQUEST, Privacy(clip=1e6), KEY)
+    unclipped = protect(REPLY, REQUEST, Privacy(clip=1e6), KEY, {})
     assert torch.allclose(unclipped.weights["w"], REPLY.weights["w"])
 
 
 def test_the_noises_standard_deviation_is_the_one_that_the_accountant_assumes():
     """The replies of two data sets differ by at most 2 * clip, and `noise` is relative to this."""
-    noised = protect(REPLY, REQUEST, Privacy(clip=0.5, noise=1.5), KEY)
-    clipped = protect(REPLY, REQUEST, Privacy(clip=0.5), KEY)
+    noised = protect(REPLY, REQUEST, Privacy(clip=0.5, noise=1.5), KEY, {})
+    clipped = protect(REPLY, REQUEST, Privacy(clip=0.5), KEY, {})
     noise = change(noised) - change(clipped)
     assert float(noise.std()) == pytest.approx(2 * 0.5 * 1.5, rel=0.02) and abs(float(noise.mean())) < 0.03
 
 
 def test_statistics_have_their_own_clip():
-    noised = protect(REPLY, REQUEST, Privacy(statistics_clip=1.0, statistics_noise=0.1), KEY)
+    noised = protect(REPLY, REQUEST, Privacy(statistics_clip=1.0, statistics_noise=0.1), KEY, {})
     assert torch.equal(noised.weights["w"], REPLY.weights["w"])
     assert float((noised.tensors["windows"] - 3.0 / 60).std()) == pytest.approx(0.2, rel=0.15)
 
@@ -84,7 +84,7 @@ def test_a_reply_with_nan_is_refused_because_clipping_cannot_bound_it():
     entry[3] = math.nan
     poisoned = replace(REPLY, weights={**REPLY.weights, "w": entry})
     with pytest.raises(UserError, match="the reply contains NaN or infinite values"):
-        protect(poisoned, REQUEST, Privacy(clip=1.0, noise=1.0), KEY)
+        protect(poisoned, REQUEST, Privacy(clip=1.0, noise=1.0), KEY, {})
 
 
 def noise_of(site, weights, memory=None):

@@ -52,12 +52,9 @@ def test_a_site_trains_with_the_step_size_of_the_round(fedavg):
     [
         ({"decay_rounds": 5}, "decay_rounds: is 5, which has no effect without schedule 'step'"),
         ({"schedule": "cosine", "decay_factor": 0.5}, "decay_factor: is 0.5, which has no effect"),
-        ({"schedule": "step", "decay_rounds": 0}, "decay_rounds: expected a number of at least 1, got 0"),
-        ({"schedule": "step", "decay_factor": 1.0}, "decay_factor: expected a number below 1, got 1"),
-        ({"schedule": "step", "decay_factor": 0.0}, "decay_factor: expected a number above 0, got 0"),
     ],
 )
-def test_a_setting_of_the_steps_is_in_its_range_and_used(settings, message):
+def test_a_setting_of_the_steps_without_effect_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Training(**settings)
 
