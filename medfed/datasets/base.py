@@ -178,8 +178,9 @@ class Dataset:
         """Whether the images are synthetic, by a mark in their folder; every result of a run then says so."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
-    def with_stored_channels(self) -> Dataset:
-        """Return this dataset with the number of image channels that its files have. The base class returns itself."""
+    def with_stored_channels(self, cases: Iterable[Case] | None = None) -> Dataset:
+        """Return this dataset with the number of image channels that the files of these cases, or of a few of each
+        site, have. The base class returns itself."""
         return self
 
     @cached_property

@@ -60,11 +60,21 @@ class Match:
 
 @dataclass
 class Pairs:
-    """Images with masks, or of classes; problems, each with the site; and images that no pattern matched."""
+    """What a layout matches: images with masks or of classes; problems, with the site; and images that do not fit."""
 
+    layout: Layout
     pairs: list[Match] = field(default_factory=list)
     problems: list[tuple[str, Problem]] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> list[str]:
+        """Paths of the images and masks that are in no pair."""
+        return [problem.place for _, problem in self.problems] + self.unmatched
+
+    def values(self, name: str) -> list[str]:
+        """Return the different values of a field."""
+        return sorted({match.fields[name] for match in self.pairs if name in match.fields})
 
     def add_problem(self, match: Match, kind: str, found: str, cure: str) -> None:
         self.problems.append((match.fields["site"], Problem(kind, match.path, found, cure)))
@@ -77,7 +87,7 @@ def pair(files: Files, layout: Layout) -> Pairs:
     of masks matches is no image. Problems are: two files of one case, an image without a mask or with fewer masks than
     the others of its site, a mask without an image or with several.
     """
-    result = Pairs()
+    result = Pairs(layout)
     images: dict[object, Match] = {}
     masks: list[dict[object, Match]] = [{} for _ in layout.masks]
 

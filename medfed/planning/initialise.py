@@ -24,7 +24,7 @@ from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
 from medfed.planning import rules
-from medfed.planning.fingerprint import take_fingerprint, with_channels_of
+from medfed.planning.fingerprint import take_fingerprint
 from medfed.planning.rules import Plan
 
 SEED = 1337
@@ -92,7 +92,7 @@ def write_config(
         )
     images = start.data
     if "data.image_channels" not in fixed:
-        images = with_channels_of(images, [case for site in source for case in images.cases(site)])
+        images = images.with_stored_channels([case for site in source for case in images.cases(site)])
     fingerprint = take_fingerprint(images, source, start.seed, progress)
     plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
     document |= {"data": _data_block(images), "training": {}, "federation": {"unseen_site": unseen}}

@@ -26,7 +26,6 @@ def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(dataset, m
     real_problem, real_existing = site_names._problem, table._existing
     monkeypatch.setattr(site_names, "_problem", lambda name: (calls.update(names=1), real_problem(name))[1])
     monkeypatch.setattr(table, "_existing", lambda *path: (calls.update(files=1), real_existing(*path))[1])
-    site_names._check.cache_clear()
     cases = dataset.cases_by_site(dataset.site_names())
     assert [len(cases[f"s{n}"]) for n in range(N_SITES)] == [1] * N_SITES
     assert calls == {"names": N_SITES, "files": 2 * N_SITES}

@@ -71,7 +71,7 @@ class SyntheticDataset(ABC):
                 root.rename(old)
             new.rename(root)
             shutil.rmtree(old, ignore_errors=True)
-        self.__dict__.pop("found", None)  # cases of an earlier phantom
+        self.__dict__.pop("contents", None)  # cases of an earlier phantom
         return self
 
     def _is_up_to_date(self) -> bool:
