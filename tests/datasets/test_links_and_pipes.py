@@ -43,19 +43,6 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert dicom_files.kind_of(tmp_path / "a.dcm") is None
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
-        ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
-    ],
-)
-def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, words):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=words):
-        read_table(tmp_path / name)
-
-
 def test_columns_that_are_not_read_may_be_repeated(tmp_path):
     (tmp_path / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
     assert read_table(tmp_path / "a.csv").iloc[0]["image"] == "x"

@@ -8,7 +8,6 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.data import main
@@ -101,16 +100,6 @@ class TestSizes:
         assert "voxels of 16 bits (bitpix) and of the type uint8 from byte 352" in sentence
         sentence = refusal(grey, with_header(tmp_path / "c.nii", 108, "f", 0.0))
         assert "from byte 0; expected the length of the type, and a start at byte 352 or later" in sentence
-
-    def test_an_image_that_pillow_does_not_open_for_its_size_is_too_large(self, tmp_path, monkeypatch):
-        Image.new("L", (20, 20)).save(tmp_path / "a.png")
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        assert "(400 pixels) exceeds limit" in refusal(grey, tmp_path / "a.png")
-
-    def test_several_pages_are_refused(self, tmp_path):
-        pages = [Image.new("L", (8, 8)) for _ in range(9)]
-        pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
-        assert "the file has 9 pages" in refusal(grey, tmp_path / "a.tif")
 
 
 class TestVoxels:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made_dicom import volume, write_series
 from PIL import Image
-from pydicom.dataset import Dataset
 
 from medfed.core.errors import UserError
 from medfed.images import dicom
@@ -38,15 +37,6 @@ def test_white_as_0_is_inverted_or_refused(tmp_path):
         for read in (read_label_file, read_colours):
             with pytest.raises(UserError, match="the file stores white as 0 .*; expected black as 0"):
                 read(path, [])
-
-
-def test_a_table_of_intensities_is_refused(tmp_path):
-    table = Dataset()
-    table.LUTDescriptor, table.LUTData, table.ModalityLUTType = [4, 0, 16], struct.pack("<4H", 0, 1, 2, 3), "US"
-    table["LUTDescriptor"].VR = "US"
-    write_series(tmp_path, volume(), ModalityLUTSequence=[table])
-    with pytest.raises(UserError, match="ModalityLUTSequence"):
-        dicom.read_series(tmp_path)
 
 
 @pytest.mark.parametrize("n_more", [2, 384, -2])
