@@ -42,7 +42,6 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
             file.write(part.encode(errors="backslashreplace") if isinstance(part, str) else part)
 
     def commit() -> None:
-        """Give the written file its name, which replaces an existing file."""
         with _removed_on_failure(unfinished):
             _sync(unfinished)
             os.replace(unfinished, path)
@@ -126,7 +125,6 @@ def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float =
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
-    """Context manager that deletes a file if an error is raised inside it."""
     try:
         yield
     except BaseException:

@@ -137,7 +137,6 @@ def resize_label(size: int, is_2d: bool, key: str = "label") -> list[Json]:
 
 
 def _optimizer(training: Mapping[str, Any]) -> Json:
-    """The bundle's definition of the optimizer."""
     shared = {
         "params": "$@network.parameters()",
         "lr": training["learning_rate"],
@@ -192,7 +191,6 @@ def _train(parts: TrainingParts) -> Json:
 
 
 def _validate(parts: TrainingParts) -> Json:
-    """The bundle's definition of the validation."""
     stats = {"_target_": "monai.handlers.StatsHandler", "iteration_log": False}
     return {
         "preprocessing": {"_target_": "monai.transforms.Compose", "transforms": parts.validate},
@@ -228,7 +226,6 @@ def _dataset(block: str, part: int) -> Json:
 
 
 def _loader(block: str, batch_size: int, shuffle: bool) -> Json:
-    """The bundle's definition of a data loader for the dataset of `block`."""
     return {
         "_target_": "monai.data.DataLoader",
         "dataset": f"@{block}#dataset",

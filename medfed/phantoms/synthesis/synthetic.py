@@ -43,8 +43,7 @@ class SyntheticDataset(ABC):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return None: the real dataset recognises the folder, and `PHANTOM.json` marks it as synthetic."""
-        return None
+        return None  # the real dataset recognises the folder, and `PHANTOM.json` marks it as synthetic
 
     @property
     def is_phantom(self) -> bool:
