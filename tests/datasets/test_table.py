@@ -197,3 +197,20 @@ def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(tmp_path, 
     cases = dataset.cases_by_site(dataset.site_names())
     assert [len(cases[f"s{n}"]) for n in range(n_sites)] == [1] * n_sites
     assert calls == {"names": n_sites, "files": 2 * n_sites}
+
+
+@pytest.mark.parametrize("linked", ["all", "all/2.png", "all/2m.png"])
+@pytest.mark.parametrize("start", ["", "ROOT/"])
+def test_a_table_and_its_files_may_be_links(root, linked, start, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (root / linked).rename(elsewhere / "moved")
+    (root / linked).symlink_to(elsewhere / "moved")
+    (elsewhere / "table.csv").write_text(ROWS.replace(",all/", f",{start}all/").replace("ROOT", str(root)))
+    (root / "list.csv").unlink()
+    (root / "list.csv").symlink_to(elsewhere / "table.csv")
+    assert len(Folder(root=str(root), table="list.csv").cases("north")) == 3
+
+
+def test_columns_that_are_not_read_may_be_repeated(root):
+    dataset = table(root, "site,image,mask,,,note,note\nnorth,all/1.png,all/1m.png,1,2,3,4\n")
+    assert [case.name for case in dataset.cases("north")] == ["1"]
