@@ -14,20 +14,12 @@ from medfed.images.file_names import folded
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the images and masks of a dataset are.
+    """Where the images and masks of a dataset are; masks of one image that several patterns match are joined."""
 
-    Args:
-        images: patterns of images, of which the first that matches a file counts.
-        masks: patterns of masks, each with the structure that the masks show, or "" if their values decide. The masks
-            of an image that several patterns match are joined. Empty for classification.
-        site: name of the site of images whose pattern has no field `site`.
-        ignored_names: names of files and folders that are not read.
-    """
-
-    images: tuple[Pattern, ...]
-    masks: tuple[tuple[str, Pattern], ...] = ()
-    site: str = ""
-    ignored_names: tuple[str, ...] = ()
+    images: tuple[Pattern, ...]  # the first that matches a file counts
+    masks: tuple[tuple[str, Pattern], ...] = ()  # with the structure, or "" if the values decide; () for classification
+    site: str = ""  # of images whose pattern has no field `site`
+    ignored_names: tuple[str, ...] = ()  # of files and folders that are not read
 
     @property
     def text(self) -> str:
@@ -39,19 +31,12 @@ class Layout:
 
 @dataclass
 class Match:
-    """A file that a pattern matched: a mask, or an image with its masks.
+    """A file that a pattern matched: a mask, or an image with its masks."""
 
-    Args:
-        path: path of the file, relative to the folder of the dataset.
-        pattern: the pattern.
-        fields: values of the fields of the pattern, and the field `site` in any case.
-        masks: of an image, each a structure (or "") with the path of a mask.
-    """
-
-    path: str
+    path: str  # relative to the folder of the dataset
     pattern: Pattern
-    fields: dict[str, str]
-    masks: list[tuple[str, str]] = field(default_factory=list)
+    fields: dict[str, str]  # values of the fields of the pattern, and the field `site` in any case
+    masks: list[tuple[str, str]] = field(default_factory=list)  # of an image: a structure (or "") with the path of each
 
     def key(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the values of some fields, by which two files are compared."""
