@@ -32,7 +32,7 @@ from pandas import DataFrame
 from torch import Tensor, nn
 
 from medfed.cli.defaults import METHOD
-from medfed.cli.progress import ProgressBar, is_live
+from medfed.cli.progress import ProgressBar, case_bar, is_live
 from medfed.config import strict_yaml
 from medfed.config.early import find_config
 from medfed.config.overrides import Override
@@ -477,17 +477,16 @@ def check_data(
     from medfed.datasets.case_table import write_case_table
     from medfed.datasets.checking import check_dataset
     from medfed.outputs.dataset_cards import format_data_block
-    from medfed.preparation.commands import progress_bar
 
     check_arguments(path=path)
     path, quiet, texts = Path(path), not _is_shown(progress), _texts(settings)
     if path.is_file() and path.suffix.lower() not in table.SUFFIXES:
-        data = load(path, texts).data.ensure_available(progress_bar("making the phantom", quiet))
+        data = load(path, texts).data.ensure_available(case_bar("making the phantom", quiet))
     else:
         data = load_dataset(path, dataset, [Override.parse(text) for text in texts])
     if patients is not None:
         write_case_table(data, Path(patients))
-    return replace(check_dataset(data, progress_bar("reading", quiet)), data_block=format_data_block(data))
+    return replace(check_dataset(data, case_bar("reading", quiet)), data_block=format_data_block(data))
 
 
 def make_plan(
@@ -514,9 +513,8 @@ def make_plan(
         The plan: `config`, which `medfed.run` takes, a `summary` of the sites that train, and `notes`.
     """
     from medfed.planning.initialise import write_config
-    from medfed.preparation.commands import progress_bar
 
-    bar = progress_bar("reading", not _is_shown(progress))
+    bar = case_bar("reading", not _is_shown(progress))
     return write_config(Path(folder), Path(out), unseen, method, _texts(settings), dataset, bar)
 
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import add_image_flags, add_json_flag, require_paths, run_program
+from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.preparation import commands as files
 
 OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
@@ -25,16 +25,31 @@ def main(argv: list[str] | None = None) -> int:
     patients = "also write a table with the files of each patient and case, which must stay at the site"
     checks.add_argument("--patients", type=Path, metavar="FILE", help=patients)
     add_image_flags(checks)
-    files.add_fetch_command(commands)
-    files.add_prepare_command(commands)
-    files.add_dicom_seg_command(commands)
+    fetch = commands.add_parser("fetch", help="make a phantom, or explain how to get a dataset")
+    fetch.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
+    fetch.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
+    fetch.add_argument("--quiet", action="store_true", help="draw no progress bar")
+    prepare = commands.add_parser(
+        "prepare",
+        help="write original downloads in the layout of a dataset",
+        description="Find original collections in folders with unpacked downloads, and write "
+        "their cases in the layout that a dataset reads. docs/collections.md lists the downloads.",
+    )
+    prepare.add_argument("name", choices=("prostate", "fundus"), help="name in a config")
+    prepare.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
+    prepare.add_argument("out", type=Path, metavar="OUT", help="new folder, for example data/prostate")
+    prepare.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+    masks = commands.add_parser("dicom-seg", help="store masks of a bundle as DICOM SEG objects of their series")
+    masks.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
+    masks.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
+    masks.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
     parser.set_defaults(allow_code=False)
     args = parser.parse_args(argv)
     return run_program("medfed.data", lambda: _run(args), args.allow_code)
 
 
 def _run(args: argparse.Namespace) -> int:
-    runs = {"check": _check, "fetch": files.run_fetch, "prepare": files.run_prepare, "dicom-seg": files.run_dicom_seg}
+    runs = {"check": _check, "fetch": _fetch, "prepare": _prepare, "dicom-seg": _write_dicom_seg}
     if args.command in runs:
         return runs[args.command](args)
     from medfed.outputs.dataset_cards import all_cards, format_card
@@ -57,6 +72,41 @@ def _check(args: argparse.Namespace) -> int:
     report = check_data(args.path, args.dataset, settings, patients=args.patients, progress=progress)
     print(to_json(report) if args.json else report, end="" if args.json else "\n")
     return 2 if report.problems else 0
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    from medfed.cli.progress import case_bar
+    from medfed.outputs.dataset_cards import format_card
+    from medfed.phantoms.synthesis.synthetic import SyntheticDataset
+
+    folder = args.to or Path("data") / args.name
+    dataset = registry.resolve("datasets", args.name)(root=str(folder))
+    if isinstance(dataset, SyntheticDataset):
+        dataset.ensure_available(case_bar("making the phantom", args.quiet))
+        print(f"The phantom is in {folder}.")
+    else:
+        print(format_card(args.name))
+    return 0
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    from medfed.cli.progress import case_bar
+    from medfed.preparation import fundus, prostate
+    from medfed.preparation.prepare import format_summary, prepare
+
+    collections = prostate.COLLECTIONS if args.name == "prostate" else fundus.COLLECTIONS
+    print(format_summary(collections, prepare(collections, args.sources, args.out, case_bar("preparing", args.quiet))))
+    print(f"The dataset is in {args.out}; to check it: python -m medfed.data check {args.out} --dataset {args.name}")
+    return 0
+
+
+def _write_dicom_seg(args: argparse.Namespace) -> int:
+    from medfed.preparation.dicom_masks import write_segmentations
+
+    n_objects = write_segmentations(args.masks, args.series, args.out)
+    written = f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}"
+    print(f"{written}. They contain the identifiers of the patients, as the series do.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,6 +25,11 @@ class ProgressBar(tqdm):
     def __init__(self, *args: Any, **options: Any) -> None:
         limits = {} if is_live() else {"mininterval": LOG_INTERVAL_S, "delay": LOG_INTERVAL_S}
         super().__init__(*args, dynamic_ncols=True, miniters=0, **limits, **options)
+
+
+def case_bar(text: str, quiet: bool) -> Callable[[Iterable], Iterable]:
+    """Return what draws a bar over cases, with a text such as "reading"."""
+    return lambda cases: ProgressBar(cases, desc=text, unit="case", disable=quiet, leave=False)
 
 
 class RoundProgress(AbstractContextManager):

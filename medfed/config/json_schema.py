@@ -144,7 +144,7 @@ def _choice(cls: type, kind: str, name: str) -> dict[str, Any]:
 def _settings(cls: type, block: str) -> dict[str, dict[str, Any]]:
     """The schema of each setting of a dataclass, with its meaning, its default and the names that it accepts."""
     meanings, presets = meanings_of(cls), cls.presets if issubclass(cls, Method) else {}
-    schemas = bounds.adapter(cls).json_schema().get("properties", {})
+    defaults, schemas = bounds.defaults(cls), bounds.adapter(cls).json_schema().get("properties", {})
     settings = {}
     for field in bounds.written_fields(cls):
         key = f"{block}.{field.name}"
@@ -160,9 +160,8 @@ def _settings(cls: type, block: str) -> dict[str, dict[str, Any]]:
         values = {name: preset[field.name] for name, preset in presets.items() if field.name in preset}
         of_presets = "".join(f" Preset {name}: {json.dumps(to_plain(value))}." for name, value in values.items())
         settings[field.name] = {**schema, "description": meanings.get(field.name, "") + of_presets}
-        if not bounds.is_required(field):
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            settings[field.name]["default"] = to_plain(default)
+        if field.name in defaults:
+            settings[field.name]["default"] = to_plain(defaults[field.name])
     return settings
 
 

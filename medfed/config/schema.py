@@ -24,7 +24,7 @@ from medfed.core.bounds import DEFAULT_PRESET, chosen_by_name, written_fields
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import SettingsError, describe_value
 from medfed.datasets.base import Dataset
-from medfed.datasets.recognition import block_for
+from medfed.datasets.recognition import recognise_layout
 from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Cache, Federation, Training
@@ -132,7 +132,7 @@ def load_dataset(
             example = f"{override.flag} data.mask_threshold=128"
             raise UserError(f"{override}: expected a setting of the block data, such as {example}")
     values = {override.key.removeprefix("data."): override.value for override in overrides}
-    document: dict[str, Any] = {"data": block_for(root, name, values)}
+    document: dict[str, Any] = {"data": data_block(recognise_layout(root, name, values))}
     apply(document, overrides)
     dataset = _build(_Data, document, overrides, str(root)).data
     return dataset.with_stored_channels() if read_channels and "image_channels" not in document["data"] else dataset
@@ -146,8 +146,7 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     document = resolved(config)
     method = type(config.method)
-    defaults = {entry.name: entry.default for entry in written_fields(method)}
-    implied = to_plain({**defaults, **method.presets.get(document["method"]["preset"], {})})
+    implied = to_plain({**bounds.defaults(method), **method.presets.get(document["method"]["preset"], {})})
     document["method"] = {key: value for key, value in document["method"].items() if implied.get(key, _ABSENT) != value}
     return _assemble(document, config.source, overrides, config.notices)
 
@@ -169,6 +168,13 @@ def to_plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {name: to_plain(entry) for name, entry in value.items()}
     return list(map(to_plain, value)) if isinstance(value, tuple | list) else value
+
+
+def data_block(dataset: Dataset) -> dict[str, Any]:
+    """Return the block `data` of a config: the name of the dataset, and the settings that differ from the defaults."""
+    defaults = bounds.defaults(type(dataset))
+    plain = to_plain(dataset).items()
+    return {key: value for key, value in plain if key not in defaults or getattr(dataset, key) != defaults[key]}
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -91,7 +91,6 @@ def _named() -> dict[str, Group]:
 
 @cache
 def read_schema() -> dict[str, Any]:
-    """The content of medfed's JSON schema of a config."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 

@@ -136,8 +136,13 @@ def written_fields(cls: type) -> list[DataclassField]:
 
 
 def is_required(field: DataclassField) -> bool:
-    """Whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The defaults of the written fields that have one, by name."""
+    given = {field: field.default for field in written_fields(cls) if not is_required(field)}
+    return {f.name: default if f.default_factory is MISSING else f.default_factory() for f, default in given.items()}
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -69,6 +69,5 @@ class UserErrors(UserError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception says that the memory of the machine or of a GPU is not enough."""
     text = str(error)
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text

@@ -19,7 +19,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def get_attribute(name: str) -> Any:
-        """Import the module of a public name when the name is used first; replaces the package's `__getattr__`."""
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(module_of[name])
@@ -28,7 +27,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
         return value
 
     def list_names() -> list[str]:
-        """The names that `dir` shows, imported or not."""
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return get_attribute, list_names

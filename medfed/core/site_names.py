@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
 
 MAX_LENGTH = 64
 AVERAGE = "average"  # stands for all sites in tables of scores
@@ -16,13 +15,6 @@ def check(names: Iterable[str]) -> None:
     A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation. Two names must differ in
     more than upper and lower case or their Unicode form.
     """
-    _check(tuple(names))
-
-
-@lru_cache(maxsize=64)  # each case search of a dataset checks the names of all its sites
-def _check(names: tuple[str, ...]) -> None:
-    """Raise ValueError if a name is not allowed, or if two names are equal when upper and lower case are not
-    distinguished."""
     seen: dict[str, str] = {}
     for name in names:
         if problem := _problem(name):

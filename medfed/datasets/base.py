@@ -51,21 +51,15 @@ class Card:
 
 @dataclass
 class Contents:
-    """What the folder of a dataset holds, from one scan.
+    """What the folder of a dataset holds, from one scan, by site; what concerns all sites is under ""."""
 
-    Args:
-        cases: the cases of each site, in any order. A site may have none.
-        problems: what must be corrected before training, by site. Those under "" concern all sites.
-        classes: names of the classes, in the order of the class numbers; empty for segmentation.
-        warnings: what is allowed, but may be a mistake, by site.
-        unread: folders that hold files which are not read.
-    """
-
-    cases: dict[str, list[Case]] = field(default_factory=dict)
+    cases: dict[str, list[Case]] = field(default_factory=dict)  # in any order; a site may have none
+    # What must be corrected before training.
     problems: defaultdict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # in the order of the class numbers; empty for segmentation
+    # What is allowed, but may be a mistake.
     warnings: defaultdict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
-    unread: list[Problem] = field(default_factory=list)
+    unread: list[Problem] = field(default_factory=list)  # folders that hold files which are not read
 
 
 @dataclass(frozen=True)
@@ -178,8 +172,9 @@ class Dataset:
         """Whether the images are synthetic, by a mark in their folder; every result of a run then says so."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
-    def with_stored_channels(self) -> Dataset:
-        """Return this dataset with the number of image channels that its files have. The base class returns itself."""
+    def with_stored_channels(self, cases: Iterable[Case] | None = None) -> Dataset:
+        """Return this dataset with the number of image channels that the files of these cases, or of a few of each
+        site, have. The base class returns itself."""
         return self
 
     @cached_property

@@ -20,43 +20,27 @@ MAX_SAMPLED_VOXELS = 100_000  # voxels of an image from which the percentiles ar
 
 @dataclass(frozen=True)
 class StructureMeasures:
-    """Where a structure lies in an image, and how large it is.
+    """Where a structure lies in an image, and how large it is, in fractions of the image."""
 
-    Args:
-        cover: share of the image that it covers, in [0, 1].
-        centre: its centre along each axis as a fraction of the image, in [0, 1]; empty if the mask does not show it.
-            The axes of a volume point to the right, to the front and upwards; a 2-D image has rows and columns.
-        slice_covers: share of each slice that shows it.
-        slice_widths: 2 * area / perimeter in each of these slices, as a fraction of the image's side. It is the width
-            of a line, and 0.39 of the diameter of a disc.
-    """
-
-    cover: float
+    cover: float  # share of the image that it covers
+    # The centre along each axis: right, front and up of a volume, or rows and columns; empty if the mask is empty.
     centre: tuple[float, ...]
-    slice_covers: tuple[float, ...]
+    slice_covers: tuple[float, ...]  # share of each slice that shows it
+    # 2 * area / perimeter in each of these slices: the width of a line, and 0.39 of the diameter of a disc.
     slice_widths: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class CaseMeasures:
-    """What the image and the mask of one case say.
+    """What the image and the mask of one case say."""
 
-    Args:
-        shape: image size (H, W, D) in voxels.
-        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
-        lowest, highest: range of the intensities.
-        percentiles: 0.5, 50 and 99.5 of the intensities.
-        orientation: directions of the stored axes of a volume, such as "LPS"; "" for a 2-D image.
-        structures: measures of each structure; empty for classification.
-    """
-
-    shape: tuple[int, ...]
-    spacing_mm: tuple[float, ...] | None
-    lowest: float
+    shape: tuple[int, ...]  # (H, W, D) in voxels
+    spacing_mm: tuple[float, ...] | None  # along H, W, D; None if the file does not store it
+    lowest: float  # intensity
     highest: float
-    percentiles: tuple[float, ...]
-    orientation: str
-    structures: tuple[StructureMeasures, ...]
+    percentiles: tuple[float, ...]  # 0.5, 50 and 99.5 of the intensities
+    orientation: str  # directions of the stored axes of a volume, such as "LPS"; "" for a 2-D image
+    structures: tuple[StructureMeasures, ...]  # empty for classification
 
 
 def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> CaseMeasures:

@@ -14,20 +14,14 @@ from medfed.datasets.check_groups import WIDTH, format_problems
 
 @dataclass(frozen=True)
 class CheckedCase:
-    """A case whose files can be read.
-
-    Args:
-        labels: values in the mask file; for classification, the class number.
-        notices: short descriptions of what was converted or looks unusual.
-        sha256: of the image file, hexadecimal (`duplicates.file_sha256`).
-    """
+    """A case whose files can be read."""
 
     name: str
     patient: str
     measures: CaseMeasures
-    labels: tuple[int, ...]
-    notices: tuple[str, ...]
-    sha256: str
+    labels: tuple[int, ...]  # values in the mask file; for classification, the class number
+    notices: tuple[str, ...]  # short descriptions of what was converted or looks unusual
+    sha256: str  # of the image file, hexadecimal (`duplicates.file_sha256`)
 
 
 @dataclass(frozen=True)

@@ -26,5 +26,4 @@ class _Objects(Dataset):
     intensity_range = (0.0, 255.0)
 
     def site_name(self, folder: str) -> str | None:
-        """Return the name of a folder if it is one of the published domains, else None."""
         return folder if folder in self.published_counts else None

@@ -14,20 +14,12 @@ from medfed.images.file_names import folded
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the images and masks of a dataset are.
+    """Where the images and masks of a dataset are; masks of one image that several patterns match are joined."""
 
-    Args:
-        images: patterns of images, of which the first that matches a file counts.
-        masks: patterns of masks, each with the structure that the masks show, or "" if their values decide. The masks
-            of an image that several patterns match are joined. Empty for classification.
-        site: name of the site of images whose pattern has no field `site`.
-        ignored_names: names of files and folders that are not read.
-    """
-
-    images: tuple[Pattern, ...]
-    masks: tuple[tuple[str, Pattern], ...] = ()
-    site: str = ""
-    ignored_names: tuple[str, ...] = ()
+    images: tuple[Pattern, ...]  # the first that matches a file counts
+    masks: tuple[tuple[str, Pattern], ...] = ()  # with the structure, or "" if the values decide; () for classification
+    site: str = ""  # of images whose pattern has no field `site`
+    ignored_names: tuple[str, ...] = ()  # of files and folders that are not read
 
     @property
     def text(self) -> str:
@@ -39,19 +31,12 @@ class Layout:
 
 @dataclass
 class Match:
-    """A file that a pattern matched: a mask, or an image with its masks.
+    """A file that a pattern matched: a mask, or an image with its masks."""
 
-    Args:
-        path: path of the file, relative to the folder of the dataset.
-        pattern: the pattern.
-        fields: values of the fields of the pattern, and the field `site` in any case.
-        masks: of an image, each a structure (or "") with the path of a mask.
-    """
-
-    path: str
+    path: str  # relative to the folder of the dataset
     pattern: Pattern
-    fields: dict[str, str]
-    masks: list[tuple[str, str]] = field(default_factory=list)
+    fields: dict[str, str]  # values of the fields of the pattern, and the field `site` in any case
+    masks: list[tuple[str, str]] = field(default_factory=list)  # of an image: a structure (or "") with the path of each
 
     def key(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the values of some fields, by which two files are compared."""
@@ -60,11 +45,21 @@ class Match:
 
 @dataclass
 class Pairs:
-    """Images with masks, or of classes; problems, each with the site; and images that no pattern matched."""
+    """What a layout matches: images with masks or of classes; problems, with the site; and images that do not fit."""
 
+    layout: Layout
     pairs: list[Match] = field(default_factory=list)
     problems: list[tuple[str, Problem]] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> list[str]:
+        """Paths of the images and masks that are in no pair."""
+        return [problem.place for _, problem in self.problems] + self.unmatched
+
+    def values(self, name: str) -> list[str]:
+        """Return the different values of a field."""
+        return sorted({match.fields[name] for match in self.pairs if name in match.fields})
 
     def add_problem(self, match: Match, kind: str, found: str, cure: str) -> None:
         self.problems.append((match.fields["site"], Problem(kind, match.path, found, cure)))
@@ -77,7 +72,7 @@ def pair(files: Files, layout: Layout) -> Pairs:
     of masks matches is no image. Problems are: two files of one case, an image without a mask or with fewer masks than
     the others of its site, a mask without an image or with several.
     """
-    result = Pairs()
+    result = Pairs(layout)
     images: dict[object, Match] = {}
     masks: list[dict[object, Match]] = [{} for _ in layout.masks]
 

@@ -26,15 +26,10 @@ ANY = ".*"  # at the end of a pattern
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of paths relative to the folder of a dataset.
+    """A pattern of paths relative to the folder of a dataset."""
 
-    Args:
-        text: the pattern as a config writes it.
-        fields: names of its fields, in the order of the pattern.
-    """
-
-    text: str
-    fields: tuple[str, ...]
+    text: str  # as a config writes it
+    fields: tuple[str, ...]  # in the order of the pattern
     _match: re.Pattern[str] = field(repr=False, compare=False)
 
     def match(self, path: str) -> dict[str, str] | None:

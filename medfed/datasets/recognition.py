@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,15 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
 def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str, Any] | None = None) -> Dataset:
     """Do what `recognise` does, but leave the number of image channels at its default.
 
-    `settings` are the user's own for `Folder`; `ignored_names` and `sites` decide which files count.
+    `settings` are the user's own. Those that say where the files are, such as `image` or `by_site.A.mask`, replace the
+    recognised patterns; `ignored_names` and `sites` decide which files count; and `name` is that of the dataset.
     """
     settings = settings or {}
+    name = str(settings["name"]) if "name" in settings else name
+    by_site = {key: value for key, value in settings.items() if key.split(".")[0] == "by_site"}
+    has_layout = _LAYOUT.search(" ".join(settings.keys() - by_site.keys())) or _LAYOUT.search(str(by_site))
+    if has_layout and root.is_dir() and name in (None, "folder"):
+        return Folder(root=str(root), **(CLASSIFICATION if "{class" in str(settings.get("image", "")) else {}))
     if root.is_file() and root.suffix.lower() in table.SUFFIXES:
         return _from_table(root.parent, root.name)
     if not root.is_dir():
@@ -76,25 +82,6 @@ def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str,
     usual = find_patterns(files, tuple(settings.get("sites", ())))
     usual["ignored_names"] = (*settings.get("ignored_names", ()), *usual.get("ignored_names", ()))
     return Folder(root=str(root), **usual, **(CLASSIFICATION if "{class}" in usual["image"] else {}))
-
-
-def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys of the block `data` for a folder or table for which the user gives further settings.
-
-    Settings that say where the files are, such as `image` or `by_site.A.mask`, replace the recognised patterns.
-    """
-    by_site = {key: value for key, value in overrides.items() if key.split(".")[0] == "by_site"}
-    has_layout = _LAYOUT.search(" ".join(overrides.keys() - by_site.keys())) or _LAYOUT.search(str(by_site))
-    name = str(overrides["name"]) if "name" in overrides else name
-    if has_layout and root.is_dir() and name in (None, "folder"):
-        has_classes = "{class" in str(overrides.get("image", ""))
-        return {"name": "folder", "root": str(root), **(CLASSIFICATION if has_classes else {})}
-    dataset = recognise_layout(root, name, overrides)
-    default = type(dataset)(root="")
-    values = {entry.name: getattr(dataset, entry.name) for entry in fields(dataset)}
-    chosen = {key: value for key, value in values.items() if value != getattr(default, key)}
-    name = registry.name_of("datasets", type(dataset))
-    return {"name": name, **{key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()}}
 
 
 def _from_table(root: Path, name: str) -> Folder:

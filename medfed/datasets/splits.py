@@ -38,11 +38,6 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     A published split (`Case.part`) replaces all this, except that a fraction `validation_ratio` of its training
     patients is used for validation if it has no validation part.
     """
-    if not (validation_ratio >= 0 and test_ratio >= 0 and validation_ratio + test_ratio < 1):
-        raise ValueError(
-            "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
-            f"got {validation_ratio} and {test_ratio}"
-        )
     cases = sorted(cases, key=lambda case: case.name)
     if any(case.part for case in cases):
         train, validation, test = ([case for case in cases if case.part == part] for part in PARTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -63,25 +63,6 @@ _PATIENT = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+
 _SLOT = re.compile(r"<[^>]*>")
 
 
-@dataclass(frozen=True)
-class _Tried:
-    layout: Layout
-    result: Pairs
-
-    @property
-    def left(self) -> list[str]:
-        return [problem.place for _, problem in self.result.problems] + self.result.unmatched
-
-    @property
-    def fits(self) -> bool:
-        is_complete = bool(self.result.pairs) and not self.left
-        return is_complete and (bool(self.layout.masks) or all(map(is_part, self.values("folder"))))
-
-    def values(self, name: str) -> list[str]:
-        """Return the different values of a field."""
-        return sorted({one.fields[name] for one in self.result.pairs if name in one.fields})
-
-
 def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
     """Return the first usual patterns that pair every image, as settings of `data`.
 
@@ -92,11 +73,11 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
     names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
     unlabelled = tuple(sorted(name for name in names if folded(name) in UNLABELLED))
     files = replace(files, images=tuple(path for path in files.images if path not in {*unknown})).without(unlabelled)
-    tried: list[_Tried] = []
+    tried: list[Pairs] = []
     for layout in _promising(files):
-        one = _Tried(layout, pair(files, layout))
+        one = pair(files, layout)
         tried.append(one)
-        if one.fits:
+        if one.pairs and not one.left and (layout.masks or all(map(is_part, one.values("folder")))):
             if doubt := _doubt_about(one, sites):
                 raise UserErrors([f"{files.root}: {doubt}"])
             field = f"{{{_meaning(one.values('folder'))}}}"
@@ -201,7 +182,7 @@ def _continues(names: Collection[str]) -> bool:
     return any(name[: match.start()] in names for name in names for match in re.finditer(r"(?<=.)[_\-. ]", name))
 
 
-def _doubt_about(tried: _Tried, listed: Sequence[str]) -> str:
+def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
     """Return why patterns that pair every image are not taken, as a sentence without its place; or ""."""
     sites, folders = tried.values("site"), tried.values("folder")
     if len(sites) == 1 and folders and not {*sites} <= {*listed} and not all(map(is_part, folders)):
@@ -249,7 +230,7 @@ def _odd_sites(sites: Sequence[str]) -> str:
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""
 
 
-def _describe(files: Files, tried: Sequence[_Tried], unknown: Sequence[str]) -> list[str]:
+def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> list[str]:
     """Return the lines of the message that no usual pattern pairs every image."""
     if not (files.images or files.slices or unknown):
         return [f"{files.root}: the folder holds no image; expected images of two or more sites"]
@@ -260,10 +241,10 @@ def _describe(files: Files, tried: Sequence[_Tried], unknown: Sequence[str]) -> 
         "and a mask of each case, or images in folders of classes"
     ]
     rows = [("image", "mask", "paired", "left over")]
-    for one in sorted(tried, key=lambda one: -len(one.result.pairs))[:MAX_ROWS]:
-        if one.result.pairs and one.left:
+    for one in sorted(tried, key=lambda one: -len(one.pairs))[:MAX_ROWS]:
+        if one.pairs and one.left:
             mask = one.layout.masks[0][1].text if one.layout.masks else "-"
-            rows.append((one.layout.images[0].text, mask, str(len(one.result.pairs)), one.left[0]))
+            rows.append((one.layout.images[0].text, mask, str(len(one.pairs)), one.left[0]))
     if len(rows) > 1:
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

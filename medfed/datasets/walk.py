@@ -17,18 +17,12 @@ class Files:
     """Files below a folder, by their paths relative to it, with `/` and in alphabetical order.
 
     Hidden files, those of operating systems, text files and tables are left out. Symbolic links are followed.
-
-    Args:
-        root: the folder.
-        images: image files by their suffix, DICOM SEG objects, and files of unknown formats.
-        series: folders that hold DICOM images, in them or in folders inside them.
-        slices: number of DICOM images directly in each of the folders that hold some.
     """
 
     root: Path
-    images: tuple[str, ...]
-    series: tuple[str, ...]
-    slices: dict[str, int]
+    images: tuple[str, ...]  # image files by their suffix, DICOM SEG objects, and files of unknown formats
+    series: tuple[str, ...]  # folders that hold DICOM images, in them or in folders inside them
+    slices: dict[str, int]  # number of DICOM images directly in each of the folders that hold some
 
     def without(self, ignored_names: Sequence[str]) -> Files:
         """Return these files without those of which a part of the path has an ignored name."""

@@ -124,7 +124,6 @@ def header(path: Path) -> Dataset:
 
 
 def path_of(header: Dataset) -> Path:
-    """Return the path of the file with a header."""
     return Path(str(header.filename))
 
 

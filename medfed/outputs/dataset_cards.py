@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import MISSING
 
 from medfed.config import strict_yaml
-from medfed.config.schema import to_plain
+from medfed.config.schema import data_block
 from medfed.core import registry
-from medfed.core.bounds import written_fields
 from medfed.datasets.base import Card, Dataset
 
 WIDTH = 100
@@ -32,12 +30,7 @@ def format_card(name: str) -> str:
 
 def format_data_block(dataset: Dataset) -> str:
     """The `data` section of a config as YAML: the dataset's name, and all settings that differ from the defaults."""
-    written = {"name": registry.name_of("datasets", type(dataset))}
-    for entry in written_fields(type(dataset)):
-        value = getattr(dataset, entry.name)
-        if value != (entry.default_factory() if entry.default_factory is not MISSING else entry.default):
-            written[entry.name] = to_plain(value)
-    return strict_yaml.dump({"data": written})
+    return strict_yaml.dump({"data": data_block(dataset)})
 
 
 def _card(name: str) -> Card:

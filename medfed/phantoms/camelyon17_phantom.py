@@ -43,6 +43,13 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}
+    generator = {
+        "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
+        "generator": "medfed histology phantom",
+        "version": VERSION,
+    }
+    generator_sizes = ("patches_per_site", "patients_per_site")
+    expected_names = frozenset({TABLE, "patches"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,23 +58,6 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
                 "patches_per_site must be at least 2 * patients_per_site, got "
                 f"{self.patches_per_site} and {self.patients_per_site}"
             )
-
-    @property
-    def generator_settings(self) -> dict[str, object]:
-        """All that decides the generated images, as written to `PHANTOM.json`."""
-        return {
-            "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
-            "generator": "medfed histology phantom",
-            "version": VERSION,
-            "seed": self.phantom_seed,
-            "patches_per_site": self.patches_per_site,
-            "patients_per_site": self.patients_per_site,
-        }
-
-    @property
-    def expected_names(self) -> frozenset[str]:
-        """Names that the generator writes directly into the folder."""
-        return frozenset({TABLE, "patches"})
 
     def write_collection(self, folder: Path, progress: Progress) -> None:
         write_patches(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, progress)

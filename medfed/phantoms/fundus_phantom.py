@@ -42,23 +42,13 @@ class FundusPhantom(SyntheticDataset, Fundus):
         "generates them if they are missing.",
     )
     published_counts = {}
-
-    @property
-    def generator_settings(self) -> dict[str, object]:
-        """All that decides the generated images, as written to `PHANTOM.json`."""
-        return {
-            "what": "synthetic photographs from simulated fundus cameras; no patient data",
-            "generator": "medfed fundus phantom",
-            "version": VERSION,
-            "seed": self.phantom_seed,
-            "size": self.size,
-            "images_per_site": self.images_per_site,
-        }
-
-    @property
-    def expected_names(self) -> frozenset[str]:
-        """Names of the sites' folders."""
-        return frozenset(site.folder for site in fundus_sites.SITES.values())
+    generator = {
+        "what": "synthetic photographs from simulated fundus cameras; no patient data",
+        "generator": "medfed fundus phantom",
+        "version": VERSION,
+    }
+    generator_sizes = ("size", "images_per_site")
+    expected_names = frozenset(site.folder for site in fundus_sites.SITES.values())
 
     def write_collection(self, folder: Path, progress: Progress) -> None:
         write_photographs(folder, self.images_per_site, self.size, self.phantom_seed, progress)

@@ -41,23 +41,13 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         "Training generates them if they are missing.",
     )
     published_counts = {}
-
-    @property
-    def generator_settings(self) -> dict[str, object]:
-        """All that decides the generated images, as written to `PHANTOM.json`."""
-        return {
-            "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
-            "generator": "medfed prostate phantom",
-            "version": VERSION,
-            "seed": self.phantom_seed,
-            "matrix": self.matrix,
-            "cases_per_site": self.cases_per_site,
-        }
-
-    @property
-    def expected_names(self) -> frozenset[str]:
-        """Names of the sites' folders."""
-        return frozenset(SITES)
+    generator = {
+        "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
+        "generator": "medfed prostate phantom",
+        "version": VERSION,
+    }
+    generator_sizes = ("matrix", "cases_per_site")
+    expected_names = frozenset(SITES)
 
     def write_collection(self, folder: Path, progress: Progress) -> None:
         write_examinations(folder, self.cases_per_site, self.matrix, self.phantom_seed, progress)

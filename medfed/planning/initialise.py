@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from medfed.cli.defaults import METHOD
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override, apply
-from medfed.config.schema import Config, load_dataset, load_text, to_plain
+from medfed.config.schema import Config, data_block, load_dataset, load_text, to_plain
 from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
@@ -22,9 +22,8 @@ from medfed.datasets.base import Dataset, Progress
 from medfed.experiments.setup import build_network, build_task
 from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
-from medfed.outputs.dataset_cards import format_data_block
 from medfed.planning import rules
-from medfed.planning.fingerprint import take_fingerprint, with_channels_of
+from medfed.planning.fingerprint import take_fingerprint
 from medfed.planning.rules import Plan
 
 SEED = 1337
@@ -92,7 +91,7 @@ def write_config(
         )
     images = start.data
     if "data.image_channels" not in fixed:
-        images = with_channels_of(images, [case for site in source for case in images.cases(site)])
+        images = images.with_stored_channels([case for site in source for case in images.cases(site)])
     fingerprint = take_fingerprint(images, source, start.seed, progress)
     plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
     document |= {"data": _data_block(images), "training": {}, "federation": {"unseen_site": unseen}}
@@ -173,8 +172,7 @@ def _unseen(sites: Sequence[str], folder: Path, wished: str | None) -> str:
 
 def _data_block(dataset: Dataset) -> dict[str, Any]:
     """The block `data`: the settings that differ from the defaults, and those that a reader looks for."""
-    block = strict_yaml.parse(format_data_block(dataset), dataset.root)["data"]
-    every = to_plain(dataset)
+    block, every = data_block(dataset), to_plain(dataset)
     if list(dataset.structures) != every.get("structure_names"):  # the dataset has classes, or its patterns name them
         every.pop("structure_names", None)
     for key in ("image_channels", "structure_names", "intensity_max"):

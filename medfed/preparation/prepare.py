@@ -22,22 +22,18 @@ MAX_NAMES = 20  # cases that the summary names for one reason
 class Collection:
     """Where the files of an original collection lie, and how a case is converted.
 
-    Args:
-        layout: folders and files of the download, for messages.
-        parts: what a case consists of, such as {"image": REGEX, "mask": REGEX}. An expression fits the end of a path,
-            for a DICOM series that of its folder; its group `name` is the case. Upper and lower case are equal.
-        site: returns the site of a case, given its name.
-        convert: returns the content of each new file by its path in the output folder, given the site, the name and the
-            path of each part. Raises UserError if the case is left out.
-        notes: sentences that a user must know.
+    Each of the `parts` of a case, such as {"image": REGEX, "mask": REGEX}, has an expression that fits the end of a
+    path, for a DICOM series that of its folder; its group `name` is the case. Upper and lower case are equal.
+    `convert` returns the content of each new file by its path in the output folder, given the site, the name and the
+    path of each part; it raises UserError if the case is left out.
     """
 
     title: str
-    layout: str
+    layout: str  # folders and files of the download, for messages
     parts: Mapping[str, str]
-    site: Callable[[str], str]
+    site: Callable[[str], str]  # of a case, given its name
     convert: Callable[..., dict[str, bytes]]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # sentences that a user must know
 
 
 def prepare(

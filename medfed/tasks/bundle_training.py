@@ -45,25 +45,16 @@ format=%(asctime)s - %(name)s - %(levelname)s - %(message)s
 
 @dataclass(frozen=True)
 class TrainingParts:
-    """What a task contributes to `train.json`.
+    """What a task contributes to `train.json`."""
 
-    Args:
-        top: entries at the top of the config. "cases" is the list of all cases, each with an image and a label.
-        train: transforms of a training case; the last key that they fill are "image" and "label".
-        validate: transforms of a validation case.
-        postprocessing: transforms of the network's output, before the metric.
-        metric: the metric of training and validation, by its name.
-        inferer: how the network is applied to a validation case.
-    """
-
-    top: Json
-    train: list[Json]
-    validate: list[Json]
+    top: Json  # entries at the top; "cases" is the list of all cases, each with an image and a label
+    train: list[Json]  # transforms of a training case, which fill the keys "image" and "label"
+    validate: list[Json]  # transforms of a validation case
     loss: Json
-    postprocessing: list[Json]
-    metric: Json
+    postprocessing: list[Json]  # transforms of the network's output, before the metric
+    metric: Json  # of training and validation, by its name
     batch_size: int
-    inferer: Json
+    inferer: Json  # how the network is applied to a validation case
 
 
 def train_config(inference: Json, parts: TrainingParts, training: Mapping[str, Any]) -> Json:
@@ -137,7 +128,6 @@ def resize_label(size: int, is_2d: bool, key: str = "label") -> list[Json]:
 
 
 def _optimizer(training: Mapping[str, Any]) -> Json:
-    """The bundle's definition of the optimizer."""
     shared = {
         "params": "$@network.parameters()",
         "lr": training["learning_rate"],
@@ -192,7 +182,6 @@ def _train(parts: TrainingParts) -> Json:
 
 
 def _validate(parts: TrainingParts) -> Json:
-    """The bundle's definition of the validation."""
     stats = {"_target_": "monai.handlers.StatsHandler", "iteration_log": False}
     return {
         "preprocessing": {"_target_": "monai.transforms.Compose", "transforms": parts.validate},
@@ -228,7 +217,6 @@ def _dataset(block: str, part: int) -> Json:
 
 
 def _loader(block: str, batch_size: int, shuffle: bool) -> Json:
-    """The bundle's definition of a data loader for the dataset of `block`."""
     return {
         "_target_": "monai.data.DataLoader",
         "dataset": f"@{block}#dataset",

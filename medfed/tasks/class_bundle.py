@@ -62,13 +62,11 @@ class ClassBundle(BundleTemplate):
         return f"{capitalise(', '.join(self.classes[:-1]))} or {self.classes[-1]} classification"
 
     def fill_inference(self, config: Json) -> None:
-        """Set transforms and batch size in `configs/inference.json`, in place."""
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["dataloader"]["batch_size"] = MAX_BATCH
         config["postprocessing"]["transforms"] = _postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in `configs/metadata.json`, in place."""
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
             "task": f"Classification of images ({names}), trained over several sites without sharing images",
@@ -86,7 +84,6 @@ class ClassBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": [1, n], "channel_def": classes}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Text for each placeholder of the model card."""
         own = "" if self.standardised == "none" else "; every channel is scaled to zero mean and unit variance"
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
         uses_batch_statistics = any(not norm.track_running_stats for norm in norms)
@@ -127,7 +124,6 @@ class ClassBundle(BundleTemplate):
 
     @property
     def training_folders(self) -> str:
-        """Sentence of the model card: which folders hold the images for training."""
         return f"Put the images of each class into its folder: {', '.join(f'`DATA/{name}`' for name in self.classes)}."
 
     def _preprocessing(self) -> list[Json]:

@@ -59,7 +59,6 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Name of the folder with the templates of the bundle."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
@@ -73,41 +72,51 @@ class MaskBundle(BundleTemplate):
 
     @property
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Packages that the bundle needs besides MONAI."""
         largest = ("scikit-image",) if self.largest_component else ()
         readers = ("pillow",) if self.input_is_2d else ("nibabel", "pydicom")
         return ("pytorch-ignite", *readers, *largest)
 
     def fill_inference(self, config: Json) -> None:
-        """Set transforms and sizes in `configs/inference.json`, in place."""
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in `configs/metadata.json`, in place."""
         names = ", ".join(self.structures)
+        unit = "any intensity unit"
+        if self.intensity_range is not None:
+            unit = "intensities from {:g} to {:g}".format(*self.intensity_range)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
             "task": f"Segmentation of {names}, trained over several sites without sharing images",
             "description": f"A 2-D network that segments {names}{slices}; the masks have the {grid}.",
             "data_type": "png" if self.input_is_2d else "nifti",
-            "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, {self._unit()}",
+            "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, {unit}",
             "label_classes": f"one binary mask per structure: {names}",
             "pred_classes": f"one binary mask per structure: {names}",
         }
-        self._fill_data_format(content["network_data_format"])
+        shape, n = [self.image_size] * 2, len(self.structures)
+        output: Json = {"format": "classes", "channel_def": {str(i): name for i, name in enumerate(self.structures)}}
+        if n == 1:
+            output["format"] = "segmentation"
+        channels, data = channel_names(self.channels), content["network_data_format"]
+        data["inputs"]["image"] |= {"num_channels": self.channels, "spatial_shape": shape, "channel_def": channels}
+        data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Text for each placeholder of the model card."""
+        intensity = "percentiles 0.5 and 99.5 of the volume are mapped to 0 and 1"
+        if self.intensity_range is not None:
+            intensity = "stored intensities {:g} and {:g} are mapped to 0 and 1".format(*self.intensity_range)
+        ending, values = (".png", "0 and 255") if self.input_is_2d else (".nii.gz", "0 and 1")
+        names = ", ".join(f"`NAME_{structure}{ending}`" for structure in self.structures)
         return {
             "structures": ", ".join(self.structures),
-            "intensity": self._intensity(),
+            "intensity": intensity,
             "standardised": self._standardised(),
             "threshold": f"{self.threshold:g}",
             "largest": "; only the largest connected component of each structure" if self.largest_component else "",
-            "masks": self._masks(),
+            "masks": f"{names}, with the values {values}",
             "kind": file_kinds(self.channels) if self.input_is_2d else VOLUME_KINDS,
         }
 
@@ -119,34 +128,6 @@ class MaskBundle(BundleTemplate):
             return ""
         volume_unit = "slice" if self.standardised == "slice" else "channel of the volume"
         return f"; every {'channel' if self.input_is_2d else volume_unit} is scaled to zero mean and unit variance"
-
-    def _unit(self) -> str:
-        """Clause of the metadata: the unit of the input's intensities."""
-        if self.intensity_range is None:
-            return "any intensity unit"
-        return "intensities from {:g} to {:g}".format(*self.intensity_range)
-
-    def _intensity(self) -> str:
-        """Clause of the model card: how intensities are mapped to [0, 1]."""
-        if self.intensity_range is None:
-            return "percentiles 0.5 and 99.5 of the volume are mapped to 0 and 1"
-        return "stored intensities {:g} and {:g} are mapped to 0 and 1".format(*self.intensity_range)
-
-    def _masks(self) -> str:
-        """Clause of the model card: names and values of the mask files."""
-        ending, values = (".png", "0 and 255") if self.input_is_2d else (".nii.gz", "0 and 1")
-        names = ", ".join(f"`NAME_{structure}{ending}`" for structure in self.structures)
-        return f"{names}, with the values {values}"
-
-    def _fill_data_format(self, data: Json) -> None:
-        """Describe input and output of the network: standardised slices and logits."""
-        shape, n = [self.image_size] * 2, len(self.structures)
-        output: Json = {"format": "classes", "channel_def": {str(i): name for i, name in enumerate(self.structures)}}
-        if n == 1:
-            output["format"] = "segmentation"
-        channels = channel_names(self.channels)
-        data["inputs"]["image"] |= {"num_channels": self.channels, "spatial_shape": shape, "channel_def": channels}
-        data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
         """The training batches of volumes consist of random slices of one volume."""
@@ -199,7 +180,6 @@ class MaskBundle(BundleTemplate):
 
     @property
     def training_folders(self) -> str:
-        """Sentence of the model card: which folders hold the images and masks for training."""
         folders = " and ".join(f"`DATA/{key.replace('label', 'labels', 1)}`" for key in self._label_keys())
         return (
             f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "

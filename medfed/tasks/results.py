@@ -14,19 +14,12 @@ Rows = list[dict[str, object]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores and predicted masks of test cases. A case is one image or volume of a patient.
+    """Scores and predicted masks of test cases. A case is one image or volume of a patient."""
 
-    Args:
-        rows: one dict of scores for each image (classification), or for each structure of each case (segmentation).
-        ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`); empty without one.
-        masks: predicted masks by name of the case, at the unseen site; figures show them.
-        unadapted: rows of the unseen site, scored with the same weights but without the adaptation to its images. Empty
-            without an adaptation (`evaluation.tent`, `evaluation.match`).
-    """
-
-    rows: Rows = field(default_factory=list)
-    ratios: Rows = field(default_factory=list)
-    masks: dict[str, PackedMask] = field(default_factory=dict)
+    rows: Rows = field(default_factory=list)  # of scores, for each image, or for each structure of each case
+    ratios: Rows = field(default_factory=list)  # for each case, of two structures' heights (`medfed.metrics.ratio`)
+    masks: dict[str, PackedMask] = field(default_factory=dict)  # by case, at the unseen site; figures show them
+    # At the unseen site, with the same weights but without the adaptation (`evaluation.tent`, `evaluation.match`).
     unadapted: Rows = field(default_factory=list)
 
     def extend(self, other: EvaluationResult) -> None:

@@ -199,27 +199,11 @@ class Segmentation(Task):
             mask = torch.full(shape, float(prediction == ALL_FOREGROUND))
         return self.evaluate(FixedMask(mask), dataset, cases, role, lambda *_: None, lambda n: None).rows
 
-    def postprocessing(self, preprocessing: Compose) -> Compose:
-        """MONAI transforms from probabilities {"pred": (K, S, S, D)} to masks {"pred": (K, H, W, D)} of 0 and 1.
-
-        They resample to the grid of the file (by the inverse of `preprocessing`), apply the threshold, and keep the
-        largest component of each structure with `evaluation.largest_component`.
-        """
-        return Compose([_to_file_grid(preprocessing), *self._masks_from_probabilities()])
-
-    def _masks_from_probabilities(self) -> list[MapTransform]:
-        """The MONAI transforms that apply the threshold and keep the largest components, on any grid."""
-        steps: list[MapTransform] = [AsDiscreted("pred", threshold=self.evaluation.threshold)]
-        if self.evaluation.largest_component:
-            # All channels are listed, because MONAI otherwise treats channel 0 as the background.
-            channels = list(range(self.out_channels))
-            steps.append(KeepLargestConnectedComponentd("pred", channels, is_onehot=True, independent=True))
-        return steps
-
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
         """The masks of one volume, (K, H, W, D) uint8 of 0 and 1, on the grid of its file."""
         return self.predict_on_both_grids(network, volume)[0]
 
+    @torch.no_grad()
     def predict_on_both_grids(
         self, network: nn.Module, volume: Volume, match: Match | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -230,19 +214,6 @@ class Segmentation(Task):
             None if they are not known; and the masks on the prepared slices, (K, S, S, D), or None if no metric needs
             them.
         """
-        item, preprocessing = self._probabilities(network, volume, match)
-        to_masks = Compose(self._masks_from_probabilities())
-        prepared = to_masks({"pred": item["pred"].clone()})["pred"].as_tensor() if self.further_metrics else None
-        item = Compose([_to_file_grid(preprocessing)])(item)
-        probabilities = item["pred"].as_tensor()
-        return to_masks(item)["pred"].as_tensor().to(torch.uint8), probabilities, prepared
-
-    @torch.no_grad()
-    def _probabilities(
-        self, network: nn.Module, volume: Volume, match: Match | None = None
-    ) -> tuple[dict[str, MetaTensor], Compose]:
-        """The entries "pred", probabilities (K, S, S, D), and "image", the prepared image; and the transforms that
-        prepared it."""
         network.eval()
         device = next(network.parameters()).device
         preprocessing = self.preprocessing()
@@ -255,9 +226,18 @@ class Segmentation(Task):
         inferer = SliceInferer(
             roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
         )
-        probabilities = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
-        item["pred"] = MetaTensor(probabilities, meta=image.meta, applied_operations=image.applied_operations)
-        return item, preprocessing
+        on_slices = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
+        item["pred"] = MetaTensor(on_slices, meta=image.meta, applied_operations=image.applied_operations)
+        steps: list[MapTransform] = [AsDiscreted("pred", threshold=self.evaluation.threshold)]
+        if self.evaluation.largest_component:
+            # All channels are listed, because MONAI otherwise treats channel 0 as the background.
+            channels = list(range(self.out_channels))
+            steps.append(KeepLargestConnectedComponentd("pred", channels, is_onehot=True, independent=True))
+        to_masks = Compose(steps)
+        prepared = to_masks({"pred": item["pred"].clone()})["pred"].as_tensor() if self.further_metrics else None
+        item = Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)(item)
+        probabilities = item["pred"].as_tensor()
+        return to_masks(item)["pred"].as_tensor().to(torch.uint8), probabilities, prepared
 
     def load(
         self,
@@ -294,43 +274,30 @@ class Segmentation(Task):
         match: Match | None = None,
     ) -> EvaluationResult:
         result = EvaluationResult()
-        for case in cases:
-            self._evaluate_case(network, dataset, case, role, notice, match, result)
-            advance(1)
-        return result
-
-    def _evaluate_case(
-        self,
-        network: nn.Module,
-        dataset: Dataset,
-        case: Case,
-        role: str,
-        notice: Notice,
-        match: Match | None,
-        result: EvaluationResult,
-    ) -> None:
-        """Read, predict and score one test volume, and add its rows and masks to `result`."""
-        volume = _load(dataset, case, notice)
-        predicted, probabilities, on_slices = self.predict_on_both_grids(network, volume, match)
-        reference = volume.mask.as_tensor()
-        prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
-        if on_slices is not None:
-            prepared = list(zip(on_slices, self._prepare_mask(volume).movedim(0, -1), strict=True))
         further = {metric.name for metric in self.further_metrics}
         metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
-        for index, structure in enumerate(self.structures):
-            masks_of_structure = predicted[index], reference[index]
-            of_structure = None if probabilities is None else probabilities[index]
-            scores = compute_mask_metrics(metrics, *masks_of_structure, volume.spacing_mm, of_structure)
+        for case in cases:
+            volume = _load(dataset, case, notice)
+            predicted, probabilities, on_slices = self.predict_on_both_grids(network, volume, match)
+            reference = volume.mask.as_tensor()
+            prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
+            if on_slices is not None:
+                prepared = list(zip(on_slices, self._prepare_mask(volume).movedim(0, -1), strict=True))
             names = {"site": case.site, "role": role, "patient": case.patient, "image": case.name}
-            on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
-            result.rows.append({**names, "structure": structure, **scores, **on_prepared})
-        if dataset.ratio_structures:
-            inner, outer = map(self.structures.index, dataset.ratio_structures)
-            ratios = [vertical_ratio(masks[inner], masks[outer]) for masks in (reference, predicted)]
-            result.ratios.append(ratio_row(case.site, role, case.patient, case.name, *ratios))
-        if role == "unseen":
-            result.masks[case.name] = PackedMask.pack(predicted)
+            for index, structure in enumerate(self.structures):
+                masks_of_structure = predicted[index], reference[index]
+                of_structure = None if probabilities is None else probabilities[index]
+                scores = compute_mask_metrics(metrics, *masks_of_structure, volume.spacing_mm, of_structure)
+                on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
+                result.rows.append({**names, "structure": structure, **scores, **on_prepared})
+            if dataset.ratio_structures:
+                inner, outer = map(self.structures.index, dataset.ratio_structures)
+                ratios = [vertical_ratio(masks[inner], masks[outer]) for masks in (reference, predicted)]
+                result.ratios.append(ratio_row(case.site, role, case.patient, case.name, *ratios))
+            if role == "unseen":
+                result.masks[case.name] = PackedMask.pack(predicted)
+            advance(1)
+        return result
 
     def typical_image(self, samples: Slices) -> Tensor:
         """The slice with the largest sum of the structures' areas."""
@@ -348,11 +315,6 @@ class Segmentation(Task):
             self.evaluation.largest_component,
             input_is_2d,
         )
-
-
-def _to_file_grid(preprocessing: Compose) -> Invertd:
-    """The MONAI transform that resamples the entry "pred" from the prepared slices to the grid of the file."""
-    return Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
 
 
 def _volumes(

@@ -48,24 +48,13 @@ class SliceBuffer:
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices of several volumes, prepared for the network and kept in memory.
+    """Slices of several volumes, prepared for the network and kept in memory."""
 
-    Args:
-        images: (N, C, S, S) float32 in [0, 1].
-        labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure. For images without masks, as in measurements
-            of speed, class numbers (N,).
-        volume: (N,) int64, the index of the volume that each slice belongs to.
-        moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None if
-            the task does not need them (`Task.moments_of`).
-        patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
-            another patient.
-    """
-
-    images: Tensor
-    labels: Tensor
-    volume: Tensor
-    moments: Tensor | None = None
-    patient_of_volume: Tensor | None = None
+    images: Tensor  # (N, C, S, S) float32 in [0, 1]
+    labels: Tensor  # (N, K, S, S) uint8 of 0 and 1; without masks, as in measurements of speed, class numbers (N,)
+    volume: Tensor  # (N,) int64, the index of the volume that each slice belongs to
+    moments: Tensor | None = None  # (N, 2, C) float32, `Task.moments_of` the volume of each slice, if they are needed
+    patient_of_volume: Tensor | None = None  # (V,) int64, equal for volumes of one patient; None if all differ
 
     def __len__(self) -> int:
         return len(self.images)

@@ -131,6 +131,7 @@ BAD_VALUES = {  # the beginning of the sentence, after the file
     "seed: 010": "seed: expected a whole number, got the text '010'; write 10",
     "seed: 1:30": "seed: expected a whole number, got the text '1:30'",
     "training: {betas: [0.9, -.inf]}": "training.betas[1]: expected a finite number, got -inf",
+    "training: {learning_rate: .nan}": "training.learning_rate: expected a finite number, got nan",
     "training: {momentum: 1e999}": "training.momentum: expected a finite number, got inf",
     "training: {betas: [0.9, 0.99, 0.999]}": "training.betas: expected a list of at most 2 entries, got [0.9, ",
     "training: {betas: 0.9}": "training.betas: expected a list, got 0.9",
@@ -213,6 +214,10 @@ BAD_SITES = {
     "federation.unseen_site=ucl": "federation.unseen_site: 'ucl' is not in data.sites. Did you mean 'UCL'? Known: UCL,",
     "federation.unseen_site=../x": "federation.unseen_site: a site cannot be called '../x': it must not contain / \\ :",
     "data.sites=[..]": "data.sites: a site cannot be called '..': it must not begin or end with a space or a dot",
+    "data.sites=[BMC, BMC]": "data.sites: 'BMC' is listed twice; expected every site once; remove one of the two",
+    "data.sites=[BMC, bmc]": "data.sites: the site names 'BMC' and 'bmc' differ only in upper and lower case",
+    f"data.sites=[{'x' * 300}]": f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1",
+    'data.sites=["a\\nb"]': r"data.sites: a site cannot be called 'a\nb': it must not contain / \ : * ? ",
     "data.sites=[average]": "data.sites: a site cannot be called 'average': tables of scores call",
 }
 

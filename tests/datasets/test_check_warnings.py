@@ -123,14 +123,6 @@ def test_a_single_site_has_no_unseen_site_and_a_single_patient_no_test_part(root
     assert len(check(root, test_ratio=0.0).warnings) == 2
 
 
-def test_a_structure_that_no_mask_of_a_site_shows(root):
-    for index in range(4):
-        write(root, "north", f"scan{index}", scan(0, index), value=2)
-        write(root, "south", f"scan{index}", scan(1, index), value=1 + index % 2)
-    warnings = check(root, structure_names=("disc", "cup")).warnings
-    assert "north: no disc in the mask: in 4 of 4 cases" in " ".join(map(str, warnings))
-
-
 def test_a_structure_that_no_mask_of_any_site_shows_is_a_problem_unless_other_hospitals_take_part(root):
     for path in root.glob("*/masks/*.png"):
         Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(path)
@@ -141,18 +133,6 @@ def test_a_structure_that_no_mask_of_any_site_shows_is_a_problem_unless_other_ho
     assert at_hospital.problems == () and at_hospital.warnings == report.warnings
     write(root, "south", "scan3", scan(1, 3))
     assert check(root).problems == ()
-
-
-def test_the_colours_of_two_colour_masks_are_named(root):
-    for index, colour in enumerate(("#ff0000", "#00ff00", "#00ff00")):
-        mask = Image.new("RGB", (SIDE, SIDE))
-        mask.paste(colour, (0, 0, 16, 16))
-        mask.save(root / "north" / "masks" / f"scan{index}.png")
-    assert [str(warning).partition(",")[0] for warning in check(root).warnings] == [
-        "north: two-colour mask: #ff0000 is the structure: in 1 of 4 cases",
-        "north: two-colour mask: #00ff00 is the structure: in 2 of 4 cases",
-    ]
-    assert check(root, mask_colours={"foreground": ("#ff0000", "#00ff00", "#ffffff")}).warnings == ()
 
 
 def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_that_inverts_them(root):

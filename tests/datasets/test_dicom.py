@@ -2,6 +2,7 @@
 
 import locale
 import shutil
+import struct
 
 import numpy as np
 import pydicom
@@ -174,6 +175,19 @@ class TestRefusals:
         compress(tmp_path / "IM0097.dcm", compressor)
         change(tmp_path / "IM0097.dcm", lambda dataset: dataset.update({"Rows": 65535, "Columns": 65535}))
         refused(tmp_path, words)
+
+    @pytest.mark.parametrize("n_more", [2, 384, -2])
+    def test_pixel_data_of_another_length_are_refused(self, tmp_path, n_more):
+        write_series(tmp_path, volume())
+        assert dicom.read_series(tmp_path).shape == (1, 16, 12, 5)
+        path = sorted(tmp_path.iterdir())[2]
+        content = path.read_bytes()
+        at = content.index(b"\xe0\x7f\x10\x00OW\0\0") + 8
+        (length,) = struct.unpack_from("<I", content, at)
+        pixels = (content[at + 4 :] + bytes(400))[: length + n_more]
+        path.write_bytes(content[:at] + struct.pack("<I", length + n_more) + pixels)
+        with pytest.raises(UserError, match=rf"{path.name}: the pixel data have \d+ bytes; expected 384|damaged"):
+            dicom.read_series(tmp_path)
 
     def test_a_damaged_file_is_named(self, tmp_path):
         write_series(tmp_path, volume())

@@ -230,6 +230,9 @@ def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_pa
         ({"class_names": ("a", "a")}, "class_names"),
         ({"class_names": ("a",)}, "class_names"),
         ({"by_site": {"UCL": {"image_size": 3}}}, "by_site.UCL.image_size: unknown key"),
+        ({"by_site": {"UCL": {"maks": "{site}/{case}.png"}}}, r"^by_site\.UCL\.maks: .*'mask'"),
+        ({"by_site": {"UCL": {"image": "{site"}}}, r"^by_site\.UCL: image: "),
+        ({"by_site": {"UCL": {"mask": {"cup": "{site}/{case}"}}}}, r"^by_site\.UCL\.mask .*structures"),
         ({"by_site": {"UCL": {"patient_pattern": "("}}}, "by_site.UCL: .*patient_pattern"),
     ],
 )

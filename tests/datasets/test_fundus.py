@@ -70,21 +70,6 @@ def test_site_names_and_plain_folders_are_understood_too(tmp_path):
     assert int(data.load(case).mask[1].sum()) == 24
 
 
-def test_files_without_a_counterpart_are_errors(root):
-    (root / "Domain1" / "train" / "ROIs" / "mask" / "n1.png").unlink()
-    (root / "Domain1" / "test" / "ROIs" / "image" / "n3.png").unlink()
-    problems = " ".join(map(str, Fundus(root=str(root)).cases_and_problems("DRISHTI-GS")[1]))
-    assert "image/n1.png: this image has no mask" in problems and "mask/n3.png: this mask has no image" in problems
-
-
-@pytest.mark.parametrize("name", ["p.png", "p.jpg", "p.JPEG", "p.bmp"])
-def test_all_image_formats_are_read(tmp_path, name):
-    write(tmp_path / "Domain1" / "train" / "ROIs", name, mask_name="P.bmp")
-    data = Fundus(root=str(tmp_path))
-    (case,) = data.cases("DRISHTI-GS")
-    assert case.name == "p" and case.mask_path.name == "P.bmp" and data.load(case).image.shape[0] == 3
-
-
 def test_the_thresholds_are_the_published_ones_also_for_smoothed_masks(tmp_path):
     """Up to 50 is cup, 51 to 200 rim, above 200 background."""
     mask = eye_mask()

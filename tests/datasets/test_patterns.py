@@ -156,23 +156,6 @@ def test_a_single_site_may_have_settings_of_its_own(tmp_path):
     assert [warning.found for warning in without.contents.warnings[""]] == ["there is no site 'T'"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"by_site": {"s": {"maks": "{site}/{case}.png"}}}, r"^by_site\.s\.maks: .*'mask'"),
-        ({"by_site": {"s": {"image": "{site"}}}, r"^by_site\.s: image: "),
-        ({"by_site": {"s": {"mask": {"cup": "{site}/{case}"}}}}, r"^by_site\.s\.mask .*structures"),
-        ({"image": "{case}.png"}, "{site}"),
-        ({"image": "{site}/{class}/{case}.png", "mask": "{site}/{case}.png"}, "{class} or a mask"),
-        ({"table": "list.csv", "mask": "{site}/{case}.png"}, "table replaces"),
-        ({"mask": {"a": "{site}/a", "b": "{site}/b"}, "structure_names": ("a", "c")}, "structure_names"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
-        Folder(root="r", **settings)
-
-
 def test_a_pattern_without_a_site_needs_the_name_of_the_only_site(tmp_path):
     make(tmp_path, "images/{1,2}.png masks/{1,2}.png")
     dataset = Folder(root=str(tmp_path), sites=("UKE",), image="images/{case}.png", mask="masks/{case}.png")

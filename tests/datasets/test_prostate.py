@@ -50,12 +50,6 @@ def test_older_folder_names_mean_the_same_sites(tmp_path):
     assert data.cases("BMC")[0].site == "BMC"
 
 
-def test_equal_names_of_files_are_named(root):
-    nib.save(nib.load(root / "BMC" / "Case00.nii.gz"), root / "BMC" / "case00.nii")
-    with pytest.raises(UserError, match="case00.nii: another image of the same case: BMC/Case00.nii.gz"):
-        Prostate(root=str(root)).cases("BMC")
-
-
 def test_only_the_sites_in_the_config_are_used_and_unknown_or_missing_ones_are_named(root, tmp_path_factory):
     assert Prostate(root=str(root), sites=("RUNMC",)).site_names() == ["RUNMC"]
     with pytest.raises(UserError, match="no site 'RUNCM'.*Did you mean 'RUNMC'"):

@@ -1,13 +1,16 @@
 import re
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from folder_layouts import save_pixels
 
+from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.data import main
+from medfed.datasets import table as table_module
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 from medfed.datasets.splits import split
@@ -180,3 +183,34 @@ def test_a_table_may_write_umlauts_in_another_unicode_form_than_the_disk(root):
     text = f"site,image,mask\nnorth,{typed}.png,{typed}m.png\nnorth,all/2.png,all/2m.png\n"
     case = next(case for case in table(root, text).cases("north") if case.name == typed.rpartition("/")[2])
     assert case.files == (root / f"{stored}.png", root / f"{stored}m.png")
+
+
+def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(tmp_path, monkeypatch):
+    n_sites, calls = 40, Counter()
+    for name in (f"{kind}{n}.png" for n in range(n_sites) for kind in "ab"):
+        (tmp_path / name).touch()
+    rows = [f"s{n},a{n}.png,b{n}.png" for n in range(n_sites)]
+    dataset = table(tmp_path, "\n".join(["site,image,mask", *rows]) + "\n")
+    real_problem, real_existing = site_names._problem, table_module._existing
+    monkeypatch.setattr(site_names, "_problem", lambda name: (calls.update(names=1), real_problem(name))[1])
+    monkeypatch.setattr(table_module, "_existing", lambda *path: (calls.update(files=1), real_existing(*path))[1])
+    cases = dataset.cases_by_site(dataset.site_names())
+    assert [len(cases[f"s{n}"]) for n in range(n_sites)] == [1] * n_sites
+    assert calls == {"names": n_sites, "files": 2 * n_sites}
+
+
+@pytest.mark.parametrize("linked", ["all", "all/2.png", "all/2m.png"])
+@pytest.mark.parametrize("start", ["", "ROOT/"])
+def test_a_table_and_its_files_may_be_links(root, linked, start, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (root / linked).rename(elsewhere / "moved")
+    (root / linked).symlink_to(elsewhere / "moved")
+    (elsewhere / "table.csv").write_text(ROWS.replace(",all/", f",{start}all/").replace("ROOT", str(root)))
+    (root / "list.csv").unlink()
+    (root / "list.csv").symlink_to(elsewhere / "table.csv")
+    assert len(Folder(root=str(root), table="list.csv").cases("north")) == 3
+
+
+def test_columns_that_are_not_read_may_be_repeated(root):
+    dataset = table(root, "site,image,mask,,,note,note\nnorth,all/1.png,all/1m.png,1,2,3,4\n")
+    assert [case.name for case in dataset.cases("north")] == ["1"]

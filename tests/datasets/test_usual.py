@@ -1,6 +1,7 @@
 """What the usual patterns say about patients, parts, sites and classes, and when images are classes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from folder_layouts import expand, make, refusal, save_pixels
 from medfed.data import main
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.part_names import are_years, is_part
-from medfed.datasets.recognition import block_for, recognise
+from medfed.datasets.recognition import recognise, recognise_layout
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_sites_that_look_like_something_else_are_read_if_the_user_lists_them(tmp
         ("classes", ["test", "train"], "train/{dog/a1,dog/a2,cat/b1}.png test/{dog/c,cat/d}1.png"),
     ):
         assert str(sites).replace("'", "") in refusal(make(tmp_path / name, layout))
-        block = block_for(tmp_path / name, None, {"sites": sites})
-        assert block.pop("name") == "folder" and Folder(**block, sites=sites).site_names() == sites
+        dataset = recognise_layout(tmp_path / name, None, {"sites": sites})
+        assert isinstance(dataset, Folder) and replace(dataset, sites=tuple(sites)).site_names() == sites
 
 
 def test_sites_of_one_image_each_give_a_warning_because_they_may_be_cases(tmp_path):
@@ -120,7 +121,7 @@ def test_settings_of_a_single_site_keep_the_recognised_patterns_unless_they_are_
     kept = ({"by_site": {"n": {"mask_threshold": 9}}}, {"by_site.n.mask_threshold": 9}, {"mask_threshold": 9})
     replaced = ({"by_site": {"n": {"mask": "{site}/gt/{case}.*"}}}, {"by_site.n.image": "{site}/{case}.*"})
     for settings, has_pattern in [(one, True) for one in kept] + [(one, False) for one in replaced]:
-        assert ("image" in block_for(tmp_path, None, settings)) == has_pattern, settings
+        assert (recognise_layout(tmp_path, None, settings).image is not None) == has_pattern, settings
 
 
 def test_the_folder_of_a_single_site_is_named_as_such(tmp_path):

@@ -12,9 +12,11 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.data import main
+from medfed.datasets import dicom_names
 from medfed.datasets.collections.folder import Folder
-from medfed.images import mha_nrrd
+from medfed.images import dicom_files, mha_nrrd
 from medfed.images.reading import check_file, read_image, read_labels
+from medfed.images.two_dimensional import read_colours, read_image_file, read_label_file
 
 SHAPE = (6, 5, 4)
 VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
@@ -102,16 +104,6 @@ class TestSizes:
         sentence = refusal(grey, with_header(tmp_path / "c.nii", 108, "f", 0.0))
         assert "from byte 0; expected the length of the type, and a start at byte 352 or later" in sentence
 
-    def test_an_image_that_pillow_does_not_open_for_its_size_is_too_large(self, tmp_path, monkeypatch):
-        Image.new("L", (20, 20)).save(tmp_path / "a.png")
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        assert "(400 pixels) exceeds limit" in refusal(grey, tmp_path / "a.png")
-
-    def test_several_pages_are_refused(self, tmp_path):
-        pages = [Image.new("L", (8, 8)) for _ in range(9)]
-        pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
-        assert "the file has 9 pages" in refusal(grey, tmp_path / "a.tif")
-
 
 class TestVoxels:
     def test_complex_numbers_and_an_offset_of_infinity_are_refused(self, tmp_path):
@@ -173,6 +165,13 @@ class TestThingsThatAreNoFiles:
         assert main(["check", str(site.parent), "--quiet", "--set", "data.table=list.csv"]) == 2
         assert "it is a pipe or a device, not a file" in capsys.readouterr().err
 
+    def test_a_pipe_with_the_name_of_a_file_that_is_read_is_not_waited_for(self, tmp_path):
+        for name in ("salt", "a.dcm"):
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match="it is a pipe or a device, not a file"):
+            dicom_names.read_salt(tmp_path / "salt")
+        assert dicom_files.kind_of(tmp_path / "a.dcm") is None
+
     def test_links_that_lead_back_are_not_followed(self, site, capsys):
         """Each of the six folders would be found again in each of the others, 40 times inside each other."""
         for folder in (site, site / "images", site / "masks"):
@@ -193,3 +192,30 @@ def test_a_json_list_is_no_table(site, capsys):
 @pytest.mark.parametrize("pattern", [r"(.+)", r"^([a-z]+)_\d+$", "([+*]+)", r"(\(+a\)+)", "((?:[^_]+_){2})", "(a+){2}"])
 def test_usual_patterns_are_accepted(pattern):
     Folder("data", patient_pattern=pattern, image=f"{{site}}/{{case:{pattern}}}.png")
+
+
+GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
+
+
+def min_is_white(path: Path, array: np.ndarray) -> Path:
+    """Write a TIFF file and change its tag 262 (PhotometricInterpretation) to 0."""
+    Image.fromarray(array).save(path)
+    content = bytearray(path.read_bytes())
+    (start,) = struct.unpack_from("<I", content, 4)
+    for entry in range(start + 2, start + 2 + 12 * struct.unpack_from("<H", content, start)[0], 12):
+        if struct.unpack_from("<H", content, entry)[0] == 262:
+            struct.pack_into("<H", content, entry + 8, 0)
+    path.write_bytes(content)
+    return path
+
+
+def test_white_as_0_is_inverted_or_refused(tmp_path):
+    image = read_image_file(min_is_white(tmp_path / "a.tif", GREY), None, [])
+    np.testing.assert_array_equal(image[0], 255 - GREY)
+    with pytest.raises(UserError, match=r"a.tif: the file stores white as 0 \(MinIsWhite in the TIFF tag"):
+        read_image_file(min_is_white(tmp_path / "a.tif", GREY.astype(np.uint16)), 65535, [])
+    for array in (GREY, GREY.astype(np.uint16), GREY > 20):
+        path = min_is_white(tmp_path / "m.tif", array)
+        for read in (read_label_file, read_colours):
+            with pytest.raises(UserError, match="the file stores white as 0 .*; expected black as 0"):
+                read(path, [])

@@ -220,6 +220,8 @@ class TestImageFiles:
         pages[0].save(tmp_path / "b.gif", save_all=True, append_images=pages[1:])
         for read in (grey, labels):
             refused(read, tmp_path / "b.gif", "2 pages; expected one page")
+        pages[0].save(tmp_path / "b.tif", save_all=True, append_images=pages[1:])
+        refused(grey, tmp_path / "b.tif", "2 pages; expected one page")
 
     def test_alpha_is_dropped_and_an_image_is_rotated_as_its_exif_data_require(self, tmp_path):
         """Orientation 6: the stored image must be rotated by 90 degrees clockwise to be upright."""
@@ -302,6 +304,7 @@ class TestMasks:
         refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
         path = nifti(tmp_path / "a.nii", np.float32([[[0.2, 0.5, 0.7]]]))
         assert read_labels(path, [], threshold=0.5).flatten().tolist() == [0, 0, 1]
+        refused(labels, path, "fractional labels such as 0.2; expected whole numbers", "nearest-neighbour")
 
     def test_colours_are_an_error_unless_they_are_grey(self, tmp_path):
         path = write_image(tmp_path / "a.png", np.uint8([[[0, 0, 0], [255, 0, 0]]]))

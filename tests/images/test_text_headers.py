@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
 
 from medfed.core.errors import UserError
 from medfed.images.reading import read_image
@@ -82,12 +81,3 @@ def test_voxels_elsewhere_other_units_and_long_fields_are_refused(site, name, he
 )
 def test_the_usual_spellings_and_millimetres_are_read(site, name, header):
     np.testing.assert_array_equal(voxels(write(site, name, header)), INLINE)
-
-
-def test_files_that_simpleitk_writes_are_read(site):
-    image = sitk.GetImageFromArray(INLINE.transpose(2, 1, 0))
-    image.SetMetaData("Some key", "a value with = and :")
-    for name in ("a.mha", "a.mhd", "a.nrrd"):
-        for compressed in (False, True):
-            sitk.WriteImage(image, str(site / name), useCompression=compressed)
-            np.testing.assert_array_equal(voxels(site / name), INLINE)

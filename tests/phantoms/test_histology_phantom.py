@@ -109,7 +109,7 @@ def test_a_round_nucleus_has_the_area_of_its_circle():
 @pytest.mark.parametrize("name", sorted(histology_background.BACKGROUNDS))
 def test_every_background_is_finite_and_its_stain_is_not_negative(name):
     patient = HistologyPatient.sample(stream(0, name))
-    background = histology_background.make_background(name, patient, stream(1, name), 192, 0.5)
+    background = histology_background.BACKGROUNDS[name](patient, stream(1, name), 192, 0.5)
     assert all(np.isfinite(one).all() for one in (background.lymphocytes, background.spindle, background.large))
     assert min(background.eosin.min(), background.blood.min()) >= 0 and background.eosin.shape == (192, 192)
 
@@ -117,7 +117,7 @@ def test_every_background_is_finite_and_its_stain_is_not_negative(name):
 def test_stain_is_never_negative():
     patient = HistologyPatient.sample(stream(0, "stain"))
     for k in range(12):
-        stain = make_section(patient, k % 2, stream(k, "section"), 192, 0.5).stain
+        stain, _ = make_section(patient, k % 2, stream(k, "section"), 192, 0.5)
         assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()
 
 

@@ -11,7 +11,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.recognition import recognise
 from medfed.planning import fingerprint as fingerprint_module
-from medfed.planning.fingerprint import take_fingerprint, with_channels_of
+from medfed.planning.fingerprint import take_fingerprint
 
 
 @pytest.fixture
@@ -58,8 +58,10 @@ def test_a_structure_that_no_training_mask_shows_is_refused_in_one_sentence(line
 def test_further_cases_are_read_until_a_mask_shows_the_structure(lines, monkeypatch):
     monkeypatch.setattr(fingerprint_module, "MAX_READ", 1)
     whole = take_fingerprint(lines, ["a"], 0)
-    read, paths = fingerprint_module._read, []
-    monkeypatch.setattr(fingerprint_module, "_read", lambda *case: (paths.append(case[1].mask_path), read(*case))[1])
+    measure, paths = fingerprint_module.measure_case, []
+    monkeypatch.setattr(
+        fingerprint_module, "measure_case", lambda case, *read: (paths.append(case.mask_path), measure(case, *read))[1]
+    )
     take_fingerprint(lines, ["a"], 0)
     for path in paths:
         save_pixels(path, np.zeros((40, 100)))
@@ -93,7 +95,7 @@ def test_classes_are_counted(tmp_path):
 
 def test_channels_are_those_of_the_training_images(lines):
     cases = lines.cases("a")
-    assert with_channels_of(lines, cases).channels == 1
+    assert lines.with_stored_channels(cases).channels == 1
     save_pixels(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
-    mixed = with_channels_of(lines, cases)
+    mixed = lines.with_stored_channels(cases)
     assert isinstance(mixed, Folder) and mixed.channels == 3

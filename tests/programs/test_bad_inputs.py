@@ -11,7 +11,6 @@ import pytest
 from bad_inputs import CONFIGS, FILES, User, cut, make_eyes, make_user, spoil
 from conftest import SMALL_UNET, UNET, small_yaml
 from faulty_disk import FaultyDisk
-from PIL import Image
 
 from medfed import train
 from medfed.core import files
@@ -51,20 +50,6 @@ def test_a_config_that_is_not_a_text_file(user):
     user.config.mkdir()
     user.refused_before_training("tiny.yaml: Is a directory; expected a YAML file")
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "No such file", "has no YAML file")
-
-
-@pytest.mark.parametrize(
-    ("setting", "word"),
-    [
-        ("training.lr=1", "unknown key"),
-        ("federation.unseen_site=UCLA", "Did you mean 'UCL'"),
-        ("data.sites=[BMC, HK, UCLA]", "UCLA"),
-        ("data.image_size=34", "multiple of 4"),
-        ("data.root=nowhere", "nowhere"),
-    ],
-)
-def test_a_wrong_setting_in_the_command_line(user, setting, word):
-    user.refused_before_training(word, more=("--set", setting))
 
 
 def test_results_among_the_images(eyes):
@@ -171,13 +156,6 @@ def test_all_missing_files_are_listed_at_once(user):
     assert "4 problems" in user.check()[1]
 
 
-def test_a_broken_symbolic_link(user):
-    path = user.image()
-    path.unlink()
-    path.symlink_to("nowhere.nii.gz")
-    user.refused_before_training("Case00.nii.gz: the file does not exist, or it is a folder, a pipe or a link")
-
-
 @pytest.mark.parametrize("wrong", FILES)
 def test_a_wrong_file(user, wrong, monkeypatch):
     logged, handler = [], logging.Handler()
@@ -221,23 +199,6 @@ def test_without_a_spacing_distances_are_in_percent_of_the_diagonal_and_labelled
     assert " % of diagonal" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
 
 
-def test_a_grey_level_without_a_class_and_labels_stored_as_colours(eyes):
-    path = eyes.place / "data" / "south" / "masks" / "a.png"
-    Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
-    eyes.refused_before_training("a.png: the mask has the labels 7; expected 0 (disc and cup)", "data.mask_values")
-    colours = np.zeros((40, 40, 3), np.uint8)
-    colours[:20], colours[20:30] = (255, 0, 0), (0, 255, 0)
-    Image.fromarray(colours).save(path)
-    eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours, such as #000000", "write")
-
-
-def test_a_file_that_is_not_a_png(eyes):
-    path = eyes.place / "data" / "south" / "images" / "a.png"
-    for content in (path.read_bytes()[:200], b"", b"not an image"):
-        path.write_bytes(content)
-        eyes.refused_before_training("a.png")
-
-
 def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance(user):
     """Nothing is above the threshold: three patients are missed, and of the one without an organ nobody is judged."""
     spoil(user.mask("UCL", 0), lambda array: 0 * array)
@@ -258,22 +219,6 @@ def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance
     assert {of_site[metric]["n_images"] for metric in ("dice", "hd95")} == {3} and summary["n_absent"] == 1
     assert (of_site["missed"]["mean"], of_site["missed"]["n_patients"]) == (100.0, 3)
     assert of_site["hd95"]["n_patients"] == 3
-
-
-def test_an_alpha_channel_that_is_dropped_is_noticed_unless_it_is_opaque(eyes):
-    for path in (eyes.place / "data" / "south" / "images").iterdir():
-        image = Image.open(path).convert("RGBA")
-        if path.name == "a.png":
-            image.putpixel((0, 0), (0, 0, 0, 0))
-        image.save(path)
-    eyes.goes_on("south: 1 of 3 images: alpha channel dropped")
-    assert "south: alpha channel dropped: in 1 of 3 cases, the first is a" in eyes.check()[1]
-
-
-def test_a_grey_image_among_colour_images_is_repeated_with_a_notice(eyes):
-    path = eyes.place / "data" / "south" / "images" / "a.png"
-    Image.open(path).convert("L").save(path)
-    eyes.goes_on("south: 1 of 3 images: grey repeated as RGB")
 
 
 def test_a_folder_that_cannot_be_written_is_reported_at_once(user, monkeypatch):

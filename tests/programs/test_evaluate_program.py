@@ -183,9 +183,3 @@ def test_a_mistake_is_one_line_before_the_first_run(small_config, tmp_path, caps
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert all(word in line for word in words), line
     assert not (tmp_path / "out").exists()
-
-
-def test_without_a_kind_of_comparison_the_kinds_are_named(small_config, capsys):
-    with pytest.raises(SystemExit):
-        evaluate.main([str(small_config)])
-    assert "--leave-one-site-out" in capsys.readouterr().err

@@ -215,13 +215,6 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     refused(capsys, run(*again), "1 of ", "files changed", str(tmp_path / "mine"), "--out")
 
 
-def test_a_folder_with_files_of_a_run_but_no_config_is_refused(finished, tmp_path, capsys):
-    path, out = finished
-    shutil.copytree(out, tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").unlink()
-    refused(capsys, run(path, tmp_path / "run"), "contains other files", "--out")
-
-
 def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkeypatch):
     monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *args: 1 / 0)
     assert run(finished[0], tmp_path / "run", "--set", "federation.rounds=1") == 0

@@ -83,10 +83,3 @@ def test_files_and_tables_show_the_columns(tmp_path):
     means = {score["metric"]: score["mean"] for score in summary["scores"] if score["site"] == "average"}
     assert means["dice_prepared"] == pytest.approx(100 * rows[0]["dice_prepared"])
     assert set(NAMES) <= {metric.name for metric in scoring_of(summary).metrics_in(COMPARISON)}
-
-
-def test_a_comparison_can_show_the_pooled_hd95():
-    task = Segmentation(("disc",), 1, 32, evaluation=Evaluation(metrics=("hd95_pooled",)))
-    assert "hd95_pooled_vx" in [metric.name for metric in task.scoring.metrics_in(COMPARISON)]
-    default = Segmentation(("disc",), 1, 32).scoring
-    assert "hd95_pooled_vx" not in [metric.name for metric in default.metrics_in(COMPARISON)]

@@ -76,7 +76,6 @@ class Camelyon17(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if the folder has the table of CAMELYON17-WILDS, else None."""
         dataset = cls(root=str(root))
         return dataset if (dataset._home() / TABLE).is_file() else None
 

@@ -35,5 +35,4 @@ class DigitsDG(_Objects):
     )
 
     def part_name(self, values: Mapping[str, str]) -> str:
-        """Return the part of the published split."""
         return "train" if values["part"].lower() == "train" else "validation"

@@ -169,13 +169,13 @@ class Folder(Dataset):
         """Whether the patterns of the images have the field `class`."""
         return any("class" in pattern.fields for layout in self._layouts for pattern in layout.images)
 
-    def with_stored_channels(self) -> Folder:
-        """Return this dataset with the image channels that a few 2-D files of each site need: 1 if all are grey."""
-        paths = []
-        for cases in self.contents.cases.values():
-            images = [case.image for case in cases if reading.is_2d_image_file(case.image)]
-            paths += images[:: max(1, len(images) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
-        return replace(self, image_channels=two_dimensional.needed_channels(paths))
+    def with_stored_channels(self, cases: Iterable[Case] | None = None) -> Folder:
+        """As in `Dataset`: 1 channel if all 2-D files are grey. Volumes do not change the number."""
+        if cases is None:
+            every = self.contents.cases.values()
+            cases = [case for of in every for case in of[:: max(1, len(of) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]]
+        paths = [case.image for case in cases if reading.is_2d_image_file(case.image)]
+        return replace(self, image_channels=two_dimensional.needed_channels(paths)) if paths else self
 
     @property
     def channels(self) -> int:

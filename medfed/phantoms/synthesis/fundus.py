@@ -45,9 +45,9 @@ def simulate_photograph(site_name: str, number: int, size: int = 192, seed: int 
     to_the_temple = 1 if eye.left else -1  # in a photograph of a left eye the temple is on the right
     grid = regular_grid(np.zeros(1), across + down, (across + right) * to_the_temple, pixel_mm)
     x, y = grid.x[0], grid.y[0]
-    shape = outlines(eye, x, y)
-    image = take_photograph(reflectance(eye, grid, shape), camera, x, y, rng)
-    mask = np.where(shape.cup < 0, CUP, np.where(shape.disc < 0, RIM, OUTSIDE)).astype(np.uint8)
+    disc, cup = outlines(eye, x, y)
+    image = take_photograph(reflectance(eye, grid, disc, cup), camera, x, y, rng)
+    mask = np.where(cup < 0, CUP, np.where(disc < 0, RIM, OUTSIDE)).astype(np.uint8)
     return FundusCase(image, mask, eye)
 
 
@@ -55,13 +55,9 @@ def write_photographs(folder: Path, images_per_site: int, size: int, seed: int, 
     """Write the photographs and masks of all sites to a folder, with the settings of `FundusPhantom`."""
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:images_per_site]]
     for name, number in progress(cases):
-        _write(folder, name, number, simulate_photograph(name, number, size, seed))
-
-
-def _write(root: Path, site_name: str, number: int, case: FundusCase) -> None:
-    site = SITES[site_name]
-    stem = site.file_stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
-    for kind, pixels in (("image", case.image), ("mask", case.mask)):
-        folder = root / site.folder / site.published_part(number) / "ROIs" / kind
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{stem}.png")
+        case, site = simulate_photograph(name, number, size, seed), SITES[name]
+        stem = site.file_stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
+        for kind, pixels in (("image", case.image), ("mask", case.mask)):
+            part = folder / site.folder / site.published_part(number) / "ROIs" / kind
+            part.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(part / f"{stem}.png")

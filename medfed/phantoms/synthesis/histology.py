@@ -72,19 +72,24 @@ def simulate_patch(patient: int, number: int, label: int, seed: int = 0) -> tupl
     """
     site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"]
     parameters = _patient_parameters(seed, patient, site.stain_spread)
-    section = make_section(
+    stain, tumour = make_section(
         parameters, label, stream(seed, "histology section", patient, number), SIDE * FINER, site.um_per_pixel / FINER
     )
     strength = np.array([site.haematoxylin * parameters.haematoxylin, site.eosin * parameters.eosin, 1], np.float32)
-    light = transmittance(section.stain * strength, stain_vectors(site))
+    light = transmittance(stain * strength, stain_vectors(site))
     image = scan_slide(_pixels(light).mean(axis=0), site, stream(seed, "histology camera", patient, number))
-    return image, np.asarray(_pixels(section.tumour).any(axis=0))
+    return image, np.asarray(_pixels(tumour).any(axis=0))
 
 
 def write_patches(folder: Path, patches_per_site: int, patients_per_site: int, seed: int, progress: Progress) -> None:
     """Write the patches of all sites and `metadata.csv` to a folder, with the settings of `Camelyon17Phantom`."""
     table = list(patch_table(patches_per_site, patients_per_site, seed))
-    _write_table(folder / "metadata.csv", table)
+    with open(folder / "metadata.csv", "w", newline="", encoding="utf-8") as csv_file:
+        writer = csv.writer(csv_file, lineterminator="\n")
+        writer.writerow(HEADER)
+        for index, row in enumerate(table):
+            place = (index, f"{row.patient:03d}", row.node, row.x, row.y)
+            writer.writerow((*place, row.tumour, row.slide, row.centre, row.split))
     for row in progress(table):
         image, _ = simulate_patch(row.patient, row.number, row.tumour, seed)
         file = folder / "patches" / row.file
@@ -95,16 +100,6 @@ def write_patches(folder: Path, patches_per_site: int, patients_per_site: int, s
 def _pixels(fine: ndarray) -> ndarray:
     """Group the fine pixels of a section by patch pixel: (192, 192, ...) to (FINER * FINER, 96, 96, ...)."""
     return np.stack([fine[row::FINER, column::FINER] for row in range(FINER) for column in range(FINER)])
-
-
-def _write_table(path: Path, table: list[PatchRow]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        writer.writerows(
-            (index, f"{row.patient:03d}", row.node, row.x, row.y, row.tumour, row.slide, row.centre, row.split)
-            for index, row in enumerate(table)
-        )
 
 
 @lru_cache(maxsize=128)

@@ -36,13 +36,6 @@ class BackgroundTissue:
     large_kind: NucleusType = HISTIOCYTE
 
 
-def make_background(
-    name: str, patient: HistologyPatient, rng: np.random.Generator, side: int, um: float
-) -> BackgroundTissue:
-    """Draw tissue by name: "cortex", "centre" (germinal centre), "sinus", "capsule", "fat" or "blank" (empty glass)."""
-    return BACKGROUNDS[name](patient, rng, side, um)
-
-
 def cortex(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Densely packed lymphocytes, a few large cells, and a fine mesh of fibres."""
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)

@@ -6,13 +6,11 @@ In all functions `side` is the height and width of the section in pixels, and `u
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy import ndarray
 
-from medfed.phantoms.synthesis import histology_background as backgrounds
-from medfed.phantoms.synthesis.histology_background import BackgroundTissue
+from medfed.phantoms.synthesis.histology_background import BACKGROUNDS, BackgroundTissue
 from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, jittered_lattice
 from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_texture, smooth_field, soft_mask
 from medfed.phantoms.synthesis.histology_patient import HistologyPatient
@@ -23,24 +21,18 @@ BESIDE_TUMOUR = {"cortex": 0.52, "sinus": 0.14, "capsule": 0.18, "fat": 0.16}
 _FAR_UM = 1e3
 
 
-@dataclass(frozen=True)
-class Section:
-    """Stain (side, side, 3): haematoxylin, eosin and blood; tumour (side, side) as a pathologist outlines it.
+def make_section(
+    patient: HistologyPatient, label: int, rng: np.random.Generator, side: int, um: float
+) -> tuple[ndarray, ndarray]:
+    """Draw a section with tumour in its middle third if and only if `label` is 1; it may always grow at the edge.
 
-    An amount of 1 is an optical density vector (red, green, blue) of norm 1.
+    Returns the stain (side, side, 3): haematoxylin, eosin and blood, of which an amount of 1 is an optical density
+    vector (red, green, blue) of norm 1; and the tumour (side, side) as a pathologist outlines it.
     """
-
-    stain: ndarray
-    tumour: ndarray
-
-
-def make_section(patient: HistologyPatient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
-    """Draw a section with tumour in its middle third if and only if `label` is 1; it may always grow at the edge."""
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR
-    background = backgrounds.make_background(
-        str(rng.choice(list(names), p=list(names.values()))), patient, rng, side, um
-    )
+    name = str(rng.choice(list(names), p=list(names.values())))
+    background = BACKGROUNDS[name](patient, rng, side, um)
     tumour = soft_mask(field, 3)
     nest = tumour * soft_mask(smooth_field(rng, side, 15 / um) + _threshold(patient.nests), 0.25)
     angle = rng.uniform(0, np.pi)
@@ -51,7 +43,7 @@ def make_section(patient: HistologyPatient, label: int, rng: np.random.Generator
     eosin = eosin * (1 - 0.55 * np.minimum(haematoxylin, 1))
     haematoxylin = haematoxylin * np.clip(1 + 0.16 * smooth_field(rng, side, 1.3 / um), 0.4, 1.6)
     stain = np.stack([haematoxylin + 0.06 * eosin, eosin, 1.3 * background.blood * (1 - tumour)], axis=-1)
-    return Section(stain * _thickness(patient, rng, side, um)[..., None], field > 0)
+    return stain * _thickness(patient, rng, side, um)[..., None], field > 0
 
 
 def _growth(label: int, rng: np.random.Generator, side: int, um: float) -> ndarray:

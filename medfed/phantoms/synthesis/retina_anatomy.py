@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy import ndarray
 
@@ -22,21 +20,16 @@ ARTERY, VEIN = (0.20, 1.15, 0.95), (0.42, 1.50, 1.15)  # absorbance of a vessel 
 LENS = (0.02, 0.12, 0.55)  # absorbance of a fully yellowed lens
 
 
-@dataclass(frozen=True, eq=False)
-class Outlines:
-    """Signed distances (Y, X) to the edges of the optic disc and cup in mm, negative inside."""
+def outlines(eye: Eye, x: ndarray, y: ndarray) -> tuple[ndarray, ndarray]:
+    """Return signed distances (Y, X) to the edges of the optic disc and of the cup in mm, negative inside.
 
-    disc: ndarray
-    cup: ndarray
-
-
-def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
-    """Return distances to disc and cup; `x` (to the temple) and `y` (down) are mm from the disc's centre, (Y, X)."""
+    `x` (to the temple) and `y` (down) are mm from the disc's centre, (Y, X).
+    """
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)
     away = [share * 0.5 * (outer - inner) for share, outer, inner in zip(eye.cup_offset, eye.disc_mm, cup)]
     disc = _outline(eye, x, y, eye.disc_mm, 1.0)
-    return Outlines(disc, np.maximum(_outline(eye, x - away[0], y - away[1], cup, 0.6), disc + 0.03))
+    return disc, np.maximum(_outline(eye, x - away[0], y - away[1], cup, 0.6), disc + 0.03)
 
 
 def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobble: float) -> ndarray:
@@ -51,16 +44,16 @@ def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobbl
     return (away / bend - 1) * min(radii)
 
 
-def reflectance(eye: Eye, grid: Grid, shape: Outlines) -> ndarray:
+def reflectance(eye: Eye, grid: Grid, disc: ndarray, cup: ndarray) -> ndarray:
     """Return the reflected fraction of red, green and blue light, (Y, X, 3), on a grid of one layer."""
     x, y = grid.x[0], grid.y[0]
     rng = np.random.default_rng(eye.texture_seed)
     image = _choroid(eye, grid, rng)
-    _blend(image, SCLERA, _crescent(eye, x, y, shape.disc) * (0.42 + 0.18 * _field(grid, rng, 0.10)))
-    image += _streaks(eye, x, y, shape.disc, rng)[..., None] * _float32(FIBRES)
+    _blend(image, SCLERA, _crescent(eye, x, y, disc) * (0.42 + 0.18 * _field(grid, rng, 0.10)))
+    image += _streaks(eye, x, y, disc, rng)[..., None] * _float32(FIBRES)
     for sx, sy, radius, brightness in eye.spots:
         _blend(image, (0.80, 0.48, 0.20), 0.6 * brightness * _soft_step(np.hypot(x - sx, y - sy) - radius, radius))
-    _blend_disc(image, eye, grid, shape, rng)
+    _blend_disc(image, eye, grid, disc, cup, rng)
     return _add_vessels_and_lens(image, eye, grid)
 
 
@@ -91,26 +84,26 @@ def _streaks(eye: Eye, x: ndarray, y: ndarray, disc: ndarray, rng: np.random.Gen
     return eye.fibres * bundles * np.exp(-np.clip(disc, 0, None) / 0.9) * np.clip(0.6 + 0.4 * rays, 0, 2)
 
 
-def _blend_disc(image: ndarray, eye: Eye, grid: Grid, shape: Outlines, rng: np.random.Generator) -> None:
+def _blend_disc(image: ndarray, eye: Eye, grid: Grid, disc: ndarray, cup: ndarray, rng: np.random.Generator) -> None:
     """Blend the rim and the cup into the image, in place; the nasal rim is pinker and has a softer edge."""
     x, y = grid.x[0], grid.y[0]
     temporal = 0.5 + 0.5 * x / np.hypot(x, y).clip(1e-3)
     edge_mm = eye.rim_edge_mm[1] + (eye.rim_edge_mm[0] - eye.rim_edge_mm[1]) * temporal
     pale = np.clip(eye.pallor + 0.35 * (temporal - 0.5) + 0.06 * _field(grid, rng, 0.3), 0, 1)[..., None]
     rim = _float32(RIM_PINK) + pale * (_float32(RIM_PALE) - _float32(RIM_PINK))
-    ring = 0.35 * np.exp(-(((shape.disc - 0.01) / 0.04) ** 2)) * temporal  # the sclera is visible at the edge
-    _blend(image, rim * (1 + 0.04 * _field(grid, rng, 0.1)[..., None]), _soft_step(shape.disc, edge_mm))
+    ring = 0.35 * np.exp(-(((disc - 0.01) / 0.04) ** 2)) * temporal  # the sclera is visible at the edge
+    _blend(image, rim * (1 + 0.04 * _field(grid, rng, 0.1)[..., None]), _soft_step(disc, edge_mm))
     _blend(image, SCLERA, ring)
     sieve = 1 - 0.06 * np.clip(_field(grid, rng, 0.06), -1, 2)[..., None]  # pores of the lamina cribrosa
-    floor = _soft_step(shape.cup, eye.cup_edge_mm) * (0.30 + 0.70 * eye.cup_pallor)
+    floor = _soft_step(cup, eye.cup_edge_mm) * (0.30 + 0.70 * eye.cup_pallor)
     _blend(image, _float32(CUP_FLOOR) * sieve, floor)
 
 
 def _add_vessels_and_lens(image: ndarray, eye: Eye, grid: Grid) -> ndarray:
     """Return the image (Y, X, 3) with what lies in front of the retina: vessels with their reflex, and the lens."""
-    vessels = vessel_absorption(eye.vessels, grid.x[0], grid.y[0], grid.edge_mm)
-    shine = (0.10 * vessels.reflex)[..., None] * _float32((1.0, 0.62, 0.45))
-    absorbed = vessels.artery[..., None] * _float32(ARTERY) + vessels.vein[..., None] * _float32(VEIN)
+    artery, vein, reflex = vessel_absorption(eye.vessels, grid.x[0], grid.y[0], grid.edge_mm)
+    shine = (0.10 * reflex)[..., None] * _float32((1.0, 0.62, 0.45))
+    absorbed = artery[..., None] * _float32(ARTERY) + vein[..., None] * _float32(VEIN)
     with_vessels = image * np.exp(-absorbed) + shine * image.mean(-1, keepdims=True) * 2.5
     clouded = with_vessels * np.exp(-eye.lens * _float32(LENS))
     return clouded + 0.18 * eye.lens * (clouded.mean((0, 1)) - clouded)

@@ -32,18 +32,6 @@ class Vessel:
     points: ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class VesselAbsorption:
-    """Relative light path through arterial and venous blood, and reflected light from 0 to 1, (Y, X) each.
-
-    A path of 1 is the one in the centre of a vessel with a diameter of 0.14 mm.
-    """
-
-    artery: ndarray
-    vein: ndarray
-    reflex: ndarray
-
-
 def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
     """Draw arteries and veins, which start near one point on the nasal side of the disc's centre."""
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
@@ -103,8 +91,14 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
     return path[: int(outside.argmax()) + 1] if outside.any() else path
 
 
-def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
-    """`x` and `y` are mm from the disc's centre, (Y, X). Vessels thinner than a pixel are paler, not thinner."""
+def vessel_absorption(
+    vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float
+) -> tuple[ndarray, ndarray, ndarray]:
+    """Return the light path through arterial and venous blood, and the reflected light from 0 to 1, (Y, X) each.
+
+    A path of 1 is the one in the centre of a vessel with a diameter of 0.14 mm; vessels thinner than a pixel are paler,
+    not thinner. `x` and `y` are mm from the disc's centre, (Y, X).
+    """
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
     columns, reflex = {}, np.zeros(x.shape, np.float32)
@@ -118,7 +112,7 @@ def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel
                 column = np.maximum(column, depth.reshape(x.shape))
                 reflex = np.maximum(reflex, (1.0 if artery else 0.45) * shine.reshape(x.shape))
         columns[artery] = column
-    return VesselAbsorption(columns[True], columns[False], reflex)
+    return columns[True], columns[False], reflex
 
 
 def _cross_section(points: ndarray, pixels: ndarray, pixel_mm: float) -> tuple[ndarray, ndarray]:

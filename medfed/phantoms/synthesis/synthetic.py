@@ -12,6 +12,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK, Dataset, Progress
@@ -24,16 +25,17 @@ class SyntheticDataset(ABC):
     """
 
     root: str
+    phantom_seed: int
+
+    generator: ClassVar[Mapping[str, object]]  # what is generated, by which generator, in which version
+    generator_sizes: ClassVar[tuple[str, ...]]  # fields that decide the images, beside `phantom_seed`
+    expected_names: ClassVar[frozenset[str]]  # names of the files and folders directly in the generated folder
 
     @property
-    @abstractmethod
-    def generator_settings(self) -> Mapping[str, object]:
-        """Plain JSON values; if they differ from those in `PHANTOM.json`, the images are generated again."""
-
-    @property
-    @abstractmethod
-    def expected_names(self) -> frozenset[str]:
-        """Names that the generator writes directly into the folder, without `PHANTOM.json`."""
+    def generator_settings(self) -> dict[str, object]:
+        """The content of `PHANTOM.json`; if it differs from that on the disk, the images are generated again."""
+        sizes = {name: getattr(self, name) for name in self.generator_sizes}
+        return {**self.generator, "seed": self.phantom_seed, **sizes}
 
     @abstractmethod
     def write_collection(self, folder: Path, progress: Progress) -> None:
@@ -41,8 +43,7 @@ class SyntheticDataset(ABC):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return None: the real dataset recognises the folder, and `PHANTOM.json` marks it as synthetic."""
-        return None
+        return None  # the real dataset recognises the folder, and `PHANTOM.json` marks it as synthetic
 
     @property
     def is_phantom(self) -> bool:
@@ -71,7 +72,7 @@ class SyntheticDataset(ABC):
                 root.rename(old)
             new.rename(root)
             shutil.rmtree(old, ignore_errors=True)
-        self.__dict__.pop("found", None)  # cases of an earlier phantom
+        self.__dict__.pop("contents", None)  # cases of an earlier phantom
         return self
 
     def _is_up_to_date(self) -> bool:
