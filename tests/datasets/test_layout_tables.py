@@ -11,8 +11,11 @@ from folder_layouts import Layout, expected_triples, layouts, make, refusal, tri
 FOUND = r"""
 images and masks: images/{a,b}.jpg masks/{a,b}.png -> {a,b} images/{a,b}.jpg masks/{a,b}.png
 img and mask: {img,mask}/{a,b}.png -> {a,b} img/{a,b}.png mask/{a,b}.png
+imgs and labels: {imgs,labels}/{a,b}.png -> {a,b} imgs/{a,b}.png labels/{a,b}.png
+Image and Label: {Image,Label}/{a,b}.png -> {a,b} Image/{a,b}.png Label/{a,b}.png
 IMAGES and GT: {IMAGES,GT}/{a,b}.png -> {a,b} IMAGES/{a,b}.png GT/{a,b}.png
 Images and Ground Truth: {images,Ground_Truth}/{a,b}.png -> {a,b} images/{a,b}.png Ground_Truth/{a,b}.png
+images and annotations: {images,annotations}/{a,b}.png -> {a,b} images/{a,b}.png annotations/{a,b}.png
 images and seg, volumes: {images,seg}/{a,b}.nii.gz -> {a,b} images/{a,b}.nii.gz seg/{a,b}.nii.gz
 other words at each site: /n/{images,masks}/{a,b}.png /s/{img,label}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
     --set by_site={s: {image: "{site}/img/{case}.*", mask: "{site}/label/{case}.*"}}
@@ -20,17 +23,22 @@ masks as GIF: images/{a,b}.png masks/{a,b}.gif -> {a,b} images/{a,b}.png masks/{
 top folders with the sites inside: /{Images,Masks}/{n,s}/{a,b}.png -> {a,b} /Images/n/{a,b}.png /Masks/n/{a,b}.png
 nnU-Net with one channel: imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
     -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
+one nnU-Net case: imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
+    -> p_01 imagesTr/p_01_0000.nii.gz labelsTr/p_01.nii.gz
 nnU-Net with test images: {imagesTr,imagesTs}/{a,b}_0000.png labelsTr/{a,b}.png
     -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
 nnU-Net with two channels: imagesTr/{a,b}_{0000,0001}.png labelsTr/{a,b}.png
     -> {a,b} imagesTr/{a,b}_0000.png labelsTr/{a,b}.png --set ignored_names=['*_0001.*']
 T2 and seg in one folder: P{1,2}_T2.nii P{1,2}_seg.nii -> P{1,2} P{1,2}_T2.nii P{1,2}_seg.nii
+T2 and seg of names without a number: {k7x,9ab}_T2.jpg {k7x,9ab}_seg.png -> {k7x,9ab} {k7x,9ab}_T2.jpg {k7x,9ab}_seg.png
 NAME and NAME_label: {a,b}.png {a,b}_label.png -> {a,b} {a,b}.png {a,b}_label.png
 NAME and NAME-mask: {a,b}.png {a,b}-mask.png -> {a,b} {a,b}.png {a,b}-mask.png
 img_1 and mask_1: img_{1,2,10}.png mask_{1,2,10}.png -> {1,2,10} img_{1,2,10}.png mask_{1,2,10}.png
 a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png
     -> im000{1,2} images/im000{1,2}.png labels/im000{1,2}ah.png
     --set image={site}/images/{case}.* --set mask={site}/labels/{case}ah.*
+a suffix of a single mask: images/im0001.png labels/im0001.ah.png -> im0001 images/im0001.png labels/im0001.ah.png
+    --set mask={site}/labels/{case}.ah.png
 a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> {a,b} images/{a,b}.IMG.png masks/{a,b}.png
 case folders with T2 and seg: {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii -> {p1,p2}/p1 {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii
 case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii
@@ -46,6 +54,9 @@ images/train and masks/train: {images,masks}/{train,test}/{a,b}.png
 parts above the sites: /{train,test}/{n,s}/{images,masks}/{a,b}.png
     -> {train,test}/{a,b} /{train,test}/n/images/{a,b}.png /{train,test}/n/masks/{a,b}.png
     --set image={part}/{site}/images/{case}.* --set mask={part}/{site}/masks/{case}.*
+parts above the sites, deeper: /data/{train,test}/{n,s}/{images,masks}/{a,b}.png
+    -> {train,test}/{a,b} /data/{train,test}/n/images/{a,b}.png /data/{train,test}/n/masks/{a,b}.png
+    --set image=data/{part}/{site}/images/{case}.* --set mask=data/{part}/{site}/masks/{case}.*
 folders for each part: {test,trainval}-{image,mask}/{1,2}.png
     -> {test,trainval}/{1,2} {test,trainval}-image/{1,2}.png {test,trainval}-mask/{1,2}.png
     --set image={site}/{part}-image/{case}.png --set mask={site}/{part}-mask/{case}.png
@@ -67,15 +78,26 @@ one of two raters: {1,2}{,_1stHO,_2ndHO}.png -> {1,2} {1,2}.png {1,2}_1stHO.png
     --set image={site}/{case}.png --set mask={site}/{case}_1stHO.png --set ignored_names=['*_2ndHO.*']
 one of two readers: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png -> {a,b} images/{a,b}.png masks/reader2/{a,b}.png
     --set mask={site}/masks/reader2/{case}.png
+the only reader: images/{a,b}.png masks/reader1/{a,b}.png -> {a,b} images/{a,b}.png masks/reader1/{a,b}.png
+    --set mask={site}/masks/*/{case}.png
+one of two readers, patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
+    -> {P1,P2}/{a,b} images/{P1,P2}/{a,b}.png masks/r1/{P1,P2}/{a,b}.png
+    --set image={site}/images/{patient}/{case}.png --set mask={site}/masks/r1/{patient}/{case}.png
 one of two sequences: {p1,p2}/X_{T2,ADC,seg}.nii -> {p1,p2} {p1,p2}/X_T2.nii {p1,p2}/X_seg.nii
     --set image={site}/{case}/X_T2.nii --set mask={site}/{case}/X_seg.nii
 one of two sequences in folders: images/{T1,T2}/{a,b}.png masks/{a,b}.png -> {a,b} images/T2/{a,b}.png masks/{a,b}.png
     --set image={site}/images/T2/{case}.png
+one of three organs: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
+    -> {p1,p2} {p1,p2}/ct.nii {p1,p2}/segmentations/liver.nii
+    --set image={site}/{case}/ct.nii --set mask={site}/{case}/segmentations/liver.nii
 two organs: {p1,p2}{,_liver,_spleen}.png -> {p1,p1,p2,p2} {p1,p1,p2,p2}.png {p1_liver,p1_spleen,p2_liver,p2_spleen}.png
     --set image={site}/{case}.png --set mask={liver: "{site}/{case}_liver.png", spleen: "{site}/{case}_spleen.png"}
 both lungs: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
     -> {1,1,2,2} CXR_png/{1,1,2,2}.png ManualMask/{leftMask/1,rightMask/1,leftMask/2,rightMask/2}.png
     --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/{side}/{case}.png
+one lung: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
+    -> {1,2} CXR_png/{1,2}.png ManualMask/leftMask/{1,2}.png
+    --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/leftMask/{case}.png
 both sides of a patient in one name: images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
     -> {7/L,7/R,8/L} images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
     --set image={site}/images/{patient}{eye:[LR]}.png --set mask={site}/masks/{patient}{eye:[LR]}_m.png
@@ -91,6 +113,13 @@ the name of the case in a folder's name: {P1/P1,P2/P2}_photo/x.png {P1/P1,P2/P2}
     --set image={site}/{case}/{case}_photo/x.png --set mask={site}/{case}/{case}_lesion/y.png
 JPEG images and PNG masks of the same name: {a,b}.{jpg,png} -> {a,b} {a,b}.jpg {a,b}.png
     --set image={site}/{case}.jpg --set mask={site}/{case}.png
+letters in clear folders: images/p{0,1}_A.png masks/p{0,1}_B.png -> {p0,p1} images/p{0,1}_A.png masks/p{0,1}_B.png
+    --set image={site}/images/{case}_A.png --set mask={site}/masks/{case}_B.png
+masks by no word: {a,b}.png {a,b}gland.png -> {a,b} {a,b}.png {a,b}gland.png
+    --set image={site}/{case}.png --set mask={site}/{case}gland.png
+names that say what they are: Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
+    -> {a,b} Training_Input/{a,b}.jpg Training_Part/{a,b}_segmentation.png
+    --set image={site}/Training_Input/{case}.jpg --set mask={site}/Training_Part/{case}_segmentation.png
 spaces, brackets and umlauts: Bilder/x.txt images/b_(1)_ä.png masks/b_(1)_ä_mask.png
     -> b_(1)_ä images/b_(1)_ä.png masks/b_(1)_ä_mask.png
 system files: images/{a.png,Thumbs.db,._a.png} masks/{a.png,.DS_Store} /__MACOSX/x.png -> a images/a.png masks/a.png
@@ -99,19 +128,27 @@ an empty folder with a usual name: {images,masks}/{a,b}.png labels/{a,b}.txt -> 
 a site that is called GT: /{n,s,GT}/{a,b}.png /{n,s,GT}/{a,b}_mask.png -> {a,b} {a,b}.png {a,b}_mask.png
 fixed names: {p1,p2}/{T2,gland}.png -> {p1,p2} {p1,p2}/T2.png {p1,p2}/gland.png
     --set image={site}/{case}/t2.png --set mask={site}/{case}/GLAND.png
+fixed names with a suffix: {p1,p2}/{T2.png,T2.jpg,gland.png} -> {p1,p2} {p1,p2}/T2.png {p1,p2}/gland.png
+    --set image={site}/{case}/T2.png --set mask={site}/{case}/gland.*
 overlays beside images and masks: images/{a,b}.png {masks,overlays}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
     --set ignored_names=[overlays]
+overlay files: {a,b}{,_mask,_overlay}.png -> {a,b} {a,b}.png {a,b}_mask.png --set ignored_names=['*_overlay.*']
 figures beside the sites: {images,masks}/{1,2}.png /plots/{x,y}.png -> {1,2} images/{1,2}.png masks/{1,2}.png
     --set ignored_names=[plots]
 a test part without masks: train/{images,masks}/{1,2}.png test/images/{3,4}.png
     -> train/{1,2} train/images/{1,2}.png train/masks/{1,2}.png --set ignored_names=[test]
 3D Slicer: {p1,p2}/{T2.nrrd,Segmentation.seg.nrrd} -> {p1,p2} {p1,p2}/T2.nrrd {p1,p2}/Segmentation.seg.nrrd
+3D Slicer beside NIfTI: {p1,p2}/{T2.nii.gz,Segmentation.seg.nrrd}
+    -> {p1,p2} {p1,p2}/T2.nii.gz {p1,p2}/Segmentation.seg.nrrd
 3D Slicer with two images: {p1,p2}/{DWI,ADC,Segmentation.seg}.nrrd
     -> {p1,p2} {p1,p2}/ADC.nrrd {p1,p2}/Segmentation.seg.nrrd
     --set image={site}/{case}/ADC.nrrd --set mask={site}/{case}/Segmentation.seg.nrrd
 sites in the names: /{n,s}_{1,2,3,4,5}.png /{n,s}_{1,2,3,4,5}_mask.png
     -> {1,2,3,4,5} /n_{1,2,3,4,5}.png /n_{1,2,3,4,5}_mask.png
     --set image={site}_{case}.png --set mask={site}_{case}_mask.png
+sites in the names, folders: /{images,masks}/{n,s}_{1,2,3,4,5}.png
+    -> {1,2,3,4,5} /images/n_{1,2,3,4,5}.png /masks/n_{1,2,3,4,5}.png
+    --set image=images/{site}_{case}.* --set mask=masks/{site}_{case}.*
 sites in the names, anywhere: /images/{1,2}-{n,s}.png /gt/{1,2}-{n,s}.png -> {1,2} /images/{1,2}-n.png /gt/{1,2}-n.png
     --set image=images/{case}-{site}.* --set mask=gt/{case}-{site}.*
 two folders for each site: /{n,s}_{images,masks}/{1,2}.png -> {1,2} /n_images/{1,2}.png /n_masks/{1,2}.png
@@ -144,6 +181,7 @@ unknown folder of masks: {img,gt2}/{a,b}.png -> n/gt2/a.png
 unknown images: {photos,masks}/{a,b}.png -> n/photos/a.png
 two unknown folders: {left,right}/{a,b}.png -> n/left/a.png
 two unknown folders of other names at each site: /n/{left,right}/{a,b}.png /s/{left,right}/{c,d}.png -> n/right/a.png
+two unknown folders with the sites inside: /{left,right}/{n,s}/{a,b}.png
 top folders, one with an unknown name: /{images,drawn}/{n,s}/{a,b}.png
 only a folder of images: images/{a,b}.png -> n/images/a.png
 a site without masks: /images/{n,s}/a.png /masks/n/a.png -> images/{site}/{case}.* | images/s/a.png
@@ -156,10 +194,12 @@ a mask without an image: images/{a,b}.png masks/{a,b,c}.png -> n/masks/c.png
 a single site: /{images,masks}/{a,b}.png
 one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json
 one site with its files: /{a,b}.png /{a,b}_mask.png
+a single site by its files: /Input/{a,b}.png /Truth/{a,b}_mask.png
 patients in the names: /{p1,p2}_{1,2,3,4,5}{,_mask}.png -> p1_1.png
 one image of each site in the names: /{anna,bert}_1{,_mask}.png -> anna_1.png
 a folder too high: /all/{n,s}/{images,masks}/{a,b}.png -> give the folder that contains the sites
 sites far below: /data/train/{n,s}/{1,2}{,_mask}.png
+sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
 sites deeper, beside documents: /all/{n,s}/{1,2}{,_mask}.png /code/run.txt /LICENSE -> give the folder
 masks of a format that is not supported: images/{a,b}.png masks/{a,b}.ppm -> n/masks/a.ppm, have a format
 no file can be read: stare-images/im{1,2}.ppm labels-ah/im{1,2}.ah.ppm -> im1.ah.ppm, have a format
@@ -177,7 +217,9 @@ a folder beside the files of a site: a{,_mask}.png more/b{,_mask}.png -> n/more/
 both lungs by a pattern without a field: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
     -> ManualMask/rightMask/1.png: another mask of the same case | ManualMask/leftMask/1.png
     --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/*/{case}.png
+organs in files of their own: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii -> n/p1/ct.nii
 outlines in a folder: images/{a,b}.png annotations/all.json
+outlines beside the images: {a,b}.{png,json}
 an empty folder of masks: images/{a,b}.png masks/.keep
 parts of a split with classes: /train/{dog/a1,dog/a2,cat/b1}.png /test/{dog/c,cat/d}1.png
     -> the sites are test, train | parts of a split | data.sites: [test, train]
@@ -185,11 +227,13 @@ parts of a split with classes of equal names: /train/{dog,cat}/{1,2}a.png /test/
 a test part in the folder of images: images/{train,test}/{a,b}.png masks/train/{a,b}.png -> n/images/test/a.png
 a test part beside masks: train/{1,2}{,_mask}.png test/{3,4}.png -> n/test/3.png
 masks of other letters: {p0,p1}_{A,B_mask}.png
+two letters in one folder: {p0,p1}_{A,B}.png -> n/p0_A.png
 two readers: images/{1,2,3}.png masks/{1,2,3}_reader{1,2}.png -> n/masks/1_reader1.png
 sides in folders: {images,masks}/{left,right}/{a,b}.png -> such as left and right | {patient}
 two raters in folders: images/{a,b}.png masks/{rater1,rater2}/{a,b}.png -> n/masks/rater1/a.png
 a folder of masks in each case: {p1,p2}/{CT,RTSTRUCT/GTV,RTSTRUCT/CTV}.nii -> n/p1/CT.nii
 masks of one of two folders: {normal/normal,tumour/tumour}_{1,2}.png tumour_masks/tumour_{1,2}.png
+masks with numbers: images/{a,b}.png masks/{a,b}_{1,2}.png
 folds: /{fold1,fold2,fold3}/{images,masks}/{1,2}.png -> parts of a split | data.sites: [fold1, fold2, fold3]
 parts inside: /{images,masks}/{train,val}/{1,2}.png -> parts of a split | [train, val]
 one part: /train/{images,masks}/{1,2}.png -> parts of a split
@@ -200,6 +244,7 @@ years: /{2019,2020}/{images,masks}/{1,2}.png -> years | ['2019', '2020']
 patients: /{patient_01,patient_02}/{images,masks}/{1,2}.png -> look like patients | [patient_01, patient_02]
 part folders: /{images,masks}_{train,val}/{1,2}.png
 case folders with an unknown word for masks: {p1/p1,p2/p2,p3/p3}{,_lesion}.png
+case folders with two fixed names: {p1,p2,p3}/{flair,lesion}.png
 case folders of other names at each site: /n/{ann,bea,cat}/{1,2,3,4,5}.png /s/{dan,eva,fay}/{1,2,3,4,5}.png
 modalities in folders: {flair,t2}/{images,masks}/{p001,p002}.png -> such as flair and t2 | {patient}
 visits in folders: {p01_v1,p01_v2,p02_v1,p02_v2}/{images,masks}/{1,2}.png -> such as p01_v1 and p01_v2
