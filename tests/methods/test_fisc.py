@@ -30,7 +30,7 @@ def share(method: FISC, samples, seed: int = 0) -> dict:
 
 
 def test_a_style_of_the_vgg_codec_has_4096_bytes(tmp_path):
-    settings = {"architecture": "vgg16"}
+    settings = {"architecture": "vgg19"}
     torch.manual_seed(0)
     (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
     shared = share(FISC(codec=str(tmp_path), **FEW), disc_images("north", 2))

@@ -8,6 +8,7 @@ references, such as "@spatial_dims", by the values that they name; it builds no 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
     arguments, which are plain values. UserError if it is something else, or a 3-D network.
     """
     folder = path / "configs"
-    if not _is_folder(folder):
+    if not os.path.isdir(folder):  # unlike Path.is_dir, it accepts a name of more than 255 bytes
         raise UserError(
             f"network.path: {path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
         )
@@ -145,13 +146,6 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file}: is not a {kind} object of keys and values; copy the bundle again")
     return content
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # such as a name of more than 255 bytes
-        return False
 
 
 def _one_line(error: Exception) -> str:

@@ -53,13 +53,6 @@ class StochasticEmbedding(nn.Module):
         noise = torch.randn(mean.shape).to(mean)
         return (mean + std * noise).view_as(embedding)
 
-    def predict(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
-        """Return (B, K): the logarithm of the mean class probabilities over the fixed draws, usable as logits."""
-        std = spread_to_std(self.spread(source))
-        z = mean[:, None] + std[:, None] * self.draws  # (B, n_samples, d)
-        logits = F.linear(z, head.weight, head.bias)
-        return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
-
     def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
         """Forward hook: the random embedding in training; in evaluation keep the mean and store the input of rho."""
         source = (inputs[0] if self.uses_input else output).flatten(1)
@@ -71,7 +64,10 @@ class StochasticEmbedding(nn.Module):
         source, self.source = self.source, None
         if source is None or not len(self.draws):
             return output
-        return self.predict(inputs[0], source, module)
+        std = spread_to_std(self.spread(source))
+        z = inputs[0][:, None] + std[:, None] * self.draws  # (B, n_samples, d)
+        logits = F.linear(z, module.weight, module.bias)
+        return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
 
 
 def spread_to_std(rho: Tensor) -> Tensor:
