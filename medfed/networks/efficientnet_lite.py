@@ -112,7 +112,7 @@ class EfficientNetLite(_PretrainedLite):
         store_channels_last(network, "_conv_stem")
         if self.keeps_statistics:
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
-                network.set_submodule(path, _FrozenBatchNorm(norm.num_features, norm.eps))
+                network.set_submodule(path, _FrozenBatchNorm(norm.num_features, norm.eps).eval())
         return network
 
     def translate_weight_name(self, name: str) -> str:
@@ -126,10 +126,6 @@ class EfficientNetLite(_PretrainedLite):
 
 class _FrozenBatchNorm(nn.BatchNorm2d):
     """BatchNorm that always stays in evaluation mode."""
-
-    def __init__(self, num_features: int, eps: float) -> None:
-        super().__init__(num_features, eps)
-        self.eval()
 
     def train(self, mode: bool = True) -> _FrozenBatchNorm:
         super().train(False)

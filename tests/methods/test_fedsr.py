@@ -7,8 +7,7 @@ from toy_runs import batch_of, local_round, rounds_of
 
 from medfed.core.errors import UserError
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.fedsr import PRIVATE, FedSR
-from medfed.networks.parts.stochastic import NAME, spread_to_std
+from medfed.methods.fedsr import NAME, PRIVATE, FedSR, spread_to_std
 from medfed.networks.unet import UNet
 from medfed.testing.toy import ToyClassification
 

@@ -1,6 +1,6 @@
 import torch
 
-from medfed.methods.gin import ShallowNetworks, draw_shallow_networks, random_intensity_transform
+from medfed.methods.gin import draw_shallow_networks, random_intensity_transform
 
 
 def images(n=3, channels=2, side=8) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_a_network_of_two_layers_by_hand():
     """
     image = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
     kernels = (torch.full((1, 1, 1, 1, 1), 2.0), torch.full((1, 1, 1, 1, 1), -1.0))
-    networks = ShallowNetworks(kernels, (torch.ones(1, 1), torch.zeros(1, 1)))
+    networks = list(zip(kernels, (torch.ones(1, 1), torch.zeros(1, 1)), strict=True))
     expected = torch.tensor([-3.0, 0.01], dtype=torch.float64)
     expected *= 2**0.5 / expected.norm()
     actual = random_intensity_transform(image, networks, torch.ones(1))
@@ -36,10 +36,10 @@ def test_a_network_of_two_layers_by_hand():
 
 def test_each_image_has_a_network_of_its_own_and_a_batch_equals_one_image_at_a_time():
     image, alpha = images(), torch.tensor([0.2, 0.5, 0.9])
-    kernels, shifts = networks = draw_shallow_networks(3, 2, 3, 4, (1, 3, 5), torch.Generator().manual_seed(2))
+    networks = draw_shallow_networks(3, 2, 3, 4, (1, 3, 5), torch.Generator().manual_seed(2))
     together = random_intensity_transform(image, networks, alpha)
     for i in range(3):
-        own = ShallowNetworks(tuple(k[i : i + 1] for k in kernels), tuple(s[i : i + 1] for s in shifts))
+        own = [(kernel[i : i + 1], shift[i : i + 1]) for kernel, shift in networks]
         torch.testing.assert_close(
             random_intensity_transform(image[i : i + 1], own, alpha[i : i + 1]), together[i : i + 1]
         )

@@ -63,14 +63,9 @@ class StyleCodec(nn.Module):
         return self.encoder.channels[-1]
 
     @property
-    def downsampling(self) -> int:
-        """Number of image pixels, along each axis, that one position of the feature map represents, for example 4."""
-        return self.encoder.downsampling
-
-    @property
     def min_side(self) -> int:
         """Smallest height and width in pixels of an image that the codec can process, for example 9."""
-        return (1 + self.encoder.margin) * self.downsampling + 1
+        return (1 + self.encoder.margin) * self.encoder.downsampling + 1
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
@@ -79,7 +74,11 @@ class StyleCodec(nn.Module):
         h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by one if it is a `SmallEncoder`; w
         follows from W in the same way, because the images are padded by reflection.
         """
-        self._check(images)
+        if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
+            given = f"{images.dtype} {tuple(images.shape)}"
+            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {given}")
+        if min(images.shape[2:]) < self.min_side:
+            raise ValueError(f"images must have sides of {self.min_side} pixels or more, got {tuple(images.shape)}")
         rgb = images.to(next(self.encoder.parameters())).expand(-1, 3, -1, -1)
         return self.encoder(self._padded(rgb))
 
@@ -121,17 +120,10 @@ class StyleCodec(nn.Module):
         styled = adain(self.encode(images), mean, std, alpha)
         return self.decode(styled, images.shape[2:], images.shape[1]).to(images)
 
-    def _check(self, images: Tensor) -> None:
-        if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
-            given = f"{images.dtype} {tuple(images.shape)}"
-            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {given}")
-        if min(images.shape[2:]) < self.min_side:
-            raise ValueError(f"images must have sides of {self.min_side} pixels or more, got {tuple(images.shape)}")
-
     def _padded(self, images: Tensor) -> Tensor:
         """Pad images by reflection, at the bottom and right, to whole feature positions (at least 2) and the margin."""
-        cells = (max(2, -(-side // self.downsampling)) for side in images.shape[2:])
-        height, width = (self.downsampling * (n_cells + self.encoder.margin) for n_cells in cells)
+        cells = (max(2, -(-side // self.encoder.downsampling)) for side in images.shape[2:])
+        height, width = (self.encoder.downsampling * (n_cells + self.encoder.margin) for n_cells in cells)
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
 

@@ -58,7 +58,7 @@ def read_config(file: Path, keys: Sequence[str]) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"{file}: is nested too deeply; write the values themselves") from error
     except Exception as error:  # MONAI raises many types for damaged configs
-        raise UserError(f"{file}: {_one_line(error).rstrip('.')}; correct the config") from error
+        raise UserError(f"{file}: {' '.join(str(error).split()).rstrip('.')}; correct the config") from error
 
 
 def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
@@ -133,20 +133,16 @@ def _as_data(value: Any, marks: str, counter: Iterator[int] | None = None) -> An
 def _read(file: Path) -> dict[str, Any]:
     """Read a JSON or YAML file with an object; UserError if it is too large or damaged."""
     kind = "JSON" if file.suffix == ".json" else "YAML"
+    with file.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{file}: has more than {MAX_BYTES:,} bytes; expected a few thousand")
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UserError(f"{file}: has more than {MAX_BYTES:,} bytes; expected a few thousand")
         content = json.loads(data) if kind == "JSON" else yaml.safe_load(data)
-    except UserError:
-        raise
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: is not a {kind} object ({_one_line(error)}); copy the bundle again") from error
+        raise UserError(
+            f"{file}: is not a {kind} object ({' '.join(str(error).split())}); copy the bundle again"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{file}: is not a {kind} object of keys and values; copy the bundle again")
     return content
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
