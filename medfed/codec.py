@@ -12,7 +12,7 @@ from medfed.cli.program import run_program
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
     for flag, metavar, what in (
-        ("--encoder", "FILE", "weights of VGG-19 or VGG-16, such as vgg_normalised.pth"),
+        ("--encoder", "FILE", "weights of VGG-19, such as vgg_normalised.pth"),
         ("--decoder", "FILE", "weights of the decoder that was trained for this encoder, such as decoder.pth"),
         ("--out", "FOLDER", "folder for the codec"),
     ):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +131,7 @@ def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> 
             call the layer after all others).
     """
     add_submodule(network, layer, name)
-    network.get_submodule(path).register_forward_hook(_LayerHook(layer))
+    network.get_submodule(path).register_forward_hook(partial(_apply_to_output, layer))
 
 
 def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
@@ -145,17 +146,16 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
 def prepend_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
     """Add a layer that changes the network's input; several such layers run in the order in which they were added."""
     add_submodule(network, layer, name)
-    network.register_forward_pre_hook(_LayerPreHook(layer))
+    network.register_forward_pre_hook(partial(_apply_to_input, layer))
 
 
-class _LayerPreHook:
-    """A forward pre-hook that applies a layer. The layer is an attribute, so a copy of the network copies it, too."""
+# A deep copy of a network copies the layer in the `partial` of a hook, too, but not a layer in a nested function.
+def _apply_to_input(layer: nn.Module, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (layer(inputs[0]),)
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
 
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        return (self.layer(inputs[0]),)
+def _apply_to_output(layer: nn.Module, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    return layer(output)
 
 
 def store_channels_last(network: nn.Module, path: str) -> None:
@@ -191,13 +191,3 @@ class _StopForward(Exception):
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
-
-
-class _LayerHook:
-    """A forward hook that applies a layer; see `_LayerPreHook`."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
-
-    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        return self.layer(output)

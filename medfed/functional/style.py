@@ -134,10 +134,6 @@ class PixelMoments:
         mean = pixels.mean(dim=1)
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
-    def add(self, features: Tensor) -> PixelMoments:
-        """Return the moments with the pixels of one more batch (B, C, H, W)."""
-        return self.merge(PixelMoments.from_features(features))
-
     def merge(self, other: PixelMoments) -> PixelMoments:
         """The moments of the pixels of both together; ValueError for another number of channels."""
         if self.mean.shape != other.mean.shape:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
-N_CONVERTED = 1 << 16  # elements that are converted to float64 at a time: as many as fit into the processor's cache
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
@@ -43,32 +42,15 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
         )
     for other in weights[1:]:
         check_same_entries(weights[0], other)
-    factors = fractions.tolist()
-    buffers = torch.empty(2, N_CONVERTED, dtype=torch.float64)  # always the same memory, which stays cached
-    return {name: _average_entry([entries[name] for entries in weights], factors, buffers) for name in weights[0]}
-
-
-def _average_entry(entries: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
-    """Average one entry of several state dicts; `buffers` (2, N) float64 is memory that is overwritten."""
-    first = entries[0]
-    if not first.is_floating_point():
-        return torch.stack(entries).amax(dim=0)
-    if first.numel() <= buffers.shape[1]:
-        buffers = buffers[:, : first.numel()].view(2, *first.shape)
-        return _average_part(entries, fractions, buffers).to(first.dtype, copy=True)
-    mean = torch.empty_like(first, memory_format=torch.contiguous_format)
-    for part, *values in zip(*(entry.reshape(-1).split(buffers.shape[1]) for entry in (mean, *entries)), strict=True):
-        part.copy_(_average_part(values, fractions, buffers[:, : len(part)]))
-    return mean
-
-
-def _average_part(values: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
-    """Return the weighted average in `buffers[0]`; `buffers` (2, ...) has the values' shape and is overwritten."""
-    total, converted = buffers
-    total.zero_()
-    for value, fraction in zip(values, fractions, strict=True):
-        total.add_(converted.copy_(value), alpha=fraction)
-    return total
+    averaged = {}
+    for name, first in weights[0].items():
+        entries = [other[name] for other in weights]
+        if first.is_floating_point():
+            zeros = torch.zeros(first.shape, dtype=torch.float64)
+            averaged[name] = add_scaled(zeros, entries, fractions.tolist()).to(first.dtype)
+        else:
+            averaged[name] = torch.stack(entries).amax(dim=0)
+    return averaged
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:

@@ -9,7 +9,7 @@ whose direction differs between sites is scaled down. Sites send the same messag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -72,20 +72,17 @@ def gradient_masked_average(
     trained: Sequence[Weights],
     fractions: Tensor,
     votes: Tensor,
-    parameters: Collection[str],
+    parameters: Set[str],
     tau: float,
     step: float = 1.0,
 ) -> Tensors:
     """Return w + step * mask * sum_k p_k (w_k - w); where step * mask is 1, bit-identical to the plain average."""
-    merged: Tensors = {}
-    for name, first in trained[0].items():
+    merged = average(trained, fractions)
+    for name in parameters & merged.keys():
         entries = [weights[name] for weights in trained]
-        if name not in parameters:
-            merged |= average([{name: entry} for entry in entries], fractions)
-            continue
         before = start[name].to(torch.float64)
         mean = average([{name: entry.to(torch.float64)} for entry in entries], fractions)[name]
         agreement = sign_agreement([entry - start[name] for entry in entries], votes)
         factor = step * torch.where(agreement >= tau, 1.0, agreement)
-        merged[name] = torch.where(factor == 1, mean, before + factor * (mean - before)).to(first.dtype)
+        merged[name] = torch.where(factor == 1, mean, before + factor * (mean - before)).to(merged[name].dtype)
     return merged

@@ -10,7 +10,7 @@ same messages as FedAvg, in which the number of steps is a fact.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -63,16 +63,13 @@ def effective_steps(steps: float, momentum: float) -> float:
 
 
 def normalized_average(
-    start: Weights, trained: Sequence[Weights], fractions: Tensor, lengths: Tensor, parameters: Collection[str]
+    start: Weights, trained: Sequence[Weights], fractions: Tensor, lengths: Tensor, parameters: Set[str]
 ) -> Tensors:
     """Return w + L sum_k p_k (w_k - w) / l_k, with L = sum_k p_k l_k; entries that are not learned are averaged."""
     if bool((lengths == lengths[0]).all()):
         return average(trained, fractions)
     scales = (fractions * (fractions * lengths).sum() / lengths).tolist()
-    merged: Tensors = {}
-    for name in trained[0]:
-        if name not in parameters:
-            merged |= average([{name: weights[name]} for weights in trained], fractions)
-            continue
+    merged = average(trained, fractions)
+    for name in parameters & merged.keys():
         merged[name] = add_scaled_changes(start[name], [weights[name] for weights in trained], scales)
     return merged

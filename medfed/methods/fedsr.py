@@ -11,10 +11,13 @@ messages of FedAvg; the weights include one additional layer, for the standard d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
@@ -23,10 +26,11 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
 from medfed.federation.method import Method, SiteWeights, Tensors
 from medfed.functional.hooks import add_submodule, input_output_widths
-from medfed.functional.weights import add_prefix, select_prefix
-from medfed.networks.parts.stochastic import MEAN, SPREAD, ClassGaussians, make_stochastic, spread_to_std
+from medfed.functional.weights import select_prefix
 
 PRIVATE = "fedsr_private"  # name of a submodule without state-dict entries; also a prefix in a site's memory
+NAME = "stochastic"  # the stochastic layer's name in the network, and so in its state dict
+MEAN, SPREAD = f"{NAME}.mean", f"{NAME}.spread"  # submodules whose outputs are mu and rho, each (B, d)
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,7 @@ class FedSR(Method):
 
     The second term bounds the information in z, the third the information in z about x that the class y does not
     explain. r_mu (0 at first), r_sigma (1) and C (1) are trained together with the network but **never leave a site**:
-    they are in no state dict (`medfed.networks.parts.stochastic`), and so in no message, model or bundle. The site
-    keeps them in its memory between rounds.
+    they are in no state dict, and so in no message, model or bundle. The site keeps them in its memory between rounds.
 
     mu is the network's own embedding. A ResNet with `network.embedding_size: 512` is the paper's network, with a last
     layer of 2 x 512 outputs. In a network without a linear embedding layer, rho is a linear function of the pooled
@@ -96,7 +99,8 @@ class FedSR(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Keep r_mu, r_sigma and C in the site's memory; nothing is sent."""
         if self.cmi:
-            local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
+            own = getattr(local.network, PRIVATE).named_parameters()
+            local.memory.update({f"{PRIVATE}/{name}": entry.detach().cpu().clone() for name, entry in own})
         return {}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
@@ -125,3 +129,94 @@ class FedSR(Method):
         "released": {"site_weights": "uniform"},  # the authors' code
     }
     fills_network: ClassVar[bool] = True
+
+
+class StochasticEmbedding(nn.Module):
+    """Layer that makes a network's embedding random: z = mu + softplus(rho) * e, with e ~ N(0, 1).
+
+    In training, e comes from PyTorch's global generator on the CPU. In evaluation the embedding is mu, and the logits
+    are replaced by the logarithm of the mean class probabilities over `n_samples` draws of z. The draws are a buffer
+    outside of the state dict, generated from a fixed seed and the same for all images, so a prediction does not depend
+    on the other images of its batch.
+    """
+
+    draws: Tensor
+
+    def __init__(self, width_in: int, width: int, n_samples: int = 20) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Identity(), nn.Linear(width_in, width)
+        draws = torch.randn(n_samples, width, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("draws", draws, persistent=False)
+        self.uses_input = False  # whether rho is computed from the embedding module's input, not from its output
+        self.source: Tensor | None = None  # the input of rho, within one forward pass in evaluation
+
+    def forward(self, source: Tensor, embedding: Tensor) -> Tensor:
+        """Return a random embedding around the given one, (B, width) or a map such as (B, width, 1, 1).
+
+        `source` (B, width_in) is the input of the linear layer `spread`.
+        """
+        mean, std = self.mean(embedding.flatten(1)), spread_to_std(self.spread(source))
+        noise = torch.randn(mean.shape).to(mean)
+        return (mean + std * noise).view_as(embedding)
+
+    def replace_embedding(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook: the random embedding in training; in evaluation keep the mean and store the input of rho."""
+        source = (inputs[0] if self.uses_input else output).flatten(1)
+        self.source = None if self.training else source
+        return self(source, output) if self.training else output
+
+    def replace_logits(self, module: nn.Linear, inputs: tuple, output: Tensor) -> Tensor:
+        """Forward hook: the log of the mean probabilities in evaluation; the logits in training or without draws."""
+        source, self.source = self.source, None
+        if source is None or not len(self.draws):
+            return output
+        std = spread_to_std(self.spread(source))
+        z = inputs[0][:, None] + std[:, None] * self.draws  # (B, n_samples, d)
+        logits = F.linear(z, module.weight, module.bias)
+        return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
+
+
+def spread_to_std(rho: Tensor) -> Tensor:
+    """Return softplus(rho) + 1e-8, which stays above 0 where softplus underflows in float32."""
+    return F.softplus(rho) + 1e-8
+
+
+def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: int) -> None:
+    """Add a `StochasticEmbedding` between the submodule `embedding` and the linear last layer `head`."""
+    last, embedder = network.get_submodule(head), network.get_submodule(embedding)
+    if not isinstance(last, nn.Linear):
+        raise ValueError(f"the last layer '{head}' must be nn.Linear, got {type(last).__name__}")
+    width_in = embedder.in_features if isinstance(embedder, nn.Linear) else last.in_features
+    layer = StochasticEmbedding(width_in, last.in_features, n_samples)
+    add_submodule(network, layer, NAME)
+    layer.uses_input = isinstance(embedder, nn.Linear)
+    embedder.register_forward_hook(layer.replace_embedding)
+    last.register_forward_hook(layer.replace_logits)
+
+
+class ClassGaussians(nn.Module):
+    """The parameters r_mu (`mean`) and r_sigma (`spread`), each (n_classes, d), and C (`scale`), in no state dict."""
+
+    def __init__(self, n_classes: int, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(n_classes, width))
+        self.spread = nn.Parameter(torch.ones(n_classes, width))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def divergence(self, mean: Tensor, std: Tensor, label: Tensor) -> Tensor:
+        """Return KL( N(C mu, (C sigma)^2) || N(r_mu[y], softplus(r_sigma[y])^2) ), (B,), summed over the d features."""
+        own = torch.distributions.Normal(self.scale * mean, self.scale.abs() * std, validate_args=False)
+        of_class = torch.distributions.Normal(self.mean[label], spread_to_std(self.spread[label]), validate_args=False)
+        return torch.distributions.kl_divergence(own, of_class).sum(dim=1)
+
+    @torch.no_grad()
+    def set_parameters(self, values: Mapping[str, Tensor]) -> None:
+        """Set the parameters by name; {} sets the initial values, 0 for `mean` and 1 for `spread` and `scale`."""
+        for name, entry in self.named_parameters():
+            entry.copy_(values[name] if values else torch.full_like(entry, 0.0 if name == "mean" else 1.0))
+
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        """Add nothing to the state dict: the parameters stay at the site."""
+
+    def _load_from_state_dict(self, *args: object) -> None:
+        """Load nothing and report nothing as missing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -79,31 +79,27 @@ class GIN(Method):
         return replace(batch, image=torch.where(chosen, changed, image))
 
 
-class ShallowNetworks(NamedTuple):
-    """One random network for each of B images: by layer, kernels (B, O, I, k, k) and shifts (B, O)."""
-
-    kernels: tuple[Tensor, ...]
-    shifts: tuple[Tensor, ...]
-
-
 def draw_shallow_networks(
     n: int, channels: int, n_layers: int, width: int, kernel_sizes: Sequence[int], rng: torch.Generator
-) -> ShallowNetworks:
-    """Draw one network for each of n images, with all weights from the standard normal distribution."""
+) -> list[tuple[Tensor, Tensor]]:
+    """Draw one network for each of n images, with all weights from the standard normal distribution.
+
+    The result has kernels (n, O, I, k, k) and shifts (n, O) for each layer.
+    """
     widths = [channels, *[width] * (n_layers - 1), channels]
-    kernels, shifts = [], []
+    layers = []
     for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
         side = kernel_sizes[int(torch.randint(len(kernel_sizes), (), generator=rng))]
-        kernels.append(torch.randn(n, outputs, inputs, side, side, generator=rng))
-        shifts.append(torch.randn(n, outputs, generator=rng))
-    return ShallowNetworks(tuple(kernels), tuple(shifts))
+        kernel = torch.randn(n, outputs, inputs, side, side, generator=rng)
+        layers.append((kernel, torch.randn(n, outputs, generator=rng)))
+    return layers
 
 
-def random_intensity_transform(image: Tensor, networks: ShallowNetworks, alpha: Tensor) -> Tensor:
+def random_intensity_transform(image: Tensor, networks: Sequence[tuple[Tensor, Tensor]], alpha: Tensor) -> Tensor:
     """Return g(x) for images (B, C, H, W), with a leaky ReLU after every convolution except the last one."""
     n, channels, height, width = image.shape
     output = image
-    for layer, (kernel, shift) in enumerate(zip(networks.kernels, networks.shifts, strict=True)):
+    for layer, (kernel, shift) in enumerate(networks):
         if layer:
             output = F.leaky_relu(output, SLOPE)
         grouped = output.reshape(1, -1, height, width)  # each image is a group of channels with kernels of its own

@@ -18,7 +18,7 @@ from torch import Tensor
 from medfed.core.bounds import PositiveFloat
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
-from medfed.functional.weights import Weights, add_scaled_changes, average, change_norm, check_same_entries
+from medfed.functional.weights import Weights, add_scaled_changes, average, change_norm
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,6 @@ def clipped_average(
     times: float = 1.0,
 ) -> Tensors:
     """Clip the changes of the parameters to `bound`, and those of the buffers to `times` their median, and average."""
-    for weights in trained[1:]:
-        check_same_entries(trained[0], weights)
     learned = [{name: entry for name, entry in end.items() if name in parameters} for end in trained]
     buffers = [{name: entry for name, entry in end.items() if name not in parameters} for end in trained]
     merged = _clip_and_average(start, learned, fractions, bound, times)
@@ -88,10 +86,8 @@ def _clip_and_average(
         fraction * min(1.0, limit / norm) if norm else fraction
         for fraction, norm in zip(fractions.tolist(), norms, strict=True)
     ]
-    merged: Tensors = {}
-    for name, first in trained[0].items():
-        if not first.is_floating_point():
-            merged |= average([{name: weights[name]} for weights in trained], fractions)
-            continue
-        merged[name] = add_scaled_changes(start[name], [weights[name] for weights in trained], scales)
+    merged = average(trained, fractions)
+    for name, entry in merged.items():
+        if entry.is_floating_point():
+            merged[name] = add_scaled_changes(start[name], [weights[name] for weights in trained], scales)
     return merged

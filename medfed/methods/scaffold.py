@@ -71,7 +71,6 @@ class SCAFFOLD(Method):
     }
 
     share_reads_network = False
-
     statistic_ranges = {"examples": (1.0, float(MAX_COUNT))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

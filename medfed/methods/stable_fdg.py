@@ -146,21 +146,22 @@ class StableFDG(Method):
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss of the batch and the added copies, in changed styles and with attention."""
         labels = class_ids(batch.label).cpu()
-        added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
+        added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), [])
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
             if self.attention:
                 partners, second_features = self._partners(local, labels, indices)
                 stack.enter_context(getattr(local.network, NAME).use_partners(partners, second_features))  # eq. 8
-            stack.enter_context(replace_output(local.network, changes, first=True))
+            for place, change in reversed(changes):  # each one before those that are entered already
+                stack.enter_context(replace_output(local.network, {place: change}, first=True))
             output = local.forward(batch)
         indices = indices.to(local.device)
         moments = None if output.moments is None else output.moments[indices]
         output = replace(output, image=batch.image[indices], label=batch.label[indices], moments=moments)
         return local.task.loss(output.logits, output.label), output
 
-    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
-        """Return indices (A,) of the images to add, and the random change of the features after each stage."""
+    def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, list[tuple[str, Change]]]:
+        """Return indices (A,) of the images to add, and the random changes of the features after stages, in order."""
         rng, stage_names = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
@@ -182,7 +183,7 @@ class StableFDG(Method):
                 changes.append((stage_names[stage - 1], explore))  # steps 4-5
             elif self.mix:
                 changes.append((stage_names[stage - 1], partial(self._mix, rng=rng)))  # step 5
-        return added, _by_stage(changes)
+        return added, changes
 
     def _partners(self, local: LocalRound, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Draw a partner for each of the N images of the batch and its copies, which `indices` (N,) names.
@@ -330,18 +331,6 @@ class StableFDG(Method):
         """Count added copies in every step; by default, 12.5 % of the steps have no active stage and add none."""
         adds = self.style and self.probability > 0
         return Effort(images=1 + self.oversampling if adds else 1)
-
-
-def _by_stage(changes: list[tuple[str, Change]]) -> dict[str, Change]:
-    """Return one function for each stage's submodule, which applies the stage's changes one after the other."""
-    names = dict.fromkeys(name for name, _ in changes)
-    return {name: partial(_chain, [change for other, change in changes if other == name]) for name in names}
-
-
-def _chain(functions: list[Change], features: Tensor) -> Tensor:
-    for function in functions:
-        features = function(features)
-    return features
 
 
 def _with_added(features: Tensor, added: Tensor) -> Tensor:

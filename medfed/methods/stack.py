@@ -86,7 +86,6 @@ class Stack(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """The ranges of all methods, under prefixed names."""
         return {
             f"{i}/{name}": limits
             for i, method in enumerate(self.methods)
@@ -95,7 +94,6 @@ class Stack(Method):
 
     @property
     def row_tensors(self) -> frozenset[str]:
-        """The names of all methods, with prefixes."""
         return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.row_tensors)
 
     def effort(self, n_sites: int) -> Effort:
@@ -147,7 +145,6 @@ class Stack(Method):
         return _joined(shared)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """What each method computes from its own tensors."""
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
             if method.shares != NEVER
@@ -197,7 +194,6 @@ class Stack(Method):
         return super().loss(local, batch)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """The sum of the terms of all methods."""
         total = super().regulariser(local, output)
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:

@@ -68,5 +68,4 @@ class Bundle(MonaiSettings):
         super().load_pretrained(network)
 
     def without_weights(self) -> MonaiNetwork:
-        """Return settings that need no copy of the bundle."""
         return self._network

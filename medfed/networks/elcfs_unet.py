@@ -36,7 +36,6 @@ class ElcfsUNet(NetworkSettings):
     head: ClassVar[str] = "head"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net with random weights (He initialisation, fan-out)."""
         return _ElcfsUNet(in_channels, out_channels, self.width)
 
 

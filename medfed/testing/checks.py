@@ -93,8 +93,7 @@ def method_checks(
         raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {tasks}")
     settings, side = None, IMAGE_SIDE
     if network is not None:
-        settings = _network_settings(network)
-        side = _image_side(settings)
+        settings, side = _settings_and_side(network)
         task = "segmentation" if settings.decoder_levels else "classification"
         if task not in tasks:
             raise ValueError(f"tasks is {tasks}, but {type(settings).__name__} is a network for {task}")
@@ -122,9 +121,8 @@ def check_network(network: NetworkSettings | type[NetworkSettings] | str) -> Non
         ContractError: if a rule is broken; the first such rule is reported.
         ValueError: as in `check_method`.
     """
-    settings = _network_settings(network)
-    side, name = _image_side(settings), type(settings).__name__
-    built = settings.build(1, 3).eval()
+    settings, side = _settings_and_side(network)
+    built, name = settings.build(1, 3).eval(), type(settings).__name__
     known = dict(built.named_modules()).keys() - {""}
     places = ["head", "last_features", "encoder_stages", "decoder_levels", *["embedding"] * bool(settings.embedding)]
     for place in places:
@@ -202,7 +200,8 @@ def _class_values(metric: ClassMetric) -> list[float | None]:
     return [compute_class_metric(metric, probabilities, labels) for probabilities in predictions]
 
 
-def _network_settings(network: NetworkSettings | type[NetworkSettings] | str) -> NetworkSettings:
+def _settings_and_side(network: NetworkSettings | type[NetworkSettings] | str) -> tuple[NetworkSettings, int]:
+    """Return the settings, and the smallest of `IMAGE_SIDES` that the network can process."""
     settings: Any = resolve("networks", network) if isinstance(network, str) else network
     try:
         settings = settings() if isinstance(settings, type) else settings
@@ -210,14 +209,10 @@ def _network_settings(network: NetworkSettings | type[NetworkSettings] | str) ->
         raise ValueError(f"network: {settings.__name__} needs settings ({error}); pass an object with them") from None
     if not isinstance(settings, NetworkSettings):
         raise ValueError(f"network must be a name such as 'unet' or the settings of a network, got {network!r}")
-    return settings
-
-
-def _image_side(settings: NetworkSettings) -> int:
     for side in IMAGE_SIDES:
         try:
             settings.check_image_size(side)
-            return side
+            return settings, side
         except UserError as error:
             reason = error
     raise ValueError(f"network: no image side of {', '.join(map(str, IMAGE_SIDES))} pixels fits: {reason}")

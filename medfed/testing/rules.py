@@ -18,9 +18,9 @@ from medfed.federation.message import Kind
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
 from medfed.methods.fedavg import FedAvg
 from medfed.testing.toy import SITES
-from medfed.testing.trial import HOOKS, Trial
+from medfed.testing.trial import HOOKS, Trial, attributes, watched_hooks
 
-DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8)  # that a message may hold
+DTYPES = ("float32", "float16", "int64", "uint8")  # that a message may hold
 MAX_ROUNDING = 0.5  # of a number of steps, in multiples of FedAvg's: the last batch of an epoch may be smaller
 
 
@@ -96,8 +96,8 @@ def _check_messages(trial: Trial) -> None:
     """Messages hold tensors of common types and declared facts."""
     groups = [trial.method.broadcast(done.state, SITES[0]) for done in trial.rounds]
     groups += [group for reply, _ in trial.outgoing for group in (reply.weights, reply.tensors)]
-    tensors = [(name, tensor.dtype) for group in groups for name, tensor in group.items()]
-    wrong = [f"{name} is {str(dtype).removeprefix('torch.')}" for name, dtype in tensors if dtype not in DTYPES]
+    dtypes = [(name, str(tensor.dtype).removeprefix("torch.")) for group in groups for name, tensor in group.items()]
+    wrong = [f"{name} is {dtype}" for name, dtype in dtypes if dtype not in DTYPES]
     require(
         not wrong,
         "a message holds tensors of another type than float32, float16, int64 and uint8: " + ", ".join(wrong[:3]),
@@ -146,8 +146,16 @@ def _check_sharing(trial: Trial) -> None:
 
 def _check_unchanged(trial: Trial) -> None:
     """Training changes neither the method object, nor the site's data, nor a tensor that a hook receives."""
-    for effect in trial.side_effects():
-        raise ContractError(effect)
+    engine, untouched = (trial.toy.engine(trial.method) for _ in range(2))
+    with watched_hooks(type(trial.method)) as changes:
+        trial.train(engine)
+    require(not changes, "".join(changes[:1]))
+    for name in ("images", "labels"):
+        after, before = (getattr(one.local_sites[0].training, name) for one in (engine, untouched))
+        is_same = torch.equal(after, before)
+        require(is_same, f"training changed the site's {name} in place: return a new batch from `augment`")
+    is_same = attributes(trial.method) == trial.first_attributes
+    require(is_same, "the method object changed while it trained: use `remember` or `local.memory` instead")
 
 
 def _check_small_federation(trial: Trial) -> None:

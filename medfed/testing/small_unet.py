@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -35,15 +36,10 @@ class SmallUNet(NetworkSettings):
 
 
 class _SmallUNet(nn.Module):
-    """The network of `SmallUNet`, with the names of the parts of MONAI's BasicUNet."""
-
     def __init__(self, in_channels: int, out_channels: int, norm: str) -> None:
         super().__init__()
         fine, middle, coarse = N_CHANNELS
-
-        def convolution(n_in: int, n_out: int) -> nn.Module:
-            return Convolution(2, n_in, n_out, act="LEAKYRELU", norm=(norm, {"affine": True}))
-
+        convolution = partial(Convolution, 2, act="LEAKYRELU", norm=(norm, {"affine": True}))
         self.conv_0 = convolution(in_channels, fine)
         self.down_1 = nn.Sequential(nn.MaxPool2d(2), convolution(fine, middle))
         self.down_2 = nn.Sequential(nn.MaxPool2d(2), convolution(middle, coarse))

@@ -43,7 +43,8 @@ class Trial:
     @cached_property
     def method(self) -> Method:
         method = self.definition() if isinstance(self.definition, type) else self.definition
-        self._attributes = _attributes(method := Stack((method,)) if self.is_stacked else method)  # before any training
+        method = Stack((method,)) if self.is_stacked else method
+        self.first_attributes = attributes(method)  # before any training
         return method
 
     @cached_property
@@ -81,22 +82,9 @@ class Trial:
             engine.restore(first.state.took_part)
             return [first, *self.train(engine, 1, State.from_bytes(first.state.to_bytes()))]
 
-    def side_effects(self) -> list[str]:
-        """Train, and return what changed but must not change, each as a sentence with advice."""
-        site = self.toy.engine(self.method).local_sites[0]
-        engine = self.toy.engine(self.method)
-        with _watched_hooks(type(self.method)) as effects:
-            self.train(engine)
-        for name in ("images", "labels"):
-            if not torch.equal(getattr(engine.local_sites[0].training, name), getattr(site.training, name)):
-                effects.append(f"training changed the site's {name} in place: return a new batch from `augment`")
-        if _attributes(self.method) != self._attributes:
-            effects.append("the method object changed while it trained: use `remember` or `local.memory` instead")
-        return effects
-
 
 @contextmanager
-def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
+def watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
     """List which hooks of a class change, inside the `with` block, a tensor in place that they received.
 
     torch counts the in-place changes of every tensor (`_version`), so nothing is copied.
@@ -135,7 +123,7 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(entry, f"{name}.{key}" if name else str(key))
 
 
-def _attributes(method: Method) -> str:
+def attributes(method: Method) -> str:
     """The attributes of a method object as text, without the values that a `cached_property` stores."""
     values = {entry.name: getattr(method, entry.name) for entry in dataclasses.fields(method)}
     values |= getattr(method, "__dict__", {})

@@ -48,14 +48,6 @@ def has_style(maps, mean, std):
     torch.testing.assert_close(maps.std((2, 3)), std, atol=0, rtol=1e-5)
 
 
-def test_moments_by_hand():
-    """0, 0, 2, 2: mean 1, squared deviations 4, divided by 3. A single number: variance 0."""
-    mean, std = feature_mean_std(torch.tensor([0.0, 0.0, 2.0, 2.0], dtype=torch.float64).view(1, 1, 2, 2))
-    assert mean.item() == 1 and std.item() == pytest.approx((4 / 3 + 1e-6) ** 0.5, abs=1e-15)
-    mean, std = feature_mean_std(torch.full((2, 3, 1, 1), 7.0))
-    assert (mean == 7).all() and std.flatten().tolist() == pytest.approx([1e-3] * 6)
-
-
 def test_the_style_of_a_site_by_hand():
     """Means 1 and 3: mean 2, unbiased variance 2. Deviations 4 and 4: mean 4, variance 0."""
     style = compute_site_style(torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0], [4.0]]))

@@ -1,9 +1,15 @@
 """AdaIN, moments of all pixels of a site and moment matching, against values computed by hand in float64."""
 
+from functools import reduce
+
 import pytest
 import torch
 
 from medfed.functional.style import EPSILON, PixelMoments, adain, channel_mean_std, moment_match
+
+
+def moments_of(*batches):
+    return reduce(PixelMoments.merge, map(PixelMoments.from_features, batches))
 
 
 @pytest.fixture
@@ -71,7 +77,7 @@ def test_a_small_deviation_around_a_large_mean_survives_float32():
     image = exact.float()
     expected = (image.double().var((2, 3)) + EPSILON).sqrt()
     torch.testing.assert_close(channel_mean_std(image)[1].double(), expected, rtol=1e-4, atol=0)
-    moments = PixelMoments.from_features(image[..., :20]).add(image[..., 20:])
+    moments = moments_of(image[..., :20], image[..., 20:])
     population = (image.double().var((2, 3), correction=0)[0] + EPSILON).sqrt()
     torch.testing.assert_close(moments.std, population, rtol=1e-10, atol=0)
     styled = adain(image, torch.zeros(2), torch.ones(2))
@@ -88,19 +94,18 @@ def test_moments_of_a_site_are_those_of_all_its_pixels():
     """Images of different sizes and brightness, in batches of different length."""
     rng = torch.Generator().manual_seed(3)
     batches = [torch.rand(n, 3, h, w, generator=rng) * n + h for n, h, w in ((4, 8, 8), (1, 5, 30), (2, 16, 3))]
-    moments = PixelMoments.from_features(batches[0]).add(batches[1]).add(batches[2])
+    moments = moments_of(*batches)
     pixels = torch.cat([batch.double().movedim(1, 0).flatten(1) for batch in batches], dim=1)
     assert moments.count == pixels.shape[1]
     torch.testing.assert_close(moments.mean, pixels.mean(1), rtol=1e-13, atol=0)
     torch.testing.assert_close(moments.std, (pixels.var(1, correction=0) + EPSILON).sqrt(), rtol=1e-13, atol=0)
-    other_way = PixelMoments.from_features(batches[2]).merge(PixelMoments.from_features(batches[1]).add(batches[0]))
-    torch.testing.assert_close(moments.std, other_way.std, rtol=1e-13, atol=0)
+    torch.testing.assert_close(moments.std, moments_of(*reversed(batches)).std, rtol=1e-13, atol=0)
 
 
 def test_the_deviation_of_a_site_is_not_the_mean_of_its_images_deviations():
     """A black and a white image: each has deviation 0, together 0.5."""
     black = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
-    assert PixelMoments.from_features(black).add(black + 1).std.item() == pytest.approx((0.25 + EPSILON) ** 0.5)
+    assert moments_of(black, black + 1).std.item() == pytest.approx((0.25 + EPSILON) ** 0.5)
 
 
 def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
@@ -121,8 +126,8 @@ def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
         (lambda f: adain(f, torch.zeros(5), torch.ones(3, 5)), "std must be"),
         (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
         (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
-        (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
-        (lambda f: PixelMoments.from_features(f[:0]), "at least one pixel"),
+        (lambda f: moments_of(f, f[:, :2]), "5 and 2 channels"),
+        (lambda f: moments_of(f[:0]), "at least one pixel"),
     ],
 )
 def test_wrong_arguments_are_rejected(features, call, message):

@@ -147,6 +147,7 @@ NEUTRAL = [  # settings that turn a method into FedAvg, and settings that do not
     ("harmofl", {"normalise": False, "perturbation": 0.0}, {"perturbation": 0.0, **FEW}),
     ("mixstyle", {"probability": 0.0}, {"probability": 1.0}),
     ("norm_clipping", {"bound": 1e9, "times": 1e9}, {"bound": 1e-3}),
+    ("norm_clipping", {"times": 1e9}, {}),
     ("rsc", {"position_share": 0.0, "channel_share": 0.0}, {}),
     ("rsc", {"sample_shares": (0.0,)}, {}),
     ("stable_fdg", {"probability": 0.0, **STYLES_OFF}, STYLES_OFF),
@@ -208,6 +209,7 @@ def test_a_site_with_few_patients_shares_nothing_but_weights(any_toy, name, sett
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
+        ("elcfs", {"alpha": 0.1}),
         ("fisc", {}),
         ("harmofl", {"normalise": False, "perturbation": 0.05}),
         ("jigen", {}),
@@ -231,11 +233,13 @@ def test_only_the_pass_on_the_images_changes_batch_norm_statistics_and_hooks_are
     assert buffers[1] and all(torch.equal(entry, buffers[0][name]) for name, entry in buffers[1].items())
 
 
-@pytest.mark.parametrize("name", ["bigaug", "dsu", "efdmix", "mixstyle"])
+@pytest.mark.parametrize("name", ["bigaug", "dsu", "efdmix", "feddyn", "mixstyle"])
 def test_only_weights_are_shared(any_toy, name):
-    method, fedavg = resolve("methods", name)(probability=1.0), resolve("methods", "fedavg")()
-    rows, plain = (shared_run(any_toy, one).rounds[0].ledger for one in (method, fedavg))
-    assert [(row["name"], row["n"]) for row in rows] == [(row["name"], row["n"]) for row in plain]
+    changed = {} if name == "feddyn" else {"probability": 1.0}
+    method, fedavg = resolve("methods", name)(**changed), resolve("methods", "fedavg")()
+    runs = (shared_run(any_toy, one, 2).rounds for one in (method, fedavg))
+    rows, plain = ([(row["name"], row["n"]) for done in rounds for row in done.ledger] for rounds in runs)
+    assert rows == plain
 
 
 INVALID = {  # each setting alone is refused, and the sentence begins with its name

@@ -5,8 +5,7 @@ import torch
 from toy_runs import rounds_of, shared_run, updates_of
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, State, digest
-from medfed.functional.weights import change_norm, trimmed_mean
+from medfed.federation.message import State, digest
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -30,22 +29,11 @@ def updates(*values, examples=None):
     return updates_of(**{f"s{i}": one for i, one in enumerate(zip(values, counts, strict=True))})
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_the_order_of_the_sites_does_not_matter(any_toy, method):
-    one, other = (digest(last(any_toy, method, order).to_bytes()) for order in (None, ("west", "north", "south")))
-    assert one == other
-
-
 @pytest.mark.parametrize("method", [*METHODS, TrimmedMean(0.0)], ids=repr)
 def test_a_stack_uses_its_rule(toy, method):
     own = Stack((ELCFS(alpha=0.1, views=1, min_patients=1), method))
     assert own.aggregate(START, updates(1.0, 2.0, 9.0)) == method.aggregate(START, updates(1.0, 2.0, 9.0))
     assert all(torch.isfinite(entry).all() for entry in last(toy, own, rounds=1).weights.values())
-
-
-def test_clipping_by_the_median_has_an_effect(any_toy):
-    """Counterpart of the test above, with clipping."""
-    assert digest(last(any_toy, NormClipping()).to_bytes()) != digest(last(any_toy, FedAvg()).to_bytes())
 
 
 def test_a_single_site_is_not_clipped(any_toy):
@@ -55,9 +43,13 @@ def test_a_single_site_is_not_clipped(any_toy):
 
 def test_a_reported_number_of_images_has_no_influence():
     state, claimed = START, [1, 1, 10**8]
-    for method in (CoordinateMedian(), TrimmedMean(0.3), NormClipping(bound=1e9, site_weights="uniform")):
-        plain = method.aggregate(state, updates(1.0, 2.0, 9.0))["w"]
-        assert torch.equal(method.aggregate(state, updates(1.0, 2.0, 9.0, examples=claimed))["w"], plain)
+    for method, expected in (
+        (CoordinateMedian(), 2),
+        (TrimmedMean(0.3), 2),
+        (NormClipping(bound=1e9, site_weights="uniform"), 4),
+    ):
+        for examples in (None, claimed):
+            assert method.aggregate(state, updates(1.0, 2.0, 9.0, examples=examples))["w"] == expected
     assert NormClipping(bound=1e9).aggregate(state, updates(1.0, 2.0, 9.0, examples=claimed))["w"] > 8.9
 
 
@@ -83,13 +75,3 @@ def test_with_local_batch_norm_the_other_entries_are_aggregated(any_toy):
         (done,) = rounds_of(any_toy, method, 1, engine, start)
         local = engine.local_sites[0].local_keys
         assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
-
-
-def test_the_global_weights_are_the_median_of_the_updates(any_toy):
-    engine, start = any_toy.engine(CoordinateMedian()), any_toy.start(CoordinateMedian())
-    sent = engine.exchange("train", dict.fromkeys(engine.sites(), Message("train", start.weights, {}, {"round": 1})))
-    expected = trimmed_mean([update.weights for update in sent.values()], 1)
-    actual = last(any_toy, CoordinateMedian(), rounds=1).weights
-    assert all(torch.equal(actual[name], entry) for name, entry in expected.items())
-    parameters = {name: entry for name, entry in actual.items() if name in start.parameters}
-    assert change_norm(start.weights, parameters) > 0

@@ -116,9 +116,3 @@ def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
     assert set(controls(done[-1].state.memory)) == expected
     sent = {row["n"] for one in done for row in one.ledger if row["name"] == "change/*"}
     assert sent == {len(expected)}
-
-
-def test_the_checkpoint_contains_the_global_control(any_toy):
-    last = shared_run(any_toy, SCAFFOLD(), 2).rounds[-1].state
-    restored = State.from_bytes(last.to_bytes())
-    assert controls(restored.memory) and all(torch.equal(e, restored.memory[n]) for n, e in last.memory.items())

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from monai.bundle import ConfigParser
 
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
@@ -94,18 +93,6 @@ def test_nothing_but_pooling_comes_after_the_last_features_of_a_densenet():
     with lowered, capture_features(network, (SMALL_DENSENET.last_features, SMALL_DENSENET.embedding)) as seen:
         network(torch.rand(2, 3, 32, 32))
     assert (seen[SMALL_DENSENET.embedding] < -1).any() and seen[SMALL_DENSENET.last_features].min() >= -5
-
-
-@pytest.mark.parametrize("settings", [SMALL_DENSENET, SMALL_UNET, ResidualNetwork(18, 4)])
-def test_the_bundle_definition_builds_the_same_network(settings):
-    theirs = ConfigParser({"network": settings.network_def(3, 2)}).get_parsed_content("network").eval()
-    ours = settings.build(3, 2).eval()
-    theirs.load_state_dict(ours.state_dict(), strict=True)
-    image, tolerance = (
-        torch.rand(2, 3, 64, 64),
-        1e-6 if settings is SMALL_DENSENET else 0,
-    )  # which adds in another order
-    torch.testing.assert_close(theirs(image), ours(image), atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize(

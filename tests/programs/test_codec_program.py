@@ -12,7 +12,7 @@ from medfed.networks.parts.vgg import Decoder, VGGEncoder
 def published(tmp_path):
     """A VGG-19 encoder and its decoder with random weights, and the flags that name their files."""
     torch.manual_seed(3)
-    encoder, decoder = VGGEncoder("vgg19"), Decoder("vgg19")
+    encoder, decoder = VGGEncoder(), Decoder()
     for module, name in ((encoder, "vgg_normalised.pth"), (decoder, "decoder.pth")):
         torch.save({key.removeprefix("layers."): entry for key, entry in module.state_dict().items()}, tmp_path / name)
     flags = ["--encoder", str(tmp_path / "vgg_normalised.pth"), "--decoder", str(tmp_path / "decoder.pth")]

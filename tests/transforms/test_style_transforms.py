@@ -9,7 +9,6 @@ import pytest
 import torch
 from monai.data import MetaTensor
 from monai.transforms import Compose
-from monai.utils import TransformBackends
 
 from medfed.functional import fourier
 from medfed.functional.style import channel_mean_std, moment_match
@@ -175,12 +174,6 @@ def test_without_randomize_the_last_draw_is_used_again(array, dictionary):
     transform = array().set_random_state(seed=0)
     first = transform(image_of())
     assert torch.equal(transform(image_of(), randomize=False), first)
-
-
-def test_the_backend_is_that_of_monai():
-    for transform in (AdaINStyle, MomentMatch, RandAdaINStyle, RandMomentMatch, RandAdaINStyled, RandMomentMatchd):
-        assert transform.backend == [TransformBackends.TORCH]
-    assert AmplitudeMix.backend == RandAmplitudeMix.backend == RandAmplitudeMixd.backend == [TransformBackends.TORCH]
 
 
 def test_the_styles_of_a_batch_are_an_entry_of_a_bank():

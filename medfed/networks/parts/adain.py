@@ -24,7 +24,7 @@ from medfed.core.files import write_atomically
 from medfed.functional.style import adain, channel_mean_std
 from medfed.networks.parts.pretrained import load_entries
 from medfed.networks.parts.small_codec import CHANNELS, SmallDecoder, SmallEncoder
-from medfed.networks.parts.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder
+from medfed.networks.parts.vgg import Decoder, VGGEncoder, load_published
 
 SMALL_CODEC_FILE = Path(__file__).with_name("codec_small.safetensors")
 CODEC_FILE_NAME = "codec.safetensors"
@@ -52,9 +52,6 @@ class StyleCodec(nn.Module):
         torch.Size([2, 1, 64, 64])
     """
 
-    encoder: SmallEncoder | VGGEncoder
-    decoder: SmallDecoder | Decoder
-
     def __init__(self, encoder: SmallEncoder | VGGEncoder, decoder: SmallDecoder | Decoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
@@ -66,18 +63,9 @@ class StyleCodec(nn.Module):
         return self.encoder.channels[-1]
 
     @property
-    def downsampling(self) -> int:
-        """Number of image pixels, along each axis, that one position of the feature map represents, for example 4."""
-        return self.encoder.downsampling
-
-    @property
     def min_side(self) -> int:
         """Smallest height and width in pixels of an image that the codec can process, for example 9."""
-        return (1 + self.encoder.margin) * self.downsampling + 1
-
-    def train(self, mode: bool = True) -> StyleCodec:
-        """Stay in evaluation mode, because the codec is frozen."""
-        return super().train(False)
+        return (1 + self.encoder.margin) * self.encoder.downsampling + 1
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
@@ -86,7 +74,11 @@ class StyleCodec(nn.Module):
         h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by one if it is a `SmallEncoder`; w
         follows from W in the same way, because the images are padded by reflection.
         """
-        self._check(images)
+        if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
+            given = f"{images.dtype} {tuple(images.shape)}"
+            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {given}")
+        if min(images.shape[2:]) < self.min_side:
+            raise ValueError(f"images must have sides of {self.min_side} pixels or more, got {tuple(images.shape)}")
         rgb = images.to(next(self.encoder.parameters())).expand(-1, 3, -1, -1)
         return self.encoder(self._padded(rgb))
 
@@ -128,35 +120,15 @@ class StyleCodec(nn.Module):
         styled = adain(self.encode(images), mean, std, alpha)
         return self.decode(styled, images.shape[2:], images.shape[1]).to(images)
 
-    def reconstruction_error(self, images: Tensor) -> dict[str, float]:
-        """Measure how much encoding and decoding change images when the style stays the same.
-
-        Redrawn small structures cannot be more accurate than that.
-
-        Returns:
-            `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in [0, 1]: 0.01 is one percent of
-            the intensity range.
-        """
-        decoded = self.decode(self.encode(images), images.shape[2:], images.shape[1])
-        difference = decoded.double() - images.to(decoded).double()
-        return {"mean_absolute_error": float(difference.abs().mean()), "rmse": float(difference.square().mean().sqrt())}
-
-    def _check(self, images: Tensor) -> None:
-        if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
-            given = f"{images.dtype} {tuple(images.shape)}"
-            raise ValueError(f"images must be floating point, (B, 1 or 3, H, W), got {given}")
-        if min(images.shape[2:]) < self.min_side:
-            raise ValueError(f"images must have sides of {self.min_side} pixels or more, got {tuple(images.shape)}")
-
     def _padded(self, images: Tensor) -> Tensor:
         """Pad images by reflection, at the bottom and right, to whole feature positions (at least 2) and the margin."""
-        cells = (max(2, -(-side // self.downsampling)) for side in images.shape[2:])
-        height, width = (self.downsampling * (n_cells + self.encoder.margin) for n_cells in cells)
+        cells = (max(2, -(-side // self.encoder.downsampling)) for side in images.shape[2:])
+        height, width = (self.encoder.downsampling * (n_cells + self.encoder.margin) for n_cells in cells)
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
-    """Build a frozen style codec with random weights from `architecture` ("small", "vgg19" or "vgg16").
+    """Build a frozen style codec with random weights from `architecture` ("small" or "vgg19").
 
     For "small", `channels` are those of the encoder's four layers.
     """
@@ -164,9 +136,9 @@ def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
     if architecture == "small":
         channels = tuple(int(width) for width in settings.get("channels", CHANNELS))
         return StyleCodec(SmallEncoder(channels), SmallDecoder(channels))
-    if architecture not in BLOCK_SIZES:
-        raise ValueError(f"architecture must be small, vgg19 or vgg16, got {architecture!r}")
-    return StyleCodec(VGGEncoder(architecture), Decoder(architecture))
+    if architecture != "vgg19":
+        raise ValueError(f"architecture must be small or vgg19, got {architecture!r}")
+    return StyleCodec(VGGEncoder(), Decoder())
 
 
 def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
@@ -176,12 +148,13 @@ def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
 
 
 def convert_codec(encoder_file: Path, decoder_file: Path, folder: Path) -> Path:
-    """Write published weights of a VGG encoder and its decoder as a codec file; return its path in the folder."""
-    encoder = load_encoder(encoder_file)
-    codec = StyleCodec(encoder, load_decoder(decoder_file, encoder.architecture))
+    """Write published weights of the VGG encoder and its decoder as a codec file; return its path in the folder."""
+    encoder, decoder = VGGEncoder(), Decoder()
+    load_published(encoder, encoder_file)
+    load_published(decoder, decoder_file)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CODEC_FILE_NAME
-    write_atomically(path, serialise_codec(codec, {"architecture": encoder.architecture}))
+    write_atomically(path, serialise_codec(StyleCodec(encoder, decoder), {"architecture": "vgg19"}))
     return path
 
 

@@ -130,7 +130,7 @@ class NetworkSettings:
         return replace(self, weights="")
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to its name in the network."""
+        """Translate the name of an entry in a file of pretrained weights to its name in the network, "" if unused."""
         return name
 
     def optional_modules(self) -> tuple[str, ...]:

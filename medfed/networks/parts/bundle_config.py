@@ -8,6 +8,7 @@ references, such as "@spatial_dims", by the values that they name; it builds no 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def read_config(file: Path, keys: Sequence[str]) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"{file}: is nested too deeply; write the values themselves") from error
     except Exception as error:  # MONAI raises many types for damaged configs
-        raise UserError(f"{file}: {_one_line(error).rstrip('.')}; correct the config") from error
+        raise UserError(f"{file}: {' '.join(str(error).split()).rstrip('.')}; correct the config") from error
 
 
 def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
@@ -67,7 +68,7 @@ def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
     arguments, which are plain values. UserError if it is something else, or a 3-D network.
     """
     folder = path / "configs"
-    if not _is_folder(folder):
+    if not os.path.isdir(folder):  # unlike Path.is_dir, it accepts a name of more than 255 bytes
         raise UserError(
             f"network.path: {path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
         )
@@ -132,27 +133,16 @@ def _as_data(value: Any, marks: str, counter: Iterator[int] | None = None) -> An
 def _read(file: Path) -> dict[str, Any]:
     """Read a JSON or YAML file with an object; UserError if it is too large or damaged."""
     kind = "JSON" if file.suffix == ".json" else "YAML"
+    with file.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{file}: has more than {MAX_BYTES:,} bytes; expected a few thousand")
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UserError(f"{file}: has more than {MAX_BYTES:,} bytes; expected a few thousand")
         content = json.loads(data) if kind == "JSON" else yaml.safe_load(data)
-    except UserError:
-        raise
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: is not a {kind} object ({_one_line(error)}); copy the bundle again") from error
+        raise UserError(
+            f"{file}: is not a {kind} object ({' '.join(str(error).split())}); copy the bundle again"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{file}: is not a {kind} object of keys and values; copy the bundle again")
     return content
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # such as a name of more than 255 bytes
-        return False
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -13,8 +13,6 @@ from torch.overrides import TorchFunctionMode
 BYTES_PER_PARAMETER = 16  # in float32: the weight, its gradient, and Adam's two moments
 MAX_TENSORS = 5_000  # that are created while a network is built; DenseNet264 creates 1,326
 STORING_LAYERS = ("conv", "linear", "norm")  # parts of the names of layers whose outputs training keeps
-# On the device "meta", these layers of PyTorch take most of the time; their outputs have the shape of their inputs.
-SAME_SHAPE = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.LayerNorm)
 # The functions of PyTorch that create a tensor of a given size.
 CREATORS = [
     getattr(torch, name) for name in "arange empty eye full linspace ones rand randint randn randperm zeros".split()
@@ -48,8 +46,6 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
     for layer in network.modules():
         if any(part in type(layer).__name__.lower() for part in STORING_LAYERS) and not list(layer.children()):
             layer.register_forward_hook(add_size)
-        if type(layer) in SAME_SHAPE:
-            layer.forward = nn.Identity().forward
     try:
         with torch.no_grad():
             network(torch.empty(2, channels, image_size, image_size, device="meta"))

@@ -50,8 +50,8 @@ class MonaiSettings(NetworkSettings):
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
         name, arguments = self._all_arguments(in_channels, out_channels)
         network: nn.Module = getattr(nets, name)(**arguments)
-        if isinstance(network, nets.DynUNet):
-            _without_second_names(network)
+        if isinstance(network, nets.DynUNet):  # `skip_layers` has all other layers a second time; its state needs none
+            network.__dict__["skip_layers"] = network._modules.pop("skip_layers")  # which the forward pass reads
         if path := ARCHITECTURES[name].channels_last:
             store_channels_last(network, path)
         return network
@@ -121,11 +121,6 @@ class MonaiSettings(NetworkSettings):
         name, arguments = self.monai_class()
         channels = {ARCHITECTURES[name].inputs: in_channels, ARCHITECTURES[name].outputs: out_channels}
         return name, {"spatial_dims": 2, **channels, **arguments}
-
-
-def _without_second_names(network: nets.DynUNet) -> None:
-    """Hide the submodule `skip_layers`, with which DynUNet holds all other layers a second time, from its state."""
-    network.__dict__["skip_layers"] = network._modules.pop("skip_layers")  # the forward pass reads the attribute
 
 
 def parameters(network: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -67,7 +67,6 @@ class MixStyle(StyleLayer):
         self.concentration = concentration
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Mix each style with that of a random other image of the batch; (B, C, H, W)."""
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -83,7 +82,6 @@ class EFDMix(MixStyle):
     """
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Mix each channel's sorted values with those of a random other image of the batch; (B, C, H, W)."""
         return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -103,7 +101,6 @@ class DSU(StyleLayer):
         self.factor = factor
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Replace each style by a random one around it; (B, C, H, W)."""
         return add_style_noise(features, rng, self.factor)
 
 

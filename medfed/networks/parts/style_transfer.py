@@ -69,7 +69,9 @@ class StyleTransfer:
             yield images
             return
         for part in images.split(self._batch_size(images)):
-            yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
+            if side := self.transfer_size:
+                part = F.interpolate(part, (side, side), mode="bilinear", antialias=True).clamp(0, 1)
+            yield _load_cached_codec(self.codec, images.device).encode(part)
 
     def encoded(self, read: Callable[[list[int]], Tensor], order: Tensor, device: torch.device) -> Encoded:
         """Encode the images with the indices `order`, which `read` returns, a few at a time, without blank ones."""
@@ -148,13 +150,6 @@ class StyleTransfer:
         """How many of the images are encoded or decoded at a time."""
         pixels = self.transfer_size**2 or images.shape[2] * images.shape[3]
         return max(1, MAX_PIXELS // pixels)
-
-    def _resize(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] of the size `transfer_size`; unchanged if it is 0."""
-        if not self.transfer_size:
-            return images
-        size = (self.transfer_size, self.transfer_size)
-        return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
 
 
 def single_styles(encoded: Encoded, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
