@@ -38,20 +38,64 @@ if TYPE_CHECKING:
     from medfed.functional.style import adain, channel_mean_std, moment_match, replace_mean_std
     from medfed.functional.weights import add_scaled, average, select_prefix, squared_distance, trimmed_mean
 
-PUBLIC = {  # names by module
-    "medfed.functional.clustering": "finch finch_partition kmeans_plus_plus",
-    "medfed.functional.contrastive": "info_nce masked_mean nearest_of_same_class region_means triplet_loss",
-    "medfed.functional.feature_style": (
-        "SiteStyle add_style_noise compute_site_style explore_styles feature_mean_std mix_styles shift_style"
-    ),
-    "medfed.functional.fourier": (
-        "exchange_amplitude low_frequency_spectrum low_frequency_window mix_amplitude replace_amplitude"
-    ),
-    "medfed.functional.hooks": "capture_features evaluation_mode features_at insert_layer replace_output",
-    "medfed.functional.regions": "background_ring boundary edge_agreement",
-    "medfed.functional.standardisation": "image_moments standardise_by standardise_slices",
-    "medfed.functional.style": "adain channel_mean_std moment_match replace_mean_std",
-    "medfed.functional.weights": "add_scaled average select_prefix squared_distance trimmed_mean",
-}
-__all__ = [name for names in PUBLIC.values() for name in names.split()]
-__getattr__, __dir__ = lazy_names(__name__, PUBLIC)
+__all__ = [
+    "SiteStyle",
+    "adain",
+    "add_scaled",
+    "add_style_noise",
+    "average",
+    "background_ring",
+    "boundary",
+    "capture_features",
+    "channel_mean_std",
+    "compute_site_style",
+    "edge_agreement",
+    "evaluation_mode",
+    "exchange_amplitude",
+    "explore_styles",
+    "feature_mean_std",
+    "features_at",
+    "finch",
+    "finch_partition",
+    "image_moments",
+    "info_nce",
+    "insert_layer",
+    "kmeans_plus_plus",
+    "low_frequency_spectrum",
+    "low_frequency_window",
+    "masked_mean",
+    "mix_amplitude",
+    "mix_styles",
+    "moment_match",
+    "nearest_of_same_class",
+    "region_means",
+    "replace_amplitude",
+    "replace_mean_std",
+    "replace_output",
+    "select_prefix",
+    "shift_style",
+    "squared_distance",
+    "standardise_by",
+    "standardise_slices",
+    "trimmed_mean",
+    "triplet_loss",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.functional.clustering": "finch finch_partition kmeans_plus_plus",
+        "medfed.functional.contrastive": "info_nce masked_mean nearest_of_same_class region_means triplet_loss",
+        "medfed.functional.feature_style": (
+            "SiteStyle add_style_noise compute_site_style explore_styles feature_mean_std mix_styles shift_style"
+        ),
+        "medfed.functional.fourier": (
+            "exchange_amplitude low_frequency_spectrum low_frequency_window mix_amplitude replace_amplitude"
+        ),
+        "medfed.functional.hooks": "capture_features evaluation_mode features_at insert_layer replace_output",
+        "medfed.functional.regions": "background_ring boundary edge_agreement",
+        "medfed.functional.standardisation": "image_moments standardise_by standardise_slices",
+        "medfed.functional.style": "adain channel_mean_std moment_match replace_mean_std",
+        "medfed.functional.weights": "add_scaled average select_prefix squared_distance trimmed_mean",
+    },
+)

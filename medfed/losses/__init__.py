@@ -21,10 +21,19 @@ if TYPE_CHECKING:
     from medfed.functional.weights import squared_distance
     from medfed.losses.dice import soft_dice_loss
 
-PUBLIC = {  # names by module
-    "medfed.functional.contrastive": "info_nce masked_mean triplet_loss",
-    "medfed.functional.weights": "squared_distance",
-    "medfed.losses.dice": "soft_dice_loss",
-}
-__all__ = [name for names in PUBLIC.values() for name in names.split()]
-__getattr__, __dir__ = lazy_names(__name__, PUBLIC)
+__all__ = [
+    "info_nce",
+    "masked_mean",
+    "soft_dice_loss",
+    "squared_distance",
+    "triplet_loss",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.functional.contrastive": "info_nce masked_mean triplet_loss",
+        "medfed.functional.weights": "squared_distance",
+        "medfed.losses.dice": "soft_dice_loss",
+    },
+)

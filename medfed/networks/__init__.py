@@ -26,16 +26,30 @@ if TYPE_CHECKING:
     from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle
     from medfed.networks.parts.tent import Tent
 
-PUBLIC = {  # names by module
-    "medfed.networks.parts.adain": "StyleCodec load_codec",
-    "medfed.networks.parts.amplitude_normaliser": "AmplitudeNormaliser",
-    "medfed.networks.parts.base": "NetworkSettings",
-    "medfed.networks.parts.highlighter": "Highlighter",
-    "medfed.networks.parts.style_layers": "DSU EFDMix MixStyle",
-    "medfed.networks.parts.tent": "Tent",
-}
-__all__ = [*(name for names in PUBLIC.values() for name in names.split()), "build"]
-__getattr__, __dir__ = lazy_names(__name__, PUBLIC)
+__all__ = [
+    "AmplitudeNormaliser",
+    "DSU",
+    "EFDMix",
+    "Highlighter",
+    "MixStyle",
+    "NetworkSettings",
+    "StyleCodec",
+    "Tent",
+    "build",
+    "load_codec",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.networks.parts.adain": "StyleCodec load_codec",
+        "medfed.networks.parts.amplitude_normaliser": "AmplitudeNormaliser",
+        "medfed.networks.parts.base": "NetworkSettings",
+        "medfed.networks.parts.highlighter": "Highlighter",
+        "medfed.networks.parts.style_layers": "DSU EFDMix MixStyle",
+        "medfed.networks.parts.tent": "Tent",
+    },
+)
 
 
 def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:

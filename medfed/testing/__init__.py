@@ -11,10 +11,22 @@ if TYPE_CHECKING:
     from medfed.testing.rules import ContractError
     from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
 
-PUBLIC = {  # names by module
-    "medfed.testing.checks": "check_method check_metric check_network method_checks",
-    "medfed.testing.rules": "ContractError",
-    "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation",
-}
-__all__ = [name for names in PUBLIC.values() for name in names.split()]
-__getattr__, __dir__ = lazy_names(__name__, PUBLIC)
+__all__ = [
+    "ContractError",
+    "ToyClassification",
+    "ToyFederation",
+    "ToySegmentation",
+    "check_method",
+    "check_metric",
+    "check_network",
+    "method_checks",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.testing.checks": "check_method check_metric check_network method_checks",
+        "medfed.testing.rules": "ContractError",
+        "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation",
+    },
+)

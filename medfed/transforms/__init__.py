@@ -42,17 +42,37 @@ if TYPE_CHECKING:
     from medfed.transforms.scale_intensity import ScalePercentilesd
     from medfed.transforms.simpleitk_reader import SimpleITKReader
 
-PUBLIC = {  # names by module
-    "medfed.functional.fourier": "low_frequency_window",
-    "medfed.networks.parts.adain": "load_codec",
-    "medfed.transforms.adain_style": (
-        "AdaINStyle MomentMatch RandAdaINStyle RandAdaINStyled RandMomentMatch RandMomentMatchd"
-    ),
-    "medfed.transforms.amplitude_mix": "AmplitudeMix RandAmplitudeMix RandAmplitudeMixd",
-    "medfed.transforms.big_aug": "BigAugRanges build_big_aug",
-    "medfed.transforms.resize_slices": "ResizeSlicesd",
-    "medfed.transforms.scale_intensity": "ScalePercentilesd",
-    "medfed.transforms.simpleitk_reader": "SimpleITKReader",
-}
-__all__ = [name for names in PUBLIC.values() for name in names.split()]
-__getattr__, __dir__ = lazy_names(__name__, PUBLIC)
+__all__ = [
+    "AdaINStyle",
+    "AmplitudeMix",
+    "BigAugRanges",
+    "MomentMatch",
+    "RandAdaINStyle",
+    "RandAdaINStyled",
+    "RandAmplitudeMix",
+    "RandAmplitudeMixd",
+    "RandMomentMatch",
+    "RandMomentMatchd",
+    "ResizeSlicesd",
+    "ScalePercentilesd",
+    "SimpleITKReader",
+    "build_big_aug",
+    "load_codec",
+    "low_frequency_window",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.functional.fourier": "low_frequency_window",
+        "medfed.networks.parts.adain": "load_codec",
+        "medfed.transforms.adain_style": (
+            "AdaINStyle MomentMatch RandAdaINStyle RandAdaINStyled RandMomentMatch RandMomentMatchd"
+        ),
+        "medfed.transforms.amplitude_mix": "AmplitudeMix RandAmplitudeMix RandAmplitudeMixd",
+        "medfed.transforms.big_aug": "BigAugRanges build_big_aug",
+        "medfed.transforms.resize_slices": "ResizeSlicesd",
+        "medfed.transforms.scale_intensity": "ScalePercentilesd",
+        "medfed.transforms.simpleitk_reader": "SimpleITKReader",
+    },
+)
