@@ -166,7 +166,7 @@ class Run:
         `run.task.standardise(image, run.task.moments_of(image))` prepares images (B, C, H, W) in [0, 1], which are the
         slices of one volume, for the network.
         """
-        return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
+        return task_of_images(self.summary["images"], self.config.data, self.config.evaluation)
 
     @cached_property
     def network(self) -> nn.Module:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
 from medfed.cli.program import add_config_argument, add_setting_flags, overrides, run_program, whole_number
+from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 
 
@@ -61,6 +62,8 @@ def _audit(args: argparse.Namespace) -> int:
     config = api.load_config(args.config, overrides(args))
     config = own_images_only(config, args.site) if args.own_images else config
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
+    if config.data.patch_size:
+        raise UserError(f"{config.source}: data.patch_size: the audit looks at slices; remove it for the audit")
     out.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(config, None, args.quiet)
     audited = audit(

@@ -198,6 +198,7 @@ def _assemble(
     document = copy.deepcopy(document)
     dropped = apply(document, overrides)
     config = _build(Config, document, overrides, source)
+    config = replace(config, network=replace(config.network, dimensions=3 if config.data.patch_size else 2))
     preset, method = document["method"].get("preset", DEFAULT_PRESET), to_plain(config.method)
     if replaced := [f"method.{key}" for key, value in dropped.items() if key in method and method[key] != value]:
         change = next(str(override) for override in reversed(overrides) if override.key == "method.preset")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from monai.data import MetaTensor
 
 from medfed.core import bounds, registry, site_names
-from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
+from medfed.core.bounds import ImageSize, PositiveFloat, PositiveInt, RatioBelowOne
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import has_utf8_name, note_absolute, printable_path
 from medfed.datasets.case import Case, MaskFile, Volume
@@ -74,6 +74,10 @@ class Dataset:
         root: folder that contains the sites, relative to the working directory.
         image_size: side length in pixels, from 1 to 4096, of the square images that the network receives. Slices are
             resized to it.
+        patch_size: null trains a 2-D network on slices. Three numbers of voxels, along the axes right, anterior and
+            superior, train a 3-D network on patches of this size; `image_size` then has no effect.
+        spacing_mm: with `patch_size`, the voxel size in mm, along the same axes, to which volumes are resampled. null
+            keeps the voxel size of each file.
         sites: names of the sites to use; an empty list uses every site that is found in `root`.
         validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round. The
             unseen site is not split.
@@ -98,6 +102,8 @@ class Dataset:
 
     root: str
     image_size: ImageSize = 384
+    patch_size: tuple[ImageSize, ImageSize, ImageSize] | None = None
+    spacing_mm: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
     sites: tuple[str, ...] = ()
     validation_ratio: RatioBelowOne = 0.1
     test_ratio: RatioBelowOne = 0.2
@@ -119,6 +125,10 @@ class Dataset:
         if self.validation_ratio + self.test_ratio >= 1:
             sizes = f"{self.validation_ratio} and {self.test_ratio}"
             raise ValueError(f"validation_ratio and test_ratio must sum to less than 1, got {sizes}")
+        if self.spacing_mm and not self.patch_size:
+            raise ValueError("spacing_mm has no effect without patch_size; set patch_size too, or remove spacing_mm")
+        if self.patch_size and self.standardise == "slice":
+            raise ValueError("standardise: slice needs slices; choose none, volume or dataset, or remove patch_size")
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:

@@ -66,7 +66,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         try:
             server.start(folder.path / "server.log")
             with record_notices(folder, args.quiet):
-                task = task_of_images(_images(folder), plan.data.image_size, plan.evaluation)
+                task = task_of_images(_images(folder), plan.data, plan.evaluation)
                 last = train(
                     plan, engine, folder, state, task, args.quiet, finish=lambda end: _finish(plan, engine, folder, end)
                 )
@@ -95,7 +95,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     validation_site = plan.federation.validation_site
     folder.finish(
         {
-            **task_of_images(images, plan.data.image_size, Evaluation()).scoring.describe(),
+            **task_of_images(images, plan.data, Evaluation()).scoring.describe(),
             "scores": [],
             "data": "not stated",  # the coordinator has no data
             "dataset": images.pop("dataset"),

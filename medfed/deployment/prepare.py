@@ -16,7 +16,7 @@ from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
 from medfed.deployment.templates import README, certificate_files, project_file, site_file_text
 from medfed.engines.flare.job import check_names
-from medfed.experiments.setup import build_network, build_task, describe_images
+from medfed.experiments.setup import build_network, check_config, describe_images
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 from medfed.federation.settings import Cache
@@ -38,10 +38,8 @@ def prepare_federation(args: argparse.Namespace) -> int:
     privacy_accounting.require_accountant(config.privacy)
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
     plan = _plan(config, sites)
-    task = build_task(plan, dataset)
+    task = check_config(plan, dataset)
     task.check_metrics(config.source)
-    plan.network.check_image_size(dataset.image_size)
-    plan.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
     network = build_network(config.network, config.method, task, config.seed)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
         raise UserError(

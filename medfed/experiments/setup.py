@@ -130,7 +130,15 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 def check_config(config: Config, dataset: Dataset) -> Task:
     """Return the task of a dataset; UserError if the method or the network does not work with it."""
     task = build_task(config, dataset)
-    config.network.check_image_size(dataset.image_size)
+    if dataset.patch_size:
+        config.network.check_patch_size(dataset.patch_size)
+        if 3 not in config.method.dimensions:
+            raise UserError(
+                f"{config.source}: data.patch_size: {config.method_name} works on images and slices only; choose "
+                "another method, such as fedavg, or remove data.patch_size"
+            )
+    else:
+        config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
     check_match(config)
     return task
@@ -188,7 +196,7 @@ def estimate_needs(config: Config, task: Task) -> MemoryNeeds | None:
     def build() -> nn.Module:
         return config.method.wrap_network(config.network.build(task.channels, task.out_channels), config.network)
 
-    return estimate_memory(build, task.channels, config.data.image_size)
+    return estimate_memory(build, task.channels, task.input_size)
 
 
 def check_memory(config: Config, needs: MemoryNeeds | None, n_images: int) -> None:

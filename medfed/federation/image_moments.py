@@ -41,7 +41,7 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
     """Return the moments of all training images, without augmentation; empty, with a warning, for too few patients."""
     if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
         return Message(Kind.SHARE)
-    parts = (PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH))
+    parts = (PixelMoments.from_features(batch.image.flatten(3)) for batch in batches(samples, MAX_BATCH))
     total = reduce(PixelMoments.merge, parts)
     return Message(
         Kind.SHARE,

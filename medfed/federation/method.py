@@ -46,6 +46,7 @@ Tensors = dict[str, Tensor]
 Matcher = Callable[[Tensor], Tensor]  # (B, C, H, W) in [0, 1], not standardised, to the same
 SiteWeights = Literal["examples", "uniform"]
 UnseenBatchNorm = Literal["average", "batch_stats"]
+ALL_DIMENSIONS = frozenset({2, 3})  # images and slices; patches of volumes
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 MAX_FEATURE = 1e5  # above every feature of VGG on intensities from 0 to 255, which are the largest here
 STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
@@ -98,6 +99,8 @@ class Method:
             feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
             method first.
+        dimensions: numbers of dimensions of the images on which the method works: 2 for images and slices, 3 for
+            patches of volumes (`data.patch_size`).
         patients_advice: which settings of the method to change if a hospital refuses a shared statistic because too few
             patients are behind one of its numbers (`SiteData.n_patients`), as a clause that begins with a verb; "" if
             there is no such setting.
@@ -108,6 +111,7 @@ class Method:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}}
     reads_features: ClassVar[bool] = False
     fills_network: ClassVar[bool] = False
+    dimensions: ClassVar[frozenset[int]] = frozenset({2})
     patients_advice: ClassVar[str] = ""
     sent: ClassVar[Mapping[str, Sent]] = {}
 

@@ -19,8 +19,8 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     Implements eq. 5 of ELCFS (Liu et al., CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
-        features: (B, D, H, W), floating point: D feature channels for each pixel of B images.
-        mask: (B, H, W), any dtype: 0 and 1, or weights of at least 0.
+        features: (B, D, H, W) or (B, D, X, Y, Z), floating point: D feature channels for each pixel of B images.
+        mask: (B, H, W) or (B, X, Y, Z), any dtype: 0 and 1, or weights of at least 0.
 
     Returns:
         A pair. `vectors`: (B, D), the mean vectors, in the dtype of `features` but at least float32. `present`: (B,)
@@ -29,8 +29,8 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: if the shapes do not fit each other.
     """
-    if features.ndim != 4 or mask.shape != (len(features), *features.shape[2:]):
-        raise ValueError(f"mask must be (B, H, W) for features {tuple(features.shape)}, got {tuple(mask.shape)}")
+    if features.ndim not in (4, 5) or mask.shape != (len(features), *features.shape[2:]):
+        raise ValueError(f"mask must be (B, ...) for features {tuple(features.shape)}, got {tuple(mask.shape)}")
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         weights = mask.to(features).flatten(1)  # (B, H * W)
@@ -43,24 +43,28 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
     """Return the mean feature vectors inside the images' regions, concatenated over several feature maps.
 
-    `levels` are (B, D_i, H_i, W_i), `region` is (B, H, W) of 0 and 1; the result is (n, sum of D_i) for the n images
-    whose region is not empty. ELCFS (eq. 5) resizes each map bilinearly to (H, W) and averages over the region. The
-    same average is computed here without enlarging a map, as a weighted mean over the small map.
+    `levels` are (B, D_i, H_i, W_i), `region` is (B, H, W) of 0 and 1, or with a third axis each for volumes; the result
+    is (n, sum of D_i) for the n images whose region is not empty. ELCFS (eq. 5) resizes each map bilinearly to (H, W)
+    and averages over the region. The same average is computed here without enlarging a map, as a weighted mean over the
+    small map.
     """
     region = region.to(torch.promote_types(region.dtype, torch.float32))
-    pooled = [masked_mean(level, _weights_of_entries(region, level.shape[-2:]))[0] for level in levels]
+    pooled = [masked_mean(level, _weights_of_entries(region, level.shape[2:]))[0] for level in levels]
     return torch.cat(pooled, dim=1)[region.flatten(1).any(dim=1)]
 
 
 def _weights_of_entries(region: Tensor, size: Sequence[int]) -> Tensor:
-    """Return (B, h, w): the weight of each entry of a map of `size` in the sum over a region of the resized map."""
-    if tuple(region.shape[-2:]) == tuple(size):
+    """Return (B, h, w), or (B, x, y, z): the weight of each entry of a map of `size` in the sum over a region of the
+    resized map."""
+    if tuple(region.shape[1:]) == tuple(size):
         return region
-    rows, columns = (
+    rows, columns, *slices = (
         F.interpolate(torch.eye(n, device=region.device, dtype=region.dtype)[None], n_pixels, mode="linear")[0]
-        for n, n_pixels in zip(size, region.shape[-2:], strict=True)
+        for n, n_pixels in zip(size, region.shape[1:], strict=True)
     )  # (h, H) and (w, W): the weight of each entry at each pixel
     with torch.autocast(region.device.type, enabled=False):
+        if slices:
+            return (rows @ (region @ slices[0].T).movedim(-1, 1) @ columns.T).movedim(1, -1)
         return rows @ region @ columns.T
 
 

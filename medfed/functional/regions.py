@@ -1,6 +1,7 @@
 """Regions at the edge of segmented structures, for the boundary loss of ELCFS (https://arxiv.org/abs/2103.06030).
 
-Pixels are neighbours along rows and columns (the 4-connected cross), so distances are L1 distances. MONAI's `erode` and
+Pixels are neighbours along the axes (the 4-connected cross, in volumes the 6-connected one), so distances are L1
+distances. MONAI's `erode` and
 `dilate` use the full square instead, whose ring has other corners, and MONAI's `LabelToContour` draws an 8-connected
 edge. As in `scipy.ndimage`, everything outside the image counts as background: a structure that touches the image
 border has its boundary there, and nothing grows in from outside.
@@ -19,56 +20,62 @@ def boundary(mask: Tensor) -> Tensor:
     Pixels touch along rows and columns, not along diagonals. Everything outside of the image is outside of the mask.
 
     Args:
-        mask: (B, S, H, W), any dtype, above 0.5 inside each of S structures.
+        mask: (B, S, H, W) or (B, S, X, Y, Z), any dtype, above 0.5 inside each of S structures.
 
     Returns:
-        (B, S, H, W) of 0 and 1 in the dtype of `mask`.
+        0 and 1 in the shape and dtype of `mask`.
 
     Raises:
-        ValueError: if the mask does not have four axes.
+        ValueError: if the mask does not have four or five axes.
     """
     inside = _binarise(mask)
     eroded = ~_dilate_once(~inside, outside=True)
     return (inside & ~eroded).to(mask.dtype)
 
 
-def background_ring(mask: Tensor, width: int = 5) -> Tensor:
+def background_ring(mask: Tensor, width: int = 5, slice_ratio: float = 1.0) -> Tensor:
     """Return the ring of background around structures: the mask dilated `width` times, without the mask itself.
 
     Args:
-        mask: (B, S, H, W), any dtype, above 0.5 inside each of S structures.
-        width: width of the ring in pixels, at least 1. Distances are counted along rows and columns (L1 distance).
+        mask: (B, S, H, W) or (B, S, X, Y, Z), any dtype, above 0.5 inside each of S structures.
+        width: width of the ring in pixels, at least 1. Distances are counted along the axes (L1 distance).
+        slice_ratio: for volumes, the voxel size in the plane of a slice divided by the distance of two slices. The ring
+            has a width of floor(width * slice_ratio) slices.
 
     Returns:
-        (B, S, H, W) of 0 and 1 in the dtype of `mask`.
+        0 and 1 in the shape and dtype of `mask`.
 
     Raises:
-        ValueError: if the mask does not have four axes, or the width is below 1.
+        ValueError: if the mask does not have four or five axes, or the width is below 1.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1 pixel, got {width}")
     inside = grown = _binarise(mask)
-    for _ in range(width):
-        grown = _dilate_once(grown, outside=False)
+    for step in range(width):
+        across = int((step + 1) * slice_ratio) > int(step * slice_ratio)
+        grown = _dilate_once(grown, outside=False, across_slices=across)
     return (grown & ~inside).to(mask.dtype)
 
 
 def _binarise(mask: Tensor) -> Tensor:
-    """True where a mask (B, S, H, W) is above 0.5; ValueError for another number of axes."""
-    if mask.ndim != 4:
-        raise ValueError(f"mask must be (B, S, H, W), got {tuple(mask.shape)}")
+    """True where a mask (B, S, H, W) or (B, S, X, Y, Z) is above 0.5; ValueError for another number of axes."""
+    if mask.ndim not in (4, 5):
+        raise ValueError(f"mask must be (B, S, H, W) or (B, S, X, Y, Z), got {tuple(mask.shape)}")
     return mask > 0.5
 
 
-def _dilate_once(region: Tensor, outside: bool) -> Tensor:
-    """Dilate bool masks (B, S, H, W) once with the 4-connected cross; `outside` is the value beyond the image border.
+def _dilate_once(region: Tensor, outside: bool, across_slices: bool = True) -> Tensor:
+    """Dilate bool masks once with the cross of the neighbours along the axes, of volumes along the last axis only with
+    `across_slices`; `outside` is the value beyond the image border.
 
     Logical operations take 0.2 ms for 10 x 384 x 384 pixels on two cores, max-pooling of floats 13 ms.
     """
-    padded = F.pad(region, (1, 1, 1, 1), value=outside)
-    rows = padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
-    columns = padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:]
-    return region | rows | columns
+    grown = region
+    for axis in range(2, region.ndim if across_slices else 4):
+        border = torch.full_like(region.narrow(axis, 0, 1), outside)
+        padded, n = torch.cat([border, region, border], dim=axis), region.shape[axis]
+        grown = grown | padded.narrow(axis, 0, n) | padded.narrow(axis, 2, n)
+    return grown
 
 
 def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) -> float | None:

@@ -23,20 +23,20 @@ def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor
     """Return the mean and standard deviation over the pixels of every channel of every image or feature map.
 
     Args:
-        features: (B, C, H, W), floating point: images or feature maps.
+        features: (B, C, H, W), or (B, C, X, Y, Z) of volumes; floating point: images or feature maps.
         epsilon: added to the variance under the square root, above 0.
 
     Returns:
         mean and std, each (B, C), float32 (float64 for float64 features). std = sqrt(variance + epsilon); the variance
-        is unbiased (divided by H * W - 1), and 0 for a map of one pixel.
+        is unbiased (divided by the number of pixels minus 1), and 0 for a map of one pixel.
 
     Raises:
-        ValueError: if the features are not floating-point maps (B, C, H, W).
+        ValueError: if the features are not floating-point maps.
     """
     _check_maps(features)
     values = features if features.dtype == torch.float64 else features.float()
-    one_number = values.shape[2] * values.shape[3] == 1
-    variance, mean = torch.var_mean(values, dim=(2, 3), correction=0 if one_number else 1)
+    one_number = values.shape[2:].numel() == 1
+    variance, mean = torch.var_mean(values, dim=tuple(range(2, values.ndim)), correction=0 if one_number else 1)
     return mean, (variance + epsilon).sqrt()
 
 
@@ -48,16 +48,18 @@ def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Se
     This is eq. 8 of AdaIN (Huang & Belongie, ICCV 2017, https://arxiv.org/abs/1703.06868).
 
     Args:
-        features: (B, C, H, W), floating point.
+        features: (B, C, H, W), or (B, C, X, Y, Z) of volumes; floating point.
         own: mean and standard deviation of the features, as `channel_mean_std` returns them: a pair of tensors (B, C),
             or one tensor (2, B, C). Standard deviations must not be 0.
         style: mean and standard deviation to apply, in the form of `own`.
 
     Returns:
-        (B, C, H, W), in the wider dtype of features and statistics. Gradients also flow through the statistics.
+        In the shape of `features`, and the wider dtype of features and statistics. Gradients also flow through the
+        statistics.
     """
     (own_mean, own_std), (mean, std) = own, style
-    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)  # eq. 8
+    own_mean, scale, mean = (_as_map(value, features.ndim) for value in (own_mean, std / own_std, mean))
+    return (features - own_mean) * scale + mean  # eq. 8
 
 
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
@@ -66,13 +68,13 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     Implements eq. 8 and 14 of Huang & Belongie, ICCV 2017, https://arxiv.org/abs/1703.06868.
 
     Args:
-        features: (B, C, H, W), floating point: feature maps or images.
+        features: (B, C, H, W), or (B, C, X, Y, Z) of volumes; floating point: feature maps or images.
         mean: the mean of each channel in the new style: (C,), one style for all images, or (B, C), one style per image.
         std: the standard deviation of each channel in the new style, in the shape of `mean`.
         alpha: strength in [0, 1], one number for all images or (B,). 0 returns the features, 1 applies the style fully.
 
     Returns:
-        (B, C, H, W) in the dtype of `features`; computed in float32 or float64. At alpha = 1 a constant channel becomes
+        In the shape and dtype of `features`; computed in float32 or float64. At alpha = 1 a constant channel becomes
         the style's mean.
 
     Raises:
@@ -82,7 +84,7 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     mean, std = (_expand_to_batch(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
     values = features.to(own_mean.dtype)
     styled = replace_mean_std(values, (own_mean, own_std), (mean, std))  # eq. 8
-    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))  # eq. 14
+    styled = torch.lerp(values, styled, _as_map(_check_alpha(alpha, own_mean), features.ndim))  # eq. 14
     return styled.to(features.dtype)
 
 
@@ -93,13 +95,13 @@ def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor
     masks stay valid. (A decoder network, as in AdaIN, may redraw small structures.)
 
     Args:
-        image: (B, C, H, W) in [0, 1], floating point.
+        image: (B, C, H, W) or (B, C, X, Y, Z) in [0, 1], floating point.
         mean: the mean intensity of each channel to apply, in [0, 1]: (C,) for all images, or (B, C), one per image.
         std: the standard deviation of the intensities of each channel to apply, in the shape of `mean`.
         alpha: strength in [0, 1], one number for all images or (B,). 0 returns the image, clamped.
 
     Returns:
-        (B, C, H, W) in [0, 1], in the dtype of `image`. Where values were clamped, mean and standard deviation differ
+        In [0, 1], in the shape and dtype of `image`. Where values were clamped, mean and standard deviation differ
         from the given ones.
 
     Raises:
@@ -126,7 +128,7 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
-        """The moments of each channel over all pixels of (B, C, H, W), in float64."""
+        """The moments of each channel over all pixels of (B, C, ...), in float64."""
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
@@ -151,8 +153,9 @@ class PixelMoments:
 
 
 def _check_maps(features: Tensor) -> None:
-    if features.ndim != 4 or not features.is_floating_point():
-        raise ValueError(f"features must be floating point, (B, C, H, W), got {features.dtype} {tuple(features.shape)}")
+    if features.ndim not in (4, 5) or not features.is_floating_point():
+        got = f"{features.dtype} {tuple(features.shape)}"
+        raise ValueError(f"features must be floating point, (B, C, H, W) or (B, C, X, Y, Z), got {got}")
 
 
 def _expand_to_batch(name: str, value: Tensor, like: Tensor) -> Tensor:
@@ -163,15 +166,15 @@ def _expand_to_batch(name: str, value: Tensor, like: Tensor) -> Tensor:
 
 
 def _check_alpha(alpha: float | Tensor, like: Tensor) -> Tensor:
-    """Check alpha, a number or (B,), and return it as a scalar tensor or (B, 1, 1, 1), in the dtype of `like`."""
+    """Check alpha, a number or (B,), and return it as a scalar tensor or (B, 1), in the dtype of `like`."""
     strength = torch.as_tensor(alpha, dtype=like.dtype, device=like.device)
     if tuple(strength.shape) not in ((), (len(like),)):
         raise ValueError(f"alpha must be a number or ({len(like)},), got {tuple(strength.shape)}")
     if not bool(((strength >= 0) & (strength <= 1)).all()):
         raise ValueError(f"alpha must be in [0, 1], got {strength.tolist()}")
-    return strength if strength.ndim == 0 else strength[:, None, None, None]
+    return strength if strength.ndim == 0 else strength[:, None]
 
 
-def _as_map(value: Tensor) -> Tensor:
-    """Append two axes of size 1: (B, C) to (B, C, 1, 1)."""
-    return value[..., None, None]
+def _as_map(value: Tensor, n_axes: int) -> Tensor:
+    """Append axes of size 1 to (B, C) or (B, 1), so that it broadcasts to maps with `n_axes` axes."""
+    return value.reshape(*value.shape, *[1] * (n_axes - 2))

@@ -23,13 +23,24 @@ from torch import Tensor, nn
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Samples, SiteData, count_patients
 from medfed.federation.message import State
-from medfed.federation.method import STYLE_RANGES, Effort, Matcher, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.method import (
+    ALL_DIMENSIONS,
+    STYLE_RANGES,
+    Effort,
+    Matcher,
+    Method,
+    SiteWeights,
+    Tensors,
+    has_too_few_patients,
+)
 from medfed.federation.sent import Sent
 from medfed.functional.regions import edge_agreement
+from medfed.functional.slices import as_slices
 from medfed.functional.style import PixelMoments
 from medfed.functional.weights import select_prefix
 from medfed.networks.parts.style_transfer import Encoded, StyleTransfer, Transfer, single_styles
 from medfed.transforms.image_store import ImageStore
+from medfed.transforms.slice_view import slices_of
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
@@ -105,19 +116,19 @@ class CCST(Method):
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
-        device = next(network.parameters()).device
+        device, samples = next(network.parameters()).device, slices_of(site.samples)
         # A random order, so that the order of single styles does not reveal which images are of one patient.
-        order = torch.randperm(len(site.samples), generator=site.rng)
-        encoded = self.style_transfer.encoded(lambda indices: site.samples.batch(indices).image, order, device)
+        order = torch.randperm(len(samples), generator=site.rng)
+        encoded = self.style_transfer.encoded(lambda indices: samples.batch(indices).image, order, device)
         n_single = math.ceil(len(order) / self.images_per_style)
         style = single_styles(encoded, n_single) if self.style == "single" else _overall_style(encoded)
         if style is None:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
         mean, std, images = style
-        n_patients = 1 if self.style == "single" else count_patients(site.samples, images)
+        n_patients = 1 if self.style == "single" else count_patients(samples, images)
         site.n_patients.update({"mean": n_patients, "std": n_patients})
-        return {"mean": mean, "std": std, **self._error(site, order[:N_CHECKED], device)}
+        return {"mean": mean, "std": std, **self._error(site, samples, order[:N_CHECKED], device)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the bank B under `style/SITE/mean` and `style/SITE/std` (eq. 9-10), and `style/SITE/codec_error`."""
@@ -157,24 +168,24 @@ class CCST(Method):
         """How images are redrawn, as the settings say."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
-    def _error(self, site: SiteData, indices: Tensor, device: torch.device) -> Tensors:
+    def _error(self, site: SiteData, samples: Samples, indices: Tensor, device: torch.device) -> Tensors:
         """Return `codec_error` over some images; nothing for `transfer: moments`."""
-        images = site.samples.batch(indices.tolist()).image.to(device)
+        images = samples.batch(indices.tolist()).image.to(device)
         error = self.style_transfer.reconstruction_error(images)
         if error is None:
             return {}
-        site.n_patients[ERROR] = count_patients(site.samples, indices)
+        site.n_patients[ERROR] = count_patients(samples, indices)
         return {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""
-        if self.transfer == "moments" or samples.batch([0]).label.dim() != 4:
+        if self.transfer == "moments" or samples.batch([0]).label.dim() == 1:
             return
         restyled = (expanded.choices.flatten() != ORIGINAL).nonzero().flatten()[:N_CHECKED].tolist()
         if not restyled:
             return
         before, after = samples.batch([i // expanded.n_styles for i in restyled]), expanded.batch(restyled)
-        agreement = edge_agreement(before.image, after.image, before.label)
+        agreement = edge_agreement(as_slices(before.image), as_slices(after.image), as_slices(before.label))
         if agreement is not None:
             warnings.warn(
                 f"{site}: along the outlines of the masks, the edges of restyled images and of the originals have a "
@@ -193,6 +204,7 @@ class CCST(Method):
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         self.style_transfer.check(image_size, channels)
 
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"transfer_size": 512},  # as in the authors' code; the text names no size

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, Method, Tensors
 from medfed.functional.weights import trimmed_mean
 
 
@@ -33,6 +34,8 @@ class CoordinateMedian(Method):
 
     Departures: the median is taken of weights after local training, and not of gradients as in the paper.
     """
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the median of the sites' weights, element by element (Def. 1)."""

@@ -18,7 +18,7 @@ from torch import nn
 
 from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.federation.local_round import Architecture
-from medfed.federation.method import Method
+from medfed.federation.method import ALL_DIMENSIONS, Method
 from medfed.networks.parts import style_layers
 from medfed.networks.parts.style_layers import Stages
 
@@ -55,6 +55,7 @@ class DSU(Method):
     factor: NonNegativeFloat = 1.0
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Insert a DSU layer after the chosen encoder stages."""

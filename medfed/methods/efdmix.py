@@ -18,7 +18,7 @@ from torch import nn
 
 from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.local_round import Architecture
-from medfed.federation.method import Method
+from medfed.federation.method import ALL_DIMENSIONS, Method
 from medfed.networks.parts import style_layers
 from medfed.networks.parts.style_layers import Stages
 
@@ -57,6 +57,7 @@ class EFDMix(Method):
     concentration: PositiveFloat = 0.1
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Insert an EFDMix layer after the chosen encoder stages."""

@@ -27,11 +27,12 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, 
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Effort, Matcher, Method, Tensors, has_too_few_patients
+from medfed.federation.method import ALL_DIMENSIONS, NEVER, ONCE, Effort, Matcher, Method, Tensors, has_too_few_patients
 from medfed.federation.sent import Sent
 from medfed.functional import fourier
 from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.regions import background_ring, boundary
+from medfed.functional.slices import as_slices, from_slices
 from medfed.functional.weights import select_prefix
 from medfed.networks.parts.amplitude_normaliser import alpha_for_half_width
 
@@ -139,7 +140,7 @@ class ELCFS(Method):
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss on the images and their restyled copies, plus the boundary loss (eq. 8-9)."""
-        with_boundary = self.gamma > 0 and batch.label.dim() == 4  # masks (B, S, H, W), not classes (B,)
+        with_boundary = self.gamma > 0 and batch.label.dim() > 1  # masks, not classes (B,)
         taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()  # finest first
         raw = local.forward(batch, taps)
         loss_raw = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
@@ -152,7 +153,7 @@ class ELCFS(Method):
             return total, raw
         after = self.boundary_features == "after_inner_step" and self.episodic
         originals = local.forward(batch, taps, theta_prime) if after else raw
-        boundary_loss = self.boundary_loss([originals, restyled])  # eq. 5-7
+        boundary_loss = self.boundary_loss([originals, restyled], getattr(local.task, "slice_ratio", 1.0))  # eq. 5-7
         finest = taps[0]
         if w := self._boundary_weight((loss_raw, raw.features[finest]), (boundary_loss, originals.features[finest])):
             total = total + w * boundary_loss  # eq. 8, second term
@@ -165,7 +166,7 @@ class ELCFS(Method):
         gradients = (torch.autograd.grad(loss, features, retain_graph=True)[0] for loss, features in pairs)
         return self.gamma * min(1.0, _norm_ratio(*gradients))
 
-    def boundary_loss(self, outputs: list[Output]) -> Tensor:
+    def boundary_loss(self, outputs: list[Output], slice_ratio: float = 1.0) -> Tensor:
         """Return a scalar: InfoNCE of the decoder's mean features on the boundary and in the ring of each structure.
 
         `outputs` are those for the B original images and for their V * B restyled copies (copy v of image b has the
@@ -176,7 +177,7 @@ class ELCFS(Method):
             vectors, labels, images = [], [], []  # label 1 for the boundary, 0 for the ring
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
-                for label, region in enumerate((background_ring(mask, self.ring_width), boundary(mask))):
+                for label, region in enumerate((background_ring(mask, self.ring_width, slice_ratio), boundary(mask))):
                     pooled = pool_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
                     vectors.append(pooled)
                     labels.append(torch.full((len(pooled),), label, device=pooled.device))
@@ -193,6 +194,7 @@ class ELCFS(Method):
         if not banks:
             return batch
         n = len(batch.image)
+        n_slices = len(as_slices(batch.image)) // n  # of a patch of a volume; 1 for images
         if self.views == 0:
             donors = torch.arange(len(banks))[:, None].expand(-1, n)
         else:
@@ -200,7 +202,10 @@ class ELCFS(Method):
         spectrum, images = self.spectrum(batch.image), []  # eq. 1; the same for all views
         for row in donors.tolist():
             positions, ratio = torch.rand(2, n, generator=local.rng)
-            packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(row, positions.tolist(), strict=True)]
+            packed = []
+            for bank, u in zip((banks[donor] for donor in row), positions.tolist(), strict=True):
+                first = int(u * (len(bank) // n_slices)) * n_slices
+                packed += [bank[(first + z) % len(bank)] for z in range(n_slices)]  # a donor may have sent fewer
             images.append(mixed(batch.image, spectrum, packed, self._mixing_ratio(ratio)))  # eq. 2-3
         label = batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1))
         moments = None if batch.moments is None else batch.moments.repeat(len(images), 1, 1)
@@ -218,7 +223,8 @@ class ELCFS(Method):
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return `windows`, (n, C, P): P = (S * S + 1) / 2 distinct amplitudes of the S x S lowest frequencies (eq. 1).
 
-        One row for each of n images. The amplitude at frequency 0 is the mean of the image.
+        One row for each of n images, or of the slices of patches, one after the other. The amplitude at frequency 0 is
+        the mean of the image.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -246,12 +252,15 @@ class ELCFS(Method):
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def spectrum(self, image: Tensor) -> fourier.LowFrequencySpectrum:
-        """The low frequencies of images (B, C, H, W), in a window of the size that `alpha` gives."""
+        """The low frequencies of images (B, C, H, W), or of the slices of patches (B, C, X, Y, Z), in a window of the
+        size that `alpha` gives."""
+        image = as_slices(image)
         alpha, side = self.alpha, min(image.shape[2:])
         if alpha == "auto":
             alpha = alpha_for_half_width(min(AUTO_HALF_WIDTH, (side - 1) // 2), side)
         return fourier.low_frequency_spectrum(image, alpha)
 
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {  # `gamma` differs between the paper's tasks (section 4.2), so it has to be set
@@ -309,7 +318,8 @@ class ELCFS(Method):
         mean = torch.stack(windows).mean(dim=0)
 
         def match(image: Tensor) -> Tensor:
-            return mixed(image, self.spectrum(image), [mean] * len(image), torch.full((len(image),), ratio))  # eq. 2-3
+            ratios = torch.full((len(image),), ratio)
+            return mixed(image, self.spectrum(image), [mean] * len(as_slices(image)), ratios)  # eq. 2-3
 
         return match
 
@@ -326,10 +336,11 @@ def mean_windows(state: State) -> Tensors:
 
 
 def mixed(image: Tensor, spectrum: fourier.LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:
-    """Mix a packed window (C, P) into each image (B, C, H, W), clipped to [0, 1]; `ratio` is (B,) (eq. 2-3)."""
-    window = fourier.unpack_window(torch.stack(packed), image.dim() - 2)
+    """Mix a packed window (C, P) into each image (B, C, H, W), or each slice of patches (B, C, X, Y, Z), clipped to [0,
+    1] (eq. 2-3). `ratio` is (B,); the slices of a patch have the same."""
+    window, ratio = fourier.unpack_window(torch.stack(packed)), ratio.repeat_interleave(len(packed) // len(image))
     window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
-    return fourier.mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)
+    return from_slices(fourier.mix_amplitude(as_slices(image), spectrum, window, ratio).clamp(0, 1), image)
 
 
 def inner_step(

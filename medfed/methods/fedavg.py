@@ -10,8 +10,9 @@ every round, a site receives the weights and sends the weights, and nothing else
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from medfed.federation.method import Method
+from medfed.federation.method import ALL_DIMENSIONS, Method
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,5 @@ class FedAvg(Method):
     sites instead. All other methods build on this one: the code is in the base class `medfed.federation.method.Method`.
     FedAvg has no settings.
     """
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from medfed.federation.local_round import Architecture
-from medfed.federation.method import Method, SiteWeights, UnseenBatchNorm
+from medfed.federation.method import ALL_DIMENSIONS, Method, SiteWeights, UnseenBatchNorm
 from medfed.functional.weights import batch_norm_entries
 
 
@@ -54,6 +54,7 @@ class FedBN(Method):
         "paper": {},
         "released": {"site_weights": "uniform"},
     }
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Warn if the network has no BatchNorm layer, so that FedBN is FedAvg."""

@@ -21,7 +21,7 @@ from torch import nn
 from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, SiteData, mean_loss
 from medfed.federation.message import Message, State
-from medfed.federation.method import EVERY_ROUND, Method, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, EVERY_ROUND, Method, Tensors
 from medfed.federation.sent import MEAN_LOSS, Sent
 from medfed.functional.weights import add_prefix, average, select_prefix
 
@@ -62,6 +62,7 @@ class FedDGGA(Method):
 
     patients_advice: ClassVar[str] = "increase data.validation_ratio, as the loss is that of the validation patients"
     sent: ClassVar[Mapping[str, Sent]] = {"loss": MEAN_LOSS._replace(title="loss of the network at the site")}
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     shares = EVERY_ROUND
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, Method, Tensors
 from medfed.functional.weights import add_scaled, select_prefix, squared_distance
 
 GRADIENT = "gradient/"  # prefix of g_k in a site's memory, followed by the name of the parameter
@@ -64,6 +65,8 @@ class FedDyn(Method):
     """
 
     alpha: NonNegativeFloat = 0.01
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     site_weights = "uniform"
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from medfed.core.bounds import PositiveFloat, Ratio
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
+from medfed.federation.method import ALL_DIMENSIONS, Method, SiteWeights, Tensors, site_fractions
 from medfed.functional.weights import Weights, average
 
 
@@ -49,6 +50,8 @@ class FedGMA(Method):
     tau: Ratio = 0.4
     step: PositiveFloat = 1.0
     votes: SiteWeights = "uniform"
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the masked average change to the global weights."""

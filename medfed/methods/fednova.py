@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors, site_fractions
+from medfed.federation.method import ALL_DIMENSIONS, Method, Tensors, site_fractions
 from medfed.functional.weights import Weights, add_scaled_changes, average
 
 
@@ -43,6 +44,8 @@ class FedNova(Method):
     Departures: the average is scaled by the mean of the normalised lengths l_k, as in the public code, and not by the
     mean number of steps. Sites with equal numbers of steps then give FedAvg with momentum, too.
     """
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the average of the normalised changes, scaled by L, to the global weights (sec. 4, update rule)."""

@@ -10,12 +10,13 @@ Sites send the same messages as FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from medfed.core.bounds import NonNegativeFloat
 from medfed.federation.local_round import LocalRound, Output
-from medfed.federation.method import Method
+from medfed.federation.method import ALL_DIMENSIONS, Method
 from medfed.functional.weights import squared_distance
 
 
@@ -42,6 +43,8 @@ class FedProx(Method):
     """
 
     mu: NonNegativeFloat = 0.01
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return the proximal term mu / 2 * ||w - w_t||^2."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import PositiveInt, Ratio
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound
-from medfed.federation.method import Method
+from medfed.federation.method import ALL_DIMENSIONS, Method
 
 MIN_NORM = 1e-8  # a result with a smaller norm is not scaled up
 SLOPE = 0.01  # of the leaky ReLU for negative values
@@ -58,6 +58,8 @@ class GIN(Method):
     width: PositiveInt = 2
     kernel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 3)
 
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if even := [size for size in self.kernel_sizes if size % 2 == 0]:
@@ -70,42 +72,45 @@ class GIN(Method):
         image, rng = batch.image, local.rng
         n, channels = image.shape[:2]
         is_changed, alpha = torch.rand(2, n, generator=rng)
-        networks = draw_shallow_networks(n, channels, self.layers, self.width, self.kernel_sizes, rng)
-        mean, std = image.mean(dim=(2, 3), keepdim=True), image.std(dim=(2, 3), keepdim=True)
+        axes = tuple(range(2, image.ndim))
+        networks = draw_shallow_networks(n, channels, self.layers, self.width, self.kernel_sizes, rng, len(axes))
+        mean, std = image.mean(dim=axes, keepdim=True), image.std(dim=axes, keepdim=True)
         std = std.clamp(min=MIN_STD)
         changed = random_intensity_transform((image - mean) / std, networks, to_device(alpha, image.device))
         changed = (changed * std + mean).clamp(0, 1)
-        chosen = to_device(is_changed < self.probability, image.device)[:, None, None, None]
+        chosen = to_device(is_changed < self.probability, image.device).reshape(-1, 1, *[1] * len(axes))
         return replace(batch, image=torch.where(chosen, changed, image))
 
 
 def draw_shallow_networks(
-    n: int, channels: int, n_layers: int, width: int, kernel_sizes: Sequence[int], rng: torch.Generator
+    n: int, channels: int, n_layers: int, width: int, kernel_sizes: Sequence[int], rng: torch.Generator, n_axes: int = 2
 ) -> list[tuple[Tensor, Tensor]]:
-    """Draw one network for each of n images, with all weights from the standard normal distribution.
+    """Draw one network for each of n images with `n_axes` axes, with all weights from the standard normal distribution.
 
-    The result has kernels (n, O, I, k, k) and shifts (n, O) for each layer.
+    The result has kernels (n, O, I, k, k), or (n, O, I, k, k, k) for volumes, and shifts (n, O) for each layer.
     """
     widths = [channels, *[width] * (n_layers - 1), channels]
     layers = []
     for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
         side = kernel_sizes[int(torch.randint(len(kernel_sizes), (), generator=rng))]
-        kernel = torch.randn(n, outputs, inputs, side, side, generator=rng)
+        kernel = torch.randn(n, outputs, inputs, *[side] * n_axes, generator=rng)
         layers.append((kernel, torch.randn(n, outputs, generator=rng)))
     return layers
 
 
 def random_intensity_transform(image: Tensor, networks: Sequence[tuple[Tensor, Tensor]], alpha: Tensor) -> Tensor:
-    """Return g(x) for images (B, C, H, W), with a leaky ReLU after every convolution except the last one."""
-    n, channels, height, width = image.shape
-    output = image
+    """Return g(x) for images (B, C, H, W) or (B, C, X, Y, Z), with a leaky ReLU after every convolution except the
+    last one."""
+    n, size, output = len(image), image.shape[2:], image
+    convolve = F.conv2d if len(size) == 2 else F.conv3d
+    ones = [1] * len(size)
     for layer, (kernel, shift) in enumerate(networks):
         if layer:
             output = F.leaky_relu(output, SLOPE)
-        grouped = output.reshape(1, -1, height, width)  # each image is a group of channels with kernels of its own
-        output = F.conv2d(grouped, kernel.to(image).flatten(0, 1), padding=kernel.shape[-1] // 2, groups=n)
-        output = output.reshape(n, -1, height, width) + shift.to(image)[..., None, None]
-    weight = alpha.to(image)[:, None, None, None]
+        grouped = output.reshape(1, -1, *size)  # each image is a group of channels with kernels of its own
+        output = convolve(grouped, kernel.to(image).flatten(0, 1), padding=kernel.shape[-1] // 2, groups=n)
+        output = output.reshape(n, -1, *size) + shift.to(image).reshape(*shift.shape, *ones)
+    weight = alpha.to(image).reshape(-1, 1, *ones)
     mixed = weight * output + (1 - weight) * image
     norms = [entry.flatten(1).norm(dim=1) for entry in (image, mixed)]
-    return mixed * (norms[0] / norms[1].clamp(min=MIN_NORM))[:, None, None, None]
+    return mixed * (norms[0] / norms[1].clamp(min=MIN_NORM)).reshape(-1, 1, *ones)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from medfed.core.bounds import PositiveFloat
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors, site_fractions
+from medfed.federation.method import ALL_DIMENSIONS, Method, SiteWeights, Tensors, site_fractions
 from medfed.functional.weights import Weights, add_scaled_changes, average, change_norm
 
 
@@ -51,6 +52,8 @@ class NormClipping(Method):
     bound: PositiveFloat | None = None
     times: PositiveFloat = 1.0
     site_weights: SiteWeights = "examples"
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Add the average of the clipped changes to the global weights."""

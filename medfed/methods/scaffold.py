@@ -22,7 +22,7 @@ from medfed.core.batch import Batch
 from medfed.federation.checks import MAX_COUNT
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, SiteWeights, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, Method, SiteWeights, Tensors
 from medfed.federation.sent import N_IMAGES, WEIGHTS, Sent
 from medfed.functional.weights import add_scaled, select_prefix
 
@@ -69,6 +69,7 @@ class SCAFFOLD(Method):
         f"{CHANGE}*": Sent("change of the control variates (mean gradients)", WEIGHTS.reveals),
         f"{CONTROL}*": Sent("control variates (mean gradients of all sites)", WEIGHTS.reveals),
     }
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     share_reads_network = False
     statistic_ranges = {"examples": (1.0, float(MAX_COUNT))}

@@ -26,6 +26,7 @@ from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import (
+    ALL_DIMENSIONS,
     EVERY_ROUND,
     MAX_FEATURE,
     NEVER,
@@ -142,6 +143,8 @@ class StableFDG(Method):
     clamp: bool = True
     site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss of the batch and the added copies, in changed styles and with attention."""

@@ -111,6 +111,10 @@ class Stack(Method):
         return frozenset().union(*(method.fact_names for method in self.methods))
 
     @property
+    def dimensions(self) -> frozenset[int]:  # type: ignore[override]
+        return frozenset.intersection(*(method.dimensions for method in self.methods))
+
+    @property
     def patients_advice(self) -> str:  # type: ignore[override]
         """The advice of all methods, joined by "or"."""
         return ", or ".join(method.patients_advice for method in self.methods if method.patients_advice)

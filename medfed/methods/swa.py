@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from medfed.core.bounds import RatioBelowOne
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, Method, Tensors
 from medfed.functional.weights import add_prefix, select_prefix
 
 MEAN, COUNT = "mean/", "n_averaged"  # in the coordinator's memory: the average, and (1,) the number of averaged rounds
@@ -49,6 +50,8 @@ class SWA(Method):
 
     start: RatioBelowOne = 0.5
     decay: RatioBelowOne | None = None
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Add the last round's weights to the average: `mean/ENTRY` in float64, and `n_averaged`, (1,)."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors
+from medfed.federation.method import ALL_DIMENSIONS, Method, Tensors
 from medfed.functional.weights import trimmed_mean
 
 
@@ -43,6 +43,8 @@ class TrimmedMean(Method):
     """
 
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+
+    dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the trimmed mean of the sites' weights (Def. 2); UserError if no site would be left."""

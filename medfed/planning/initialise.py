@@ -19,7 +19,7 @@ from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
-from medfed.experiments.setup import build_network, build_task
+from medfed.experiments.setup import build_network, check_config
 from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.planning import rules
@@ -120,9 +120,7 @@ def write_config(
         .lstrip()
     )
     config = load_text(text, str(out))
-    config.network.check_image_size(config.data.image_size)
-    config.method.check(config.data.image_size, config.data.channels, config.data.standardise != "none")
-    task = build_task(config, config.data)
+    task = check_config(config, config.data)
     local_entries(config, build_network(config.network, config.method, task, config.seed))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)

@@ -10,6 +10,7 @@ from medfed.datasets.base import Dataset
 from medfed.metrics.metric import Metric, metric_from_description
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.patch_segmentation import PatchSegmentation
 from medfed.tasks.scoring import Scoring
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task
@@ -19,20 +20,34 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Segmentation, Class
 
 def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
     """Classification if the dataset has classes, otherwise segmentation; the dataset's folder must exist."""
-    channels, size, standardised = dataset.channels, dataset.image_size, dataset.standardise
-    if dataset.classes:
-        return Classification(dataset.classes, channels, size, evaluation, standardised)
-    return Segmentation(dataset.structures, channels, size, dataset.intensity_range, evaluation, standardised)
+    return _task(dataset, dataset.channels, dataset.classes, dataset.structures, dataset.intensity_range, evaluation)
 
 
-def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evaluation) -> Task:
+def task_of_images(images: Mapping[str, Any], dataset: Dataset, evaluation: Evaluation) -> Task:
     """Create the task of a finished run from the entry "images" of its `summary.json`; no image is read. The entry has
-    the number of channels, the classes or structures, the intensity range, and the standardisation."""
-    channels, standardised = images["channels"], images["standardised"]
-    if images["classes"]:
-        return Classification(tuple(images["classes"]), channels, image_size, evaluation, standardised)
+    the number of channels, the classes or structures, and the intensity range."""
     scale = images["intensity_range"] and tuple(images["intensity_range"])
-    return Segmentation(tuple(images["structures"]), channels, image_size, scale, evaluation, standardised)
+    classes, structures = tuple(images["classes"]), tuple(images["structures"])
+    return _task(dataset, images["channels"], classes, structures, scale, evaluation)
+
+
+def _task(
+    dataset: Dataset,
+    channels: int,
+    classes: tuple[str, ...],
+    structures: tuple[str, ...],
+    intensity_range: tuple[float, float] | None,
+    evaluation: Evaluation,
+) -> Task:
+    size, standardised = dataset.image_size, dataset.standardise
+    if classes and dataset.patch_size:
+        raise UserError("data.patch_size: is for masks of volumes, but the images have classes; remove it")
+    if classes:
+        return Classification(classes, channels, size, evaluation, standardised)
+    settings = (structures, channels, size, intensity_range, evaluation, standardised)
+    if dataset.patch_size:
+        return PatchSegmentation(*settings, patch_size=dataset.patch_size, spacing_mm=dataset.spacing_mm)
+    return Segmentation(*settings)
 
 
 def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> Scoring:

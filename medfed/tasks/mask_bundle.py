@@ -105,6 +105,7 @@ class MaskBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
+        size = f"{self.image_size} x {self.image_size}"
         intensity = "percentiles 0.5 and 99.5 of the volume are mapped to 0 and 1"
         if self.intensity_range is not None:
             intensity = "stored intensities {:g} and {:g} are mapped to 0 and 1".format(*self.intensity_range)
@@ -117,6 +118,9 @@ class MaskBundle(BundleTemplate):
             "threshold": f"{self.threshold:g}",
             "largest": "; only the largest connected component of each structure" if self.largest_component else "",
             "masks": f"{names}, with the values {values}",
+            "kind_of_network": "2-D",
+            "by_slice": ", slice by slice",
+            "resizing": f"slices resized to {size} pixels (bilinear, with anti-aliasing)",
             "kind": file_kinds(self.channels) if self.input_is_2d else VOLUME_KINDS,
         }
 
@@ -197,7 +201,7 @@ class MaskBundle(BundleTemplate):
 
     def _label(self, key: str) -> list[Json]:
         """Read a mask, every value above 0 as the structure, on the grid of prepared slices."""
-        read = read_2d(1, key) if self.input_is_2d else _read_volume(key)
+        read = read_2d(1, key) if self.input_is_2d else read_volume(key)
         return [*read, step("AsDiscreted", key, threshold=0.5), *resize_label(self.image_size, self.input_is_2d, key)]
 
     def _preprocessing(self) -> list[Json]:
@@ -213,7 +217,7 @@ class MaskBundle(BundleTemplate):
         else:
             a_min, a_max = self.intensity_range
             scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **output_range)
-        read = read_2d(self.channels) if self.input_is_2d else _read_volume()
+        read = read_2d(self.channels) if self.input_is_2d else read_volume()
         return [*read, scale, *self._resize()]
 
     def _standardisation(self) -> list[Json]:
@@ -287,7 +291,7 @@ def _standardise_slices(keys: str | list[str]) -> list[Json]:
     return [transpose, step("NormalizeIntensityd", keys, channel_wise=True), transpose]
 
 
-def _read_volume(key: str = "image") -> list[Json]:
+def read_volume(key: str = "image") -> list[Json]:
     """MONAI transforms that read a volume and orient its axes."""
     orient = step("Orientationd", key, axcodes="RAS", labels=[list(ends) for ends in AXES])
     return [step("LoadImaged", key), step("EnsureChannelFirstd", key), orient]

@@ -101,13 +101,14 @@ class Segmentation(Task):
         `image_size`. `standardise` is applied later, because methods that exchange frequencies need intensities that
         are not negative.
         """
-        low, high = PERCENTILES
-        if self.intensity_range is None:
-            scale: MapTransform = ScalePercentilesd("image", low, high)
-        else:
-            scale = ScaleRanged("image", *self.intensity_range)
         resize = ResizeSlicesd("image", self.image_size)
-        return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
+        return Compose([Orientationd("image", axcodes="RAS", labels=AXES), self._scale(), resize])
+
+    def _scale(self) -> MapTransform:
+        """The MONAI transform that scales the intensities of a volume to [0, 1]."""
+        if self.intensity_range is None:
+            return ScalePercentilesd("image", *PERCENTILES)
+        return ScaleRanged("image", *self.intensity_range)
 
     def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
         """Prepare volumes and return their slices; volumes that are read on demand are not kept, so it needs little
@@ -124,7 +125,7 @@ class Segmentation(Task):
             image = prepare_image({"image": volume.image})["image"].as_tensor().movedim(-1, 0)
             n_volumes_left = max(0, n_volumes - len(n_slices) - 1)
             images.append(image, n_volumes_left)
-            labels.append(self._prepare_mask(volume), n_volumes_left)
+            labels.append(self.prepare_mask(volume).movedim(-1, 0), n_volumes_left)
             n_slices.append(len(image))
             if (moments_of_volume := self.moments_of(image)) is not None:
                 moments.append(moments_of_volume, n_volumes_left)
@@ -133,11 +134,11 @@ class Segmentation(Task):
         of_volume = torch.arange(len(n_slices)).repeat_interleave(torch.tensor(n_slices))
         return Slices(images.content(), labels.content(), of_volume, all_moments)
 
-    def _prepare_mask(self, volume: Volume) -> Tensor:
-        """The mask of a volume on the grid of its prepared slices, (D, K, S, S)."""
+    def prepare_mask(self, volume: Volume) -> Tensor:
+        """The mask of a volume on the grid of its prepared slices, (K, S, S, D)."""
         oriented = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])({"mask": volume.mask})["mask"]
         size = (self.image_size, self.image_size)
-        return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact")
+        return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact").movedim(0, -1)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         theta = draw_affine(len(batch.image), rng)
@@ -195,8 +196,7 @@ class Segmentation(Task):
         if prediction == MEAN_MASK:
             mask = (torch.stack([mean_masks(site.labels, site.volume) for site in training]).mean(dim=0) >= 0.5).float()
         else:
-            shape = (self.out_channels, self.image_size, self.image_size)
-            mask = torch.full(shape, float(prediction == ALL_FOREGROUND))
+            mask = torch.full((self.out_channels, *self.input_size), float(prediction == ALL_FOREGROUND))
         return self.evaluate(FixedMask(mask), dataset, cases, role, lambda *_: None, lambda n: None).rows
 
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
@@ -249,7 +249,7 @@ class Segmentation(Task):
         observe: Observe | None = None,
     ) -> Slices:
         """All slices are kept in memory, so `max_cache_bytes` has no effect."""
-        slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
+        slices = self.prepare(volumes_of(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_patients(cases))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
@@ -282,7 +282,7 @@ class Segmentation(Task):
             reference = volume.mask.as_tensor()
             prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
             if on_slices is not None:
-                prepared = list(zip(on_slices, self._prepare_mask(volume).movedim(0, -1), strict=True))
+                prepared = list(zip(on_slices, self.prepare_mask(volume), strict=True))
             names = {"site": case.site, "role": role, "patient": case.patient, "image": case.name}
             for index, structure in enumerate(self.structures):
                 masks_of_structure = predicted[index], reference[index]
@@ -317,7 +317,7 @@ class Segmentation(Task):
         )
 
 
-def _volumes(
+def volumes_of(
     dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
 ) -> Iterator[Volume]:
     """Yield the volume of each case and report its notices; a case counts as processed when the next volume is

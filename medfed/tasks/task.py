@@ -142,6 +142,11 @@ class Task(ABC):
             return None
         return image_moments(image, as_one_volume=self.uses_volumes)
 
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Size in pixels (H, W) of the images that the network receives, or in voxels (X, Y, Z) of the patches."""
+        return self.image_size, self.image_size
+
     @abstractmethod
     def augment(self, batch: Batch, rng: Any) -> Batch:
         """Apply a random rotation (up to 15 degrees), scaling (up to 15 %) and flip to each image and its mask. The

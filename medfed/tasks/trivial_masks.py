@@ -14,15 +14,15 @@ CERTAIN = 100.0  # logit whose sigmoid is 1 in float32, above every threshold
 
 
 class FixedMask(nn.Module):
-    """A network whose output does not depend on the image; `mask` is (K, H, W) of 0 and 1."""
+    """A network whose output does not depend on the image; `mask` is (K, H, W) or (K, X, Y, Z) of 0 and 1."""
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
         self.logits = nn.Parameter(CERTAIN * (2 * mask.float() - 1))
 
     def forward(self, image: Tensor) -> Tensor:
-        """The logits of the mask, (B, K, H, W)."""
-        return self.logits.repeat(len(image), 1, 1, 1)
+        """The logits of the mask for each image."""
+        return self.logits.repeat(len(image), *[1] * self.logits.dim())
 
 
 def mean_masks(labels: Tensor, patient: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from medfed.core.lazy import lazy_names
 if TYPE_CHECKING:
     from medfed.testing.checks import check_method, check_metric, check_network, method_checks
     from medfed.testing.rules import ContractError
-    from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
+    from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation, ToyVolumes
 
 __all__ = [
     "ContractError",
     "ToyClassification",
     "ToyFederation",
     "ToySegmentation",
+    "ToyVolumes",
     "check_method",
     "check_metric",
     "check_network",
@@ -27,6 +28,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "medfed.testing.checks": "check_method check_metric check_network method_checks",
         "medfed.testing.rules": "ContractError",
-        "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation",
+        "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation ToyVolumes",
     },
 )

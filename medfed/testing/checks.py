@@ -34,11 +34,11 @@ from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.metric import check_declarations
 from medfed.networks.parts.base import NetworkSettings
 from medfed.testing.rules import RULES, ContractError, check_settings, require
-from medfed.testing.toy import IMAGE_SIDE, ToyClassification, ToySegmentation
+from medfed.testing.toy import IMAGE_SIDE, ToyClassification, ToySegmentation, ToyVolumes
 from medfed.testing.trial import Trial
 
 IMAGE_SIDES = (IMAGE_SIDE, 64, 128, 256)  # pixels; the smallest that fits the network is used
-TOYS = {"segmentation": ToySegmentation, "classification": ToyClassification}
+TOYS = {"segmentation": ToySegmentation, "classification": ToyClassification, "volumes": ToyVolumes}
 N_IMAGES = 8  # two training steps per round
 
 
@@ -46,7 +46,7 @@ def check_method(
     method: Method | type[Method],
     *,
     network: NetworkSettings | type[NetworkSettings] | str | None = None,
-    tasks: Sequence[str] | str = tuple(TOYS),
+    tasks: Sequence[str] | str | None = None,
 ) -> None:
     """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
 
@@ -58,8 +58,9 @@ def check_method(
         network: settings of the network to train, its class or its name, such as "unet". A network with a decoder
             segments, any other classifies images of the smallest side of 32, 64, 128 or 256 pixels that fits. None
             takes a small U-Net for segmentation and a small DenseNet for classification.
-        tasks: what the method is made for: "segmentation", "classification" or a list of both. If `network` is given,
-            only the task of this network is checked, and `tasks` must contain it.
+        tasks: what the method is made for: "segmentation", "classification" and "volumes" (segmentation of patches), or
+            a list of them. None takes the first two, and "volumes" if `method.dimensions` contains 3. If `network` is
+            given, only the task of this network is checked, and `tasks` must contain it.
 
     Raises:
         ContractError: if the method breaks a rule; the first such rule is reported.
@@ -74,7 +75,7 @@ def method_checks(
     method: Method | type[Method],
     *,
     network: NetworkSettings | type[NetworkSettings] | str | None = None,
-    tasks: Sequence[str] | str = tuple(TOYS),
+    tasks: Sequence[str] | str | None = None,
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield the name and the function of every check that `check_method` runs, so that pytest can run each as a test.
 
@@ -88,6 +89,8 @@ def method_checks(
     >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
     ['settings', 'wrap_network-segmentation', 'messages-segmentation']
     """
+    if tasks is None:
+        tasks = [task for task in TOYS if task != "volumes" or 3 in method.dimensions]
     tasks = [tasks] if isinstance(tasks, str) else list(tasks)
     if not tasks or not set(tasks) <= set(TOYS):
         raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {tasks}")

@@ -150,10 +150,11 @@ def _check_unchanged(trial: Trial) -> None:
     with watched_hooks(type(trial.method)) as changes:
         trial.train(engine)
     require(not changes, "".join(changes[:1]))
-    for name in ("images", "labels"):
-        after, before = (getattr(one.local_sites[0].training, name) for one in (engine, untouched))
-        is_same = torch.equal(after, before)
-        require(is_same, f"training changed the site's {name} in place: return a new batch from `augment`")
+    samples = [one.local_sites[0].training for one in (engine, untouched)]
+    after, before = (one.batch(range(len(one))) for one in samples)
+    for name in ("image", "label"):
+        is_same = torch.equal(getattr(after, name), getattr(before, name))
+        require(is_same, f"training changed the site's {name}s in place: return a new batch from `augment`")
     is_same = attributes(trial.method) == trial.first_attributes
     require(is_same, "the method object changed while it trained: use `remember` or `local.memory` instead")
 
@@ -169,13 +170,15 @@ def _check_equal_labels(trial: Trial) -> None:
     """Sites train whose labels are all 0: empty masks, or images of one class."""
     engine = trial.toy.engine(trial.method, SITES[:2])
     for site in engine.local_sites:
-        site.training.labels.zero_()  # type: ignore[attr-defined]
+        for label in site.training.labels:  # type: ignore[attr-defined]
+            label.zero_()
     trial.train(engine, 1)
 
 
 def _check_matching(trial: Trial) -> None:
     """For each of `match_kinds`, `matcher` returns a function that changes every image on its own."""
-    state, images = trial.rounds[-1].state, trial.toy.samples(SITES[0], side=trial.toy.image_side).images
+    state, samples = trial.rounds[-1].state, trial.toy.samples(SITES[0], side=trial.toy.image_side)
+    images = samples.batch(range(len(samples))).image
     for kind in sorted(trial.method.match_kinds):
         match = trial.method.matcher(state, kind, 1.0)
         if match is None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 from monai.networks.blocks.convolutions import Convolution
+from monai.networks.layers.factories import Conv, Pool
 from torch import Tensor, nn
 
 from medfed.networks.parts.base import NetworkSettings
@@ -17,7 +18,7 @@ N_CHANNELS = (4, 4, 8)  # of the encoder's levels, the finest first
 
 @dataclass(frozen=True)
 class SmallUNet(NetworkSettings):
-    """Settings of a 2-D U-Net with three levels and one convolution per level, whose training steps take milliseconds.
+    """Settings of a U-Net with three levels and one convolution per level, whose training steps take milliseconds.
 
     Args:
         norm: normalisation after each convolution: "instance" (without running statistics) or "batch".
@@ -31,22 +32,23 @@ class SmallUNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net for images whose H and W are multiples of 4."""
-        return _SmallUNet(in_channels, out_channels, self.norm)
+        """Build the U-Net for images whose sides are multiples of 4."""
+        return _SmallUNet(in_channels, out_channels, self.norm, self.dimensions)
 
 
 class _SmallUNet(nn.Module):
-    def __init__(self, in_channels: int, out_channels: int, norm: str) -> None:
+    def __init__(self, in_channels: int, out_channels: int, norm: str, dimensions: int) -> None:
         super().__init__()
         fine, middle, coarse = N_CHANNELS
-        convolution = partial(Convolution, 2, act="LEAKYRELU", norm=(norm, {"affine": True}))
+        convolution = partial(Convolution, dimensions, act="LEAKYRELU", norm=(norm, {"affine": True}))
+        pool = Pool[Pool.MAX, dimensions]
         self.conv_0 = convolution(in_channels, fine)
-        self.down_1 = nn.Sequential(nn.MaxPool2d(2), convolution(fine, middle))
-        self.down_2 = nn.Sequential(nn.MaxPool2d(2), convolution(middle, coarse))
+        self.down_1 = nn.Sequential(pool(2), convolution(fine, middle))
+        self.down_2 = nn.Sequential(pool(2), convolution(middle, coarse))
         self.upsample = nn.Upsample(scale_factor=2)
         self.upcat_2 = convolution(coarse + middle, middle)
         self.upcat_1 = convolution(middle + fine, fine)
-        self.final_conv = nn.Conv2d(fine, out_channels, 1)
+        self.final_conv = Conv[Conv.CONV, dimensions](fine, out_channels, 1)
 
     def forward(self, image: Tensor) -> Tensor:
         fine = self.conv_0(image)

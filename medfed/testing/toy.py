@@ -19,6 +19,8 @@ from medfed.functional.weights import batch_norm_entries
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.parts.base import NetworkSettings
 from medfed.tasks.classification import Classification
+from medfed.tasks.patch_segmentation import PatchSegmentation
+from medfed.tasks.patches import Patches
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import Slices
 from medfed.testing.small_unet import SmallUNet
@@ -53,6 +55,30 @@ def disc_images(site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> Slices
     return Slices(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long(), slices.volume)
 
 
+def ball_patches(site: str, n_patches: int = 10, side: int = IMAGE_SIDE) -> Patches:
+    """Return one patch (1, side / 2, side / 2, side / 4) in [0, 1] of each volume, with a bright ball in it."""
+    rng, size = stream(0, "balls", site), (side // 2, side // 2, side // 4)
+    axes = torch.meshgrid(*[torch.arange(length) for length in size], indexing="ij")
+    images, labels = [], []
+    for draws in torch.rand(n_patches, 4, generator=rng):
+        centre = [length * (0.3 + 0.4 * draw) for length, draw in zip(size, draws, strict=False)]
+        squares = [(axis - middle) ** 2 for axis, middle in zip(axes, centre, strict=True)]
+        label = (sum(squares) < (side / 10 * (1 + draws[3])) ** 2)[None]
+        background = 0.2 + 0.1 * torch.rand(1, *size, generator=rng)
+        images.append(background + BRIGHTNESS.get(site, 0.7) * 0.5 * label)
+        labels.append(label.to(torch.uint8))
+    n_volumes = torch.arange(n_patches)
+    return Patches(
+        tuple(images),
+        tuple(labels),
+        size,
+        torch.zeros(n_patches, 3, dtype=torch.int64),
+        n_volumes,
+        None,
+        n_volumes // 2,
+    )
+
+
 class ToyFederation:
     """Base class of small simulated federations of three sites; use `ToySegmentation` or `ToyClassification`.
 
@@ -69,8 +95,8 @@ class ToyFederation:
     """
 
     architecture: NetworkSettings
-    task: Segmentation | Classification
-    samples: Callable[..., Slices]
+    task: Segmentation | PatchSegmentation | Classification
+    samples: Callable[..., Slices | Patches]
 
     def __init__(
         self,
@@ -139,6 +165,14 @@ class ToySegmentation(ToyFederation):
     architecture = SmallUNet()
     task = Segmentation(("disc",), 1, IMAGE_SIDE, (0.0, 1.0), standardised="slice")
     samples = staticmethod(disc_slices)
+
+
+class ToyVolumes(ToyFederation):
+    """A small simulated federation that learns to segment balls in patches of volumes, with a small 3-D U-Net."""
+
+    architecture = SmallUNet(dimensions=3)
+    task = PatchSegmentation(("ball",), 1, IMAGE_SIDE, (0.0, 1.0), patch_size=(16, 16, 8))
+    samples = staticmethod(ball_patches)
 
 
 class ToyClassification(ToyFederation):

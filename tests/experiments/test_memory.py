@@ -30,14 +30,14 @@ def test_the_estimate_of_two_convolutions_by_hand():
     def build():
         return nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 1, 5, padding=2))
 
-    assert estimate_memory(build, 1, 8) == MemoryNeeds(16 * (30 + 76), 4 * (3 + 1) * 64)
+    assert estimate_memory(build, 1, (8, 8)) == MemoryNeeds(16 * (30 + 76), 4 * (3 + 1) * 64)
 
 
 @pytest.mark.parametrize("name", [name for name in known_names("networks") if name != "bundle"])  # it reads a folder
 def test_every_network_is_estimated_and_fits_and_no_random_number_is_drawn(name):
     arguments = {"architecture": "UNet", "arguments": UNET} if name == "monai_network" else {}
     network, state = resolve("networks", name)(**arguments), torch.get_rng_state()
-    needs = estimate_memory(lambda: network.build(3, 2), 3, 96)
+    needs = estimate_memory(lambda: network.build(3, 2), 3, (96, 96))
     assert needs is not None and 1e4 < needs.parameters < 1e10 and 0 < needs.per_image < GB
     assert torch.equal(torch.get_rng_state(), state)
 

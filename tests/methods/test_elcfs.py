@@ -101,7 +101,7 @@ def test_the_balance_never_enlarges_the_weight_of_the_boundary_loss(toy):
 @pytest.mark.parametrize("scale", [0.0, math.inf, math.nan])
 def test_a_boundary_loss_whose_gradient_is_zero_or_not_finite_is_left_out(toy, scale):
     class Spoilt(ELCFS):
-        def boundary_loss(self, outputs):
+        def boundary_loss(self, outputs, slice_ratio):
             return (outputs[0].features["upcat_1"] * scale).sum()
 
     assert torch.equal(loss_of(toy, Spoilt()), loss_of(toy, ELCFS(gamma=0.0)))

@@ -78,7 +78,7 @@ def _export(path, data, method, network):
         for name, entry in module.state_dict().items():
             if name.startswith("amplitude"):
                 entry.copy_(torch.rand_like(entry) / 4)
-    folder, task = RunFolder(path), task_of_images(images, SIDE, config.evaluation)
+    folder, task = RunFolder(path), task_of_images(images, config.data, config.evaluation)
     path.mkdir()
     folder.write_text("config.yaml", config.yaml)
     folder.save_model(module.state_dict())

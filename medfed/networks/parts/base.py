@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -36,9 +36,13 @@ class NetworkSettings:
             state dict, as `.safetensors`, or as `.pt` or `.pth` with tensors only, with MONAI's or torchvision's entry
             names. A relative path is relative to the working directory. The last layer may differ (other classes); it
             then starts from random weights. Weights of a network for colour images also fit a network for grey images.
+
+    Attributes:
+        dimensions: 2 for images and slices, 3 for patches of volumes. In a config it follows from `data.patch_size`.
     """
 
     weights: str = field(default="", kw_only=True)
+    dimensions: Literal[2, 3] = field(default=2, kw_only=True, metadata={"derived": True})
 
     def __post_init__(self) -> None:
         """Check every field against its annotation. A subclass that overrides this method must call it first."""
@@ -150,6 +154,17 @@ class NetworkSettings:
             UserError: if the size does not fit. The message names a size that fits.
         """
         check_halvings(size, len(self.encoder_stages) - 1)
+
+    def check_patch_size(self, size: tuple[int, int, int]) -> None:
+        """Check that the network can process patches of volumes of this size in voxels; by default, it cannot.
+
+        Raises:
+            UserError: if the size does not fit. The message names a size that fits.
+        """
+        raise UserError(
+            "data.patch_size: patches of volumes need a network with three dimensions, which network.name is not; "
+            "choose unet or monai_network, or remove data.patch_size to train on slices"
+        )
 
 
 def check_halvings(size: int, n_halvings: int) -> None:

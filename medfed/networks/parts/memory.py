@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ class MemoryNeeds:
     per_image: float  # for the feature maps of one image of a training step; 0 if it is not known
 
 
-def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: int) -> MemoryNeeds | None:
-    """Return how much memory training needs at least, by PyTorch's device "meta"; None if that is impossible."""
+def estimate_memory(build: Callable[[], nn.Module], channels: int, size: Sequence[int]) -> MemoryNeeds | None:
+    """Return how much memory training on images of `size` needs at least, by PyTorch's device "meta"; or None."""
     try:
         with torch.device("meta"):
             network = build()
@@ -48,7 +48,7 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
             layer.register_forward_hook(add_size)
     try:
         with torch.no_grad():
-            network(torch.empty(2, channels, image_size, image_size, device="meta"))
+            network(torch.empty(2, channels, *size, device="meta"))
     except Exception:
         return MemoryNeeds(n_bytes, 0)
     return MemoryNeeds(n_bytes, sum(sizes) / 2)

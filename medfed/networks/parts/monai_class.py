@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -81,11 +81,23 @@ class MonaiSettings(NetworkSettings):
         if ARCHITECTURES[name].pads:
             return super().check_image_size(size)
         network = self._without_memory(1, 3)
-        if not self._accepts(network, size):
+        if not self._accepts(network, (size, size)):
             sides = range(-(-size // 8) * 8, MAX_SIDE_SEARCHED, 8)
-            fits = next((side for side in sides if self._accepts(network, side)), 256)
+            fits = next((side for side in sides if self._accepts(network, (side, side))), 256)
             raise UserError(
                 f"data.image_size is {size}, which this {name} cannot process; choose another size, for example {fits}"
+            )
+
+    def check_patch_size(self, size: tuple[int, int, int]) -> None:
+        name = self.monai_class()[0]
+        if name not in get_args(Segmenter):
+            return super().check_patch_size(size)
+        network = self._without_memory(1, 3)
+        if not self._accepts(network, size):
+            fits = [max(16, round(side / 16) * 16) for side in size]
+            raise UserError(
+                f"data.patch_size is {list(size)}, which this {name} cannot process; choose another size, for example "
+                f"{fits if self._accepts(network, fits) else [64, 64, 64]}"
             )
 
     @cached_property
@@ -108,19 +120,19 @@ class MonaiSettings(NetworkSettings):
         with torch.device("meta"):
             return self.build(in_channels, out_channels)
 
-    def _accepts(self, network: nn.Module, size: int) -> bool:
+    def _accepts(self, network: nn.Module, size: Sequence[int]) -> bool:
         """Return whether a network with three outputs computes logits of the right shape from images of this size."""
         try:
-            shape = network(torch.empty(1, 1, size, size, device="meta")).shape
+            shape = network(torch.empty(1, 1, *size, device="meta")).shape
         except (RuntimeError, ValueError, AssertionError):  # sizes that do not fit, or one pixel for a normalisation
             return False
-        return tuple(shape) == ((1, 3) if self.embedding else (1, 3, size, size))
+        return tuple(shape) == ((1, 3) if self.embedding else (1, 3, *size))
 
     def _all_arguments(self, in_channels: int, out_channels: int) -> tuple[MonaiName, dict[str, Any]]:
         """The name in `monai.networks.nets`, and all arguments."""
         name, arguments = self.monai_class()
         channels = {ARCHITECTURES[name].inputs: in_channels, ARCHITECTURES[name].outputs: out_channels}
-        return name, {"spatial_dims": 2, **channels, **arguments}
+        return name, {"spatial_dims": self.dimensions, **channels, **arguments}
 
 
 def parameters(network: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

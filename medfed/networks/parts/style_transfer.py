@@ -16,6 +16,7 @@ from torch import Tensor
 from medfed.core import bounds
 from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
+from medfed.functional.slices import as_slices, from_slices
 from medfed.functional.style import adain, channel_mean_std, moment_match
 from medfed.networks.parts.adain import StyleCodec, codec_path, load_codec
 
@@ -99,7 +100,11 @@ class StyleTransfer:
 
         D are the codec's feature channels, or the intensity channels for transfer "moments". The bits of one image in
         one style do not depend on the other styles: `n_styles`, by default m, counts the image's styles of all calls.
+        The slices of a patch (1, C, X, Y, Z) are redrawn as images, each in the same style.
         """
+        if images.ndim == 5:
+            patches = images.expand(len(mean), *images.shape[1:]).split(1)
+            return torch.cat([self._restyle_slices(*one) for one in zip(patches, mean, std, strict=True)])
         if len(images) not in (1, len(mean)):
             raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")
         mean, std = mean.to(images), std.to(images)
@@ -114,6 +119,11 @@ class StyleTransfer:
         return torch.cat(
             [self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)]
         )
+
+    def _restyle_slices(self, patch: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        slices = as_slices(patch)
+        mean, std = (style.expand(len(slices), -1) for style in (mean, std))
+        return from_slices(self.restyle(slices, mean, std), patch)
 
     def to_style(self, mean: Tensor, std: Tensor, alpha: float) -> Callable[[Tensor], Tensor]:
         """Return a function that restyles images (B, C, H, W), each on its own; `mean` and `std` are (1, D).

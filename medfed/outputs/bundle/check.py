@@ -46,7 +46,7 @@ _CLASSES = {
     "monai.data": "CacheDataset DataLoader Dataset partition_dataset",
     "monai.engines": "SupervisedEvaluator SupervisedTrainer",
     "monai.handlers": "CheckpointLoader CheckpointSaver ConfusionMatrix MeanDice StatsHandler ValidationHandler",
-    "monai.inferers": "SimpleInferer SliceInferer",
+    "monai.inferers": "SimpleInferer SliceInferer SlidingWindowInferer",
     "monai.losses": "DiceLoss",
     "monai.networks.nets": "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DenseNet121 DenseNet169 "
     "DenseNet201 DenseNet264 DynUNet FlexibleUNet ResNet SEResNet50 SegResNet SwinUNETR UNet UNETR VNet resnet10 "
@@ -54,8 +54,8 @@ _CLASSES = {
     "monai.networks.utils": "copy_model_state",
     "monai.transforms": "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd EnsureTyped "
     "FromMetaTensord Invertd KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd "
-    "RandAffined RandFlipd RandSpatialCropSamplesd Resized SaveClassificationd SaveImaged ScaleIntensityRanged "
-    "ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed",
+    "RandAffined RandCropByPosNegLabeld RandFlipd RandSpatialCropSamplesd Resized SaveClassificationd SaveImaged "
+    "ScaleIntensityRanged ScaleIntensityRangePercentilesd Spacingd SpatialPadd SplitDimd SqueezeDimd Transposed",
     "monai.utils": "set_determinism",
     "torch": "load",
     "torch.nn": "CrossEntropyLoss",

@@ -59,7 +59,7 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
     if (why := did_not_learn(summary)) and not force:
         raise UserError(f"{run}: {why}; export this model in spite of that with --force")
     images, weights = summary["images"], folder.load_model()
-    task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
+    task, input_is_2d = task_of_images(images, config.data, config.evaluation), images["pictures"]
     if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
         mean, std = (tuple(entry.tolist()) for entry in constants.values())
         task = replace(task, constants=(mean, std))  # type: ignore[type-var]
@@ -116,7 +116,7 @@ def select_inference_weights(
     plain_weights = {name: entry for name, entry in weights.items() if name in plain.state_dict()}
     plain.load_state_dict(plain_weights)
     rng = torch.Generator().manual_seed(0)
-    image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
+    image = torch.rand(2, task.channels, *task.input_size, generator=rng)
     with torch.no_grad():
         return (plain_weights, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
 

@@ -1,0 +1,107 @@
+"""Overlapping 3-D patches of a site's volumes, prepared for a 3-D network and kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from medfed.core.batch import Batch
+
+FOREGROUND_SHARE = 1 / 3  # of the patches, as in nnU-Net
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches of several volumes, which are kept in memory on the prepared grid.
+
+    The list of patches is the same in every run and round: `grid_corners` and `foreground_corners` of each volume. A
+    training epoch uses each patch once.
+
+    Args:
+        images: one (C, X, Y, Z) float32 in [0, 1] for each volume, each axis at least as long as a patch.
+        labels: one (K, X, Y, Z) uint8 of 0 and 1 for each volume, one channel per structure.
+        size: size of a patch in voxels, (X, Y, Z).
+        moments: (V, 2, C) float32, mean and standard deviation of each channel over each volume; None if the task does
+            not need them.
+        patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
+            another patient.
+    """
+
+    images: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
+    size: tuple[int, int, int]
+    corners: Tensor
+    volume: Tensor
+    moments: Tensor | None = None
+    patient_of_volume: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        images: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        size: tuple[int, int, int],
+        moments: Tensor | None = None,
+    ) -> Patches:
+        """Divide volumes into patches."""
+        corners = [torch.tensor([*grid_corners(label, size), *foreground_corners(label, size)]) for label in labels]
+        volume = torch.arange(len(corners)).repeat_interleave(torch.tensor([len(one) for one in corners]))
+        return cls(tuple(images), tuple(labels), size, torch.cat(corners), volume, moments)
+
+    def __len__(self) -> int:
+        return len(self.corners)
+
+    @property
+    def n_patients(self) -> int:
+        """Number of patients, who may have several volumes."""
+        return len(self.patient.unique())
+
+    @property
+    def patient(self) -> Tensor:
+        """(N,) int64, with equal numbers for patches of the same patient."""
+        return self.volume if self.patient_of_volume is None else self.patient_of_volume[self.volume]
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Images (B, C, X, Y, Z) in [0, 1] and masks (B, K, X, Y, Z) uint8 of 0 and 1 at the given positions."""
+        volumes = self.volume[torch.as_tensor(indices)]
+        image, label = (
+            torch.stack([self._crop(of[v], self.corners[i]) for i, v in zip(indices, volumes.tolist(), strict=True)])
+            for of in (self.images, self.labels)
+        )
+        return Batch(image, label, moments=None if self.moments is None else self.moments[volumes])
+
+    def _crop(self, volume: Tensor, corner: Tensor) -> Tensor:
+        x, y, z = (slice(start, start + length) for start, length in zip(corner.tolist(), self.size, strict=True))
+        return volume[:, x, y, z]
+
+
+def grid_corners(label: Tensor, size: Sequence[int]) -> list[tuple[int, ...]]:
+    """Corners (x, y, z) of patches that cover a volume (K, X, Y, Z) and overlap by at least half in each axis."""
+    return list(product(*(_starts(n, length) for n, length in zip(label.shape[1:], size, strict=True))))
+
+
+def _starts(n: int, length: int) -> list[int]:
+    """Evenly spaced starts of intervals of a length that cover n voxels, at most half a length apart."""
+    n_steps = -(-(n - length) // max(1, length // 2))
+    return [round(step * (n - length) / max(1, n_steps)) for step in range(n_steps + 1)]
+
+
+def foreground_corners(label: Tensor, size: Sequence[int]) -> list[tuple[int, ...]]:
+    """Corners of further patches around voxels of the structures, so that they are a third of a volume's patches.
+
+    The structures take turns, and the voxels are evenly spaced in the list of a structure's voxels. Without foreground
+    there are none.
+    """
+    voxels = [structure.nonzero() for structure in label if structure.any()]
+    n = round(len(grid_corners(label, size)) * FOREGROUND_SHARE / (1 - FOREGROUND_SHARE)) if voxels else 0
+    corners = []
+    for number in range(n):
+        of_structure = voxels[number % len(voxels)]
+        centre = of_structure[(2 * number + 1) * len(of_structure) // (2 * n)].tolist()
+        axes = zip(centre, size, label.shape[1:], strict=True)
+        corners.append(tuple(min(max(0, middle - length // 2), n_voxels - length) for middle, length, n_voxels in axes))
+    return corners

@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from monai.data import MetaTensor
+from torch import nn
+
+from medfed.datasets.case import Volume
+from medfed.functional.standardisation import image_moments, standardise_by, standardise_slices
+from medfed.tasks.patch_segmentation import PatchSegmentation
+from medfed.tasks.patches import Patches, foreground_corners, grid_corners
+
+TASK = PatchSegmentation(("organ",), 1, 64, (50.0, 150.0), patch_size=(16, 16, 8), spacing_mm=(2.0, 2.0, 3.0))
+
+
+def ellipsoid(shape=(60, 50, 9), spacing=(1.0, 1.25, 3.0), axes=(-1, -1, 1)) -> Volume:
+    """A bright ellipsoid on a dark background, away from the centre; `axes` are the signs of the directions."""
+    grid = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in shape], indexing="ij")
+    inside = (grid[0] - 0.2) ** 2 / 0.2 + (grid[1] + 0.1) ** 2 / 0.3 + grid[2] ** 2 / 0.5 < 1
+    affine = torch.diag(torch.tensor([a * s for a, s in zip(axes, spacing, strict=True)] + [1.0], dtype=torch.float64))
+    mask = MetaTensor(inside[None].to(torch.uint8), affine=affine.clone())
+    return Volume(MetaTensor(50.0 + 100 * inside[None].float(), affine=affine), mask, spacing)
+
+
+class Bright(nn.Module):
+    """Segments voxels above 0.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(20.0))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.gain * (image - 0.5)
+
+
+def dice(first, second) -> float:
+    return float(2 * (first * second).sum() / (first.sum() + second.sum()))
+
+
+@pytest.mark.parametrize("axes", [(1, 1, 1), (-1, -1, 1), (-1, 1, -1)])
+def test_a_predicted_mask_has_the_voxel_grid_of_the_file(axes):
+    case = ellipsoid(axes=axes)
+    predicted = TASK.predict(Bright(), case)
+    assert predicted.shape == case.mask.shape and predicted.dtype == torch.uint8
+    assert dice(predicted, case.mask.as_tensor()) > 0.96
+
+
+def test_volumes_are_prepared_with_the_voxel_size_of_the_plan():
+    patches = TASK.prepare([ellipsoid(), ellipsoid((20, 20, 4), (1.0, 1.0, 1.0))])
+    large, small = patches.images
+    assert tuple(large.shape[2:]) == (32, 9) and abs(large.shape[1] - 60 * 1.0 / 2.0) <= 1
+    assert tuple(small.shape) == (1, 16, 16, 8), "padded to one patch"
+    assert all(one.shape == label.shape for one, label in zip(patches.images, patches.labels, strict=True))
+    assert dice((large > 0.5).float(), patches.labels[0].float()) > 0.99, "image and mask lie on the same grid"
+
+
+@pytest.mark.parametrize(("n", "expected"), [(16, [0]), (17, [0, 1]), (24, [0, 8]), (33, [0, 6, 11, 17])])
+def test_the_grid_covers_an_axis_and_overlaps_by_half(n, expected):
+    corners = grid_corners(torch.zeros(1, n, 16, 8), (16, 16, 8))
+    assert [x for x, y, z in corners] == expected and {(y, z) for _, y, z in corners} == {(0, 0)}
+
+
+def test_a_third_of_the_patches_lies_around_the_structures_in_turns():
+    label = torch.zeros(2, 40, 40, 16)
+    label[0, 2, 2, 2] = label[1, 30, 20, 9] = 1
+    n_grid, around = len(grid_corners(label, (16, 16, 8))), foreground_corners(label, (16, 16, 8))
+    assert len(around) == n_grid / 2 and around[:3] == [(0, 0, 0), (22, 12, 5), (0, 0, 0)]
+    assert foreground_corners(torch.zeros(2, 40, 40, 16), (16, 16, 8)) == []
+
+
+def test_a_batch_has_the_voxels_at_the_corners():
+    values = torch.arange(40 * 20 * 10.0).reshape(1, 40, 20, 10)
+    patches = Patches.of([values, -values], [torch.zeros(1, 40, 20, 10, dtype=torch.uint8)] * 2, (16, 16, 8))
+    batch = patches.batch([len(patches) - 1, 0])
+    assert torch.equal(batch.image[0], -values[:, 24:, 4:, 2:]) and torch.equal(batch.image[1], values[:, :16, :16, :8])
+    assert patches.n_patients == 2 and batch.label.dtype == torch.uint8
+
+
+def test_a_patch_is_rotated_in_its_plane_without_distortion():
+    """A ball in a patch that is not square keeps its volume and its shape under a rotation by a right angle."""
+    grid = torch.meshgrid(*[torch.arange(n) - (n - 1) / 2 for n in (40, 20, 8)], indexing="ij")
+    ball = (grid[0] ** 2 + 4 * grid[1] ** 2 + grid[2] ** 2 < 36).to(torch.uint8)[None, None]
+    batch = Patches(
+        (ball[0].float(),), (ball[0],), (40, 20, 8), torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1).long()
+    )
+    task, rng = replace(TASK, patch_size=(40, 20, 8), spacing_mm=None), torch.Generator().manual_seed(3)
+    for _ in range(4):
+        turned = task.augment(batch.batch([0]), rng)
+        assert (
+            torch.equal(turned.label, (turned.image > 0.5).to(torch.uint8))
+            or dice(turned.label, turned.image.round()) > 0.95
+        )
+        areas = turned.label[0, 0].sum(dim=(0, 1)).double()
+        scale = areas / ball[0, 0].sum(dim=(0, 1)).clamp(min=1)
+        assert 0.85**2 - 0.1 < scale[1:-1].min() and scale[1:-1].max() < 1.15**2 + 0.1
+
+
+def test_an_empty_prediction_of_a_structure_scores_zero_and_trivial_masks_are_named():
+    patches = TASK.prepare([ellipsoid()])
+    assert TASK.validate(Bright(), patches)["score"] > 0.98
+    scores = TASK.trivial_scores(patches, patches)
+    share = float(patches.labels[0].double().mean())
+    assert sorted(scores.values()) == [0.0, pytest.approx(2 * share / (1 + share))]
+
+
+def test_standardising_a_volume_uses_its_own_numbers():
+    volume = torch.rand(2, 3, 8, 9, 10)
+    moments = image_moments(volume)
+    scaled = standardise_by(volume, moments)
+    assert scaled.mean(dim=(2, 3, 4)).abs().max() < 1e-5 and (scaled.std(dim=(2, 3, 4)) - 1).abs().max() < 1e-2
+    with pytest.raises(ValueError, match="expected slices"):
+        standardise_slices(volume)
