@@ -58,6 +58,7 @@ UNUSUAL_STATISTIC_RATIO = 4.0  # above which, or below its inverse, a statistic 
 MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may change the weights
 MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
 MAX_VARIANCE_RATIO = 5.0  # of running variances of a layer, or its inverse
+NAMED_VARIANCE_RATIO = 2.5  # named above; honest sites reach 2.0
 MAX_MEAN_DISTANCE = 3.0  # of running means of a layer, in standard deviations
 NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO = 0.1, 10.0  # named if also as many times as far as the median site
 EPSILON = 1e-5  # BatchNorm adds it to a variance
@@ -450,15 +451,14 @@ def _layer_outliers(replies: Replies, expected: Expected) -> Reasons:
     near its start, so that its limit grows with the ratio of the steps. A site that received large statistics of
     another site may be as far as their square.
     """
-    ratios = _step_ratios(replies) if expected.kind == Kind.TRAIN else {}
+    slack = _variance_slack(replies, expected)
     for name, variance_ratios, distances in _layers(replies, expected):
         for site, ratio in variance_ratios.items():
-            slack = max(ratios[site], 1 / ratios[site]) * expected.received.get(site, 1.0) ** 2
-            if max(ratio, 1 / ratio) > MAX_VARIANCE_RATIO * slack:
+            if max(ratio, 1 / ratio) > (limit := MAX_VARIANCE_RATIO * slack[site]):
                 yield (
                     site,
                     f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric mean), "
-                    f"but at most a factor of {MAX_VARIANCE_RATIO * slack:.3g} is accepted",
+                    f"but at most a factor of {limit:.3g} is accepted",
                 )
         for site, distance in distances.items():
             if distance > (limit := MAX_MEAN_DISTANCE * expected.received.get(site, 1.0) ** 2):
@@ -467,6 +467,12 @@ def _layer_outliers(replies: Replies, expected: Expected) -> Reasons:
                     f"holds means beside '{name}' that are {distance:.3g} standard deviations from the median of the "
                     f"sites (root mean square), but at most {limit:.3g} are accepted",
                 )
+
+
+def _variance_slack(replies: Replies, expected: Expected) -> dict[str, float]:
+    """Return, by site, the factor by which a limit of variances grows."""
+    ratios = _step_ratios(replies) if expected.kind == Kind.TRAIN else {}
+    return {site: max(ratio, 1 / ratio) * expected.received.get(site, 1.0) ** 2 for site, ratio in ratios.items()}
 
 
 def _layers(replies: Replies, expected: Expected) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
@@ -620,7 +626,15 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         )
     if len(replies) < MIN_SITES:
         return
-    for name, _, distances in _layers(replies, expected):
+    slack = _variance_slack(replies, expected)
+    for name, variance_ratios, distances in _layers(replies, expected):
+        for site, ratio in variance_ratios.items():
+            if max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]:
+                yield (
+                    f"{site}: its running variances in '{name}' are more than {NAMED_VARIANCE_RATIO:g} times as large "
+                    "or as small as the median of the sites; they are used, because an unusual scanner is no error; "
+                    "check the images of that site with python -m medfed.data check"
+                )
         limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
         for site, distance in distances.items():
             if distance > limit * expected.received.get(site, 1.0) ** 2:

@@ -119,6 +119,15 @@ def test_means_far_from_sites_that_agree_are_named():
     assert check_replies(spread, spread, TRAIN, Earlier())[2] == []
 
 
+@pytest.mark.parametrize(("variance", "is_named"), [(2.4, False), (2.6, True), (1 / 2.4, False), (1 / 2.6, True)])
+def test_variances_unlike_those_of_the_other_sites_are_named(variance, is_named):
+    replies = with_bad(update(**{"bn.running_var": torch.full((4,), variance)}))
+    accepted, _, notices = check_replies(replies, replies, TRAIN, Earlier())
+    assert len(accepted) == 4 and [text.partition(":")[0] for text in notices] == ["bad"] * is_named
+    few_steps = with_bad(update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), variance)}))
+    assert check_replies(few_steps, few_steps, TRAIN, Earlier())[2] == []
+
+
 def test_variances_near_zero_in_one_layer_are_outliers():
     """Their sum over all layers hardly changes, but BatchNorm divides by their roots."""
     assert rejected(with_bad(update(**{"bn.running_var": torch.full((4,), 1.01 / MAX_VARIANCE_RATIO)})), TRAIN) == {}
