@@ -81,6 +81,23 @@ def run_without_medfed(bundle, images, folder, *program):
     return out
 
 
+def write_oblique_volume(path, channels=1, seed=0):
+    """Write a NIfTI volume with LPS axes, an oblique orientation and 3.3 mm slices, one of them empty."""
+    rng = np.random.default_rng(seed)
+    x, y, _ = np.meshgrid(*[np.linspace(-1, 1, n) for n in (45, 38, 5)], indexing="ij")
+    image = 300 * ((x - 0.2) ** 2 / 0.2 + y**2 / 0.3 < 1) + 200 * rng.random((45, 38, 5))
+    image[..., 0] = 0
+    if channels > 1:
+        image = np.stack([image, *rng.random((channels - 1, 45, 38, 5)) * image], axis=-1)
+    turn, tilt = 0.3, 0.4
+    about_z = [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
+    about_x = [[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]]
+    affine = np.eye(4)
+    affine[:3, :3] = np.array(about_z) @ about_x @ np.diag([-0.6, -0.7, 3.3])
+    affine[:3, 3] = 10, -20, 33
+    nib.save(nib.Nifti1Image(image.astype(np.int16), affine), path)
+
+
 def write_photographs(root, n=3):
     """Write images of other sizes than the network's, and masks of a square; the last mask is empty."""
     rng = np.random.default_rng(0)

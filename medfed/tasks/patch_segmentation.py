@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from monai.data import MetaTensor
 from monai.inferers import SlidingWindowInferer
 from monai.transforms import AsDiscreted, Compose, MapTransform, Orientationd, Spacingd, SpatialPadd
 from torch import Tensor, nn
@@ -123,22 +122,12 @@ class PatchSegmentation(Segmentation):
     def _fixed(self, prediction: str) -> FixedMask:
         return FixedMask(torch.full((self.out_channels, *self.patch_size), float(prediction == ALL_FOREGROUND)))
 
-    @torch.no_grad()
-    def _probabilities(
-        self, network: nn.Module, volume: Volume, match: Match | None = None
-    ) -> tuple[dict[str, MetaTensor], Compose]:
-        """The entries "pred", probabilities (K, X, Y, Z), and "image", the prepared image; and the transforms that
-        prepared it."""
-        network.eval()
-        preprocessing = self.preprocessing()
-        item = preprocessing({"image": volume.image})
-        image = item["image"]
-        prepared = image.as_tensor()[None]
+    def probabilities(self, network: nn.Module, image: Tensor, match: Match | None = None) -> Tensor:
+        """The probabilities (K, X, Y, Z) on the CPU of a prepared volume (C, X, Y, Z) in [0, 1], not standardised."""
+        volume = image[None]
         if match is not None:
-            prepared = match(prepared)
-        probabilities = self._windows(network, self.standardise(prepared, self.moments_of(prepared)))[0]
-        item["pred"] = MetaTensor(probabilities, meta=image.meta, applied_operations=image.applied_operations)
-        return item, preprocessing
+            volume = match(volume.to(next(network.parameters()).device)).cpu()
+        return self._windows(network, self.standardise(volume, self.moments_of(volume)))[0]
 
     def _windows(self, network: nn.Module, image: Tensor) -> Tensor:
         """The probabilities (1, K, X, Y, Z) on the CPU of a standardised volume, from overlapping windows."""

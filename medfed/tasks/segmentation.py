@@ -215,19 +215,11 @@ class Segmentation(Task):
             them.
         """
         network.eval()
-        device = next(network.parameters()).device
         preprocessing = self.preprocessing()
         item = preprocessing({"image": volume.image})
         image = item["image"]
-        slices = image.as_tensor().movedim(-1, 0)
-        if match is not None:
-            slices = match(slices.to(device)).cpu()
-        slices = self.standardise(slices, self.moments_of(slices)).movedim(0, -1)
-        inferer = SliceInferer(
-            roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
-        )
-        on_slices = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
-        item["pred"] = MetaTensor(on_slices, meta=image.meta, applied_operations=image.applied_operations)
+        on_prepared = self.probabilities(network, image.as_tensor(), match)
+        item["pred"] = MetaTensor(on_prepared, meta=image.meta, applied_operations=image.applied_operations)
         steps: list[MapTransform] = [AsDiscreted("pred", threshold=self.evaluation.threshold)]
         if self.evaluation.largest_component:
             # All channels are listed, because MONAI otherwise treats channel 0 as the background.
@@ -238,6 +230,17 @@ class Segmentation(Task):
         item = Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)(item)
         probabilities = item["pred"].as_tensor()
         return to_masks(item)["pred"].as_tensor().to(torch.uint8), probabilities, prepared
+
+    def probabilities(self, network: nn.Module, image: Tensor, match: Match | None = None) -> Tensor:
+        """The probabilities (K, S, S, D) on the CPU of a prepared volume (C, S, S, D) in [0, 1], not standardised."""
+        device, slices = next(network.parameters()).device, image.movedim(-1, 0)
+        if match is not None:
+            slices = match(slices.to(device)).cpu()
+        slices = self.standardise(slices, self.moments_of(slices)).movedim(0, -1)
+        inferer = SliceInferer(
+            roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
+        )
+        return inferer(slices[None].to(device), network)[0].sigmoid().cpu()
 
     def load(
         self,

@@ -30,6 +30,7 @@ class Bright(nn.Module):
         self.gain = nn.Parameter(torch.tensor(20.0))
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
+        assert image.shape[2:] == (16, 16, 8), "patches, not slices"
         return self.gain * (image - 0.5)
 
 

@@ -7,7 +7,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from made_bundles import SIDE, UNET, exported, files_of, inference_of, run_without_medfed, weights_of_evaluator_alone
+from made_bundles import (
+    SIDE,
+    UNET,
+    exported,
+    files_of,
+    inference_of,
+    run_without_medfed,
+    weights_of_evaluator_alone,
+    write_oblique_volume,
+)
 from made_dicom import write_nifti, write_series
 from made_runs import MASKS, mask_rows, scores_of
 from monai.networks.nets import BasicUNet
@@ -52,23 +61,6 @@ SCORES = [
     score("Anywhere", "missed", "%", 100 / 3, 0.84, 90.57),
 ]
 SUMMARY = scores_of([], MASKS) | {"scores": SCORES}
-
-
-def write_oblique_volume(path, channels=1, seed=0):
-    """Write a NIfTI volume with LPS axes, an oblique orientation and 3.3 mm slices, one of them empty."""
-    rng = np.random.default_rng(seed)
-    x, y, _ = np.meshgrid(*[np.linspace(-1, 1, n) for n in (45, 38, 5)], indexing="ij")
-    image = 300 * ((x - 0.2) ** 2 / 0.2 + y**2 / 0.3 < 1) + 200 * rng.random((45, 38, 5))
-    image[..., 0] = 0
-    if channels > 1:
-        image = np.stack([image, *rng.random((channels - 1, 45, 38, 5)) * image], axis=-1)
-    turn, tilt = 0.3, 0.4
-    about_z = [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
-    about_x = [[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]]
-    affine = np.eye(4)
-    affine[:3, :3] = np.array(about_z) @ about_x @ np.diag([-0.6, -0.7, 3.3])
-    affine[:3, 3] = 10, -20, 33
-    nib.save(nib.Nifti1Image(image.astype(np.int16), affine), path)
 
 
 def write_image(path, channels):
