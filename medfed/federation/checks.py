@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.encoding import DTYPES
+from medfed.federation.encoding import DTYPES, InvalidMessage, check_encodable
 from medfed.federation.message import FAILED, Kind, Message, n_bytes, readable, weights_digest
 from medfed.functional.weights import check_same_entries
 
@@ -97,6 +97,7 @@ class Expected:
     received: Mapping[str, float] = field(default_factory=dict)  # `received_ratios`
     local_keys: frozenset[str] | None = None  # names of the entries that stay at the sites; None if not known
     local_epochs: int = 1
+    fact_names: frozenset[str] | None = None  # `Method.fact_names`; None if they are not known
     batch_size: int = 0  # 0 if it is not known, or if the method trains on other images than the site's own
 
 
@@ -171,10 +172,11 @@ def check_replies(
 def find_failing_sites(step: Callable[[Replies], Any], replies: Replies, kind: str, number: int) -> list[Rejection]:
     """Find the sites whose accepted replies make `step` fail, by calling it with the reply of one site at a time.
 
-    A `UserError` does not count as a failure. The list is empty if `step` fails with every site, because the error is
-    then in the method and not in the replies.
+    If each reply works alone, the site is found without which the others work. A `UserError` does not count as a
+    failure. The list is empty if `step` fails with every site, because the error is then in the method and not in the
+    replies, and if several sites could be the cause.
     """
-    failing = []
+    failing: list[Rejection] = []
     for site, reply in replies.items():
         try:
             step({site: reply})
@@ -183,7 +185,21 @@ def find_failing_sites(step: Callable[[Replies], Any], replies: Replies, kind: s
         except Exception as error:
             reason = f"cannot be used by the method ({type(error).__name__}: {reprlib.repr(str(error))})"
             failing.append(Rejection(site, number, kind, reason))
-    return failing if len(failing) < len(replies) else []
+    if failing:
+        return failing if len(failing) < len(replies) else []
+    unlike = [site for site in replies if _works(step, {other: replies[other] for other in replies if other != site})]
+    reason = "does not fit to the replies of the other sites: together the method cannot use them"
+    return [Rejection(site, number, kind, reason) for site in unlike] if len(unlike) == 1 else []
+
+
+def _works(step: Callable[[Replies], Any], replies: Replies) -> bool:
+    try:
+        step(replies)
+    except UserError:
+        return True
+    except Exception:
+        return False
+    return True
 
 
 def received_ratios(requests: Mapping[str, Message], expected: Expected) -> dict[str, float]:
@@ -242,6 +258,10 @@ def _check_reply(site: str, reply: Message, expected: Expected, earlier: Earlier
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
     for name, tensor in [*reply.weights.items(), *reply.tensors.items()]:
         _check_tensor(name, tensor, expected)
+        try:
+            check_encodable(name, tensor)
+        except InvalidMessage as invalid:
+            raise InvalidReply(f"cannot be read: {invalid}") from invalid
     _check_facts(reply.facts, expected, earlier.n_images.get(site))
     is_compared = expected.kind == Kind.TRAIN and expected.largest_change is not None
     if is_compared and not _is_unchanged(reply, expected):
@@ -295,6 +315,9 @@ def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: 
         raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
     if expected.kind != Kind.TRAIN:
         return
+    known = REPLY_FACTS[Kind.TRAIN] | {"round"}
+    if expected.fact_names is not None and (unknown := sorted(facts.keys() - known - expected.fact_names)):
+        raise InvalidReply(f"reports {reprlib.repr(unknown[0])}, which the method does not report")
     if missing := sorted(REPLY_FACTS[Kind.TRAIN] - facts.keys()):
         raise InvalidReply(f"does not report {', '.join(missing)}")
     if abs(facts["loss"]) > MAX_LOSS:
@@ -362,6 +385,16 @@ def _unlike_other_sites(replies: Replies, expected: Expected) -> Reasons:
                 yield site, f"{holds} at least one row is expected"
             elif 2 * votes[name][_form(name, tensor, expected)] <= votes[name].total():
                 yield site, f"{holds} at most half of the sites sent that form"
+    if expected.kind == Kind.TRAIN:  # the comparison of changes needs the same tensors of all sites
+        named = {
+            site: tuple(sorted(name for name in reply.tensors if entry_named(name, expected.weights)))
+            for site, reply in replies.items()
+        }
+        common, n = Counter(named.values()).most_common(1)[0]
+        for site, of_entries in named.items():
+            if of_entries != common and 2 * n > len(named):
+                difference = min(set(of_entries) ^ set(common))
+                yield site, f"{'holds' if difference in of_entries else 'lacks'} '{difference}', unlike most sites"
 
 
 def _form(name: str, tensor: Tensor, expected: Expected) -> tuple:
@@ -381,9 +414,9 @@ def _count_outliers(replies: Replies, expected: Expected) -> Reasons:
     """
     for name, noun in NOUNS.items():
         counts = {site: count for site, reply in replies.items() if (count := _reported_count(reply, name)) is not None}
-        for site, count in counts.items():
+        for site, count in counts.items() if len(counts) >= MIN_SITES else ():
             others = [number for other, number in counts.items() if other != site]
-            if others and count > expected.largest_count * (median := statistics.median(others)):
+            if count > expected.largest_count * (median := statistics.median(others)):
                 yield (
                     site,
                     f"reports {count:,} {noun}, but the median of the other sites is {median:,g} and "
@@ -623,6 +656,12 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         yield (
             f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
             "round, but fewer sent a valid update"
+        )
+    if len(counts) == MIN_SITES - 1 and max(counts.values()) > expected.largest_count * min(counts.values()):
+        larger, smaller = sorted(counts, key=lambda site: -counts[site])
+        yield (
+            f"{larger} and {smaller}: report very different numbers of training images; two sites do not show which "
+            "number is wrong; make sure that both are right"
         )
     if len(replies) < MIN_SITES:
         return

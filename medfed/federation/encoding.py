@@ -57,7 +57,7 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) 
     for group, tensors in groups.items():
         for name, tensor in tensors.items():
             check_name(name)
-            _check_tensor(name, tensor)
+            check_encodable(name, tensor)
             named[f"{group}/{name}"] = tensor.detach().to("cpu").contiguous()
     try:
         text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
@@ -188,7 +188,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _check_tensor(name: str, tensor: object) -> None:
+def check_encodable(name: str, tensor: object) -> None:
     """Check, before a tensor is encoded, what `_tensor` checks when it is decoded."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.dtype not in DTYPES.values():
         kind = f"{tensor.layout} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__

@@ -80,7 +80,7 @@ def federate(
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
     batch_size = training.batch_size if training and type(method).expand is Method.expand else 0
     ranges = {**MOMENT_RANGES, **method.statistic_ranges}
-    exchange = Exchange(engine, settings, ranges, method.row_tensors, batch_size)
+    exchange = Exchange(engine, settings, ranges, method.row_tensors, batch_size, method.fact_names)
     settings.check_quorum(len(engine.sites()))
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))

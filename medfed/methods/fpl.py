@@ -137,6 +137,11 @@ class FPL(Method):
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the means of the M clusters of each class's prototypes, `clusters/CLASS`, (M, D) (eq. 4-5)."""
         prototypes = [updates[site].tensors for site in sorted(updates)]
+        shapes = {name: tensor.shape for tensors in prototypes for name, tensor in tensors.items()}
+        if wrong := [name for name in shapes if not name.removeprefix(PROTOTYPE).isdecimal()]:
+            raise ValueError(f"'{wrong[0]}' is not the prototype of a class")
+        if len(widths := set(shapes.values())) > 1:
+            raise ValueError(f"prototypes of different sizes: {sorted(map(tuple, widths))}")
         memory = dict(state.memory)
         for name in sorted({name for tensors in prototypes for name in tensors}):
             clusters = cluster_prototypes([tensors[name] for tensors in prototypes if name in tensors])  # eq. 4-5

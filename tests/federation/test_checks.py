@@ -164,3 +164,21 @@ def test_a_reply_that_cannot_be_read_is_rejected_with_its_reason_and_listed_in_t
     assert accepted == ["a"] and rejected["b"].startswith("was not received: its reply cannot be read: ")
     (row,) = message_rows(4, "up", {"b": bad})
     assert (row["kind"], row["name"]) == ("failed", "why")
+
+
+def test_a_site_without_which_the_others_work_is_found_if_each_reply_works_alone():
+    def step(replies):
+        return torch.stack([reply.tensors["x"] for reply in replies.values()])
+
+    replies = {site: share(x=torch.zeros(3)) for site in "abc"} | {"d": share(x=torch.zeros(2))}
+    (found,) = find_failing_sites(step, replies, "train", 2)
+    assert found.site == "d" and "does not fit to the replies of the other sites" in found.reason
+    assert find_failing_sites(step, {site: replies[site] for site in "ad"}, "train", 2) == []
+
+
+def test_a_fact_that_the_method_does_not_report_is_rejected():
+    replies = {"a": update(), "b": update(validation_site_score=1.0)}
+    assert checked(replies, fact_names=frozenset())[1] == {
+        "b": "reports 'validation_site_score', which the method does not report"
+    }
+    assert checked(replies)[1] == {} and checked(replies, fact_names=frozenset({"validation_site_score"}))[1] == {}

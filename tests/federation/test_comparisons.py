@@ -181,7 +181,7 @@ def test_a_site_that_decides_the_average_is_named_once():
 
 
 def test_shared_counts_are_compared_and_the_largest_of_several_counts():
-    counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in (("a", 3), ("b", 301))}
+    counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in zip("abc", (3, 301, 3))}
     assert rejected(counts, SHARE).keys() == set()
     assert rejected(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
     hidden = Message("share", tensors={"examples": torch.tensor([10**7])}, facts={"round": 1, "examples": 10})
@@ -208,13 +208,28 @@ def test_sizes_are_not_compared_of_two_sites_without_a_limit_or_with_a_median_of
 
 @pytest.mark.parametrize(("fact", "noun"), [("examples", "training images"), ("steps", "training steps")])
 def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun):
-    assert rejected({"a": update(), "b": update(**{fact: 1000})}, TRAIN) == {}
-    outliers = rejected({"a": update(), "b": update(**{fact: 1001})}, TRAIN)
+    assert rejected({"a": update(), "b": update(**{fact: 1000}), "c": update()}, TRAIN) == {}
+    outliers = rejected({"a": update(), "b": update(**{fact: 1001}), "c": update()}, TRAIN)
     assert outliers == {
         "b": f"reports 1,001 {noun}, but the median of the other sites is 10 and "
         "federation.largest_count allows 100 times the median"
     }
     assert rejected({"b": update(**{fact: 1001})}, TRAIN) == {}
+    two = {"a": update(), "b": update(**{fact: 1001})}
+    accepted, _, notices = check_replies(two, two, TRAIN, Earlier())
+    assert len(accepted) == 2, "two sites do not show which number is wrong"
+    assert any("b and a: report very different numbers" in text for text in notices) == (fact == "examples")
+
+
+def test_a_site_that_leaves_out_a_tensor_of_an_entry_does_not_switch_the_comparison_off():
+    """Otherwise the changes of a group that one site sends in part could not be compared, and anything would pass."""
+    whole = {
+        f"change/{name}": torch.full_like(GLOBAL[name], 0.1) for name in GLOBAL if GLOBAL[name].is_floating_point()
+    }
+    replies = {site: update(tensors=whole) for site in "abc"}
+    missing = min(whole)
+    replies["bad"] = update(tensors={name: 1e4 * entry for name, entry in whole.items() if name != missing})
+    assert rejected(replies, TRAIN) == {"bad": f"lacks '{missing}', unlike most sites"}
 
 
 def test_statistics_far_from_the_median_are_named_and_of_at_least_four_sites_rejected():

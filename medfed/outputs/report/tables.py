@@ -63,15 +63,19 @@ def patient_table(run: ReportRun, max_overlays: int) -> dict[str, Any]:
     table = _classified(run.scores) if run.scoring.task == "classification" else _segmented(run.scores, run.scoring)
     unseen = run.scores[run.scores.role == "unseen"]
     places = {patient: place for place, patient in enumerate(sorted({*zip(unseen.site, unseen.patient)}))}
+    of_site = run.scores.groupby("site").patient
+    numbers = {site: {name: n for n, name in enumerate(sorted(set(names)), start=1)} for site, names in of_site}
     order = table.assign(place=table.role.map(list(ROLES).index)).sort_values(["place", "worst"], kind="stable")
     rows, n_shown = [], 0
     for line in order.drop(columns=["place", "worst"]).head(MAX_PATIENTS).itertuples(index=False):
         role, site, patient, *scores = line
+        number = f"patient {numbers[site][patient]}"
         place = places.get((site, patient)) if role == "unseen" else None
-        overlay = _overlay(run, place, f"{site}, {patient}") if place is not None and n_shown < max_overlays else None
+        overlay = _overlay(run, place, f"{site}, {number}") if place is not None and n_shown < max_overlays else None
         n_shown += overlay is not None
-        rows.append((overlay, (patient, site, ROLES[role], *scores)))
-    notes = [f"The first {MAX_PATIENTS} of {len(table)} patients; all are in cases.csv."] * (len(table) > MAX_PATIENTS)
+        rows.append((overlay, (number, site, ROLES[role], *scores)))
+    notes = ["The numbers count the patients of a site in the order of their names, which are in cases.csv."]
+    notes += [f"The first {MAX_PATIENTS} of {len(table)} patients; all are in cases.csv."] * (len(table) > MAX_PATIENTS)
     if n_shown and run.scoring.has_structures:
         notes.append(OVERLAY_NOTE)
     if n_shown and n_shown < len(places):
