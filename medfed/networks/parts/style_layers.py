@@ -130,17 +130,18 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         ratio * features + (1 - ratio) * (features matched to the partner's histograms)
 
     Matching replaces the r-th smallest value of a channel by the r-th smallest value of the partner's channel; equal
-    values are ranked by their positions. `features` are (B, C, H, W), `ratio` is (B,) in [0, 1], and `partners` is
-    (B,), a permutation of 0..B-1. The gradient passes unchanged to the sample, and times 1 - ratio to the partner.
+    values are ranked by their positions. `features` are (B, C, H, W) or (B, C, X, Y, Z), `ratio` is (B,) in [0, 1], and
+    `partners` is (B,), a permutation of 0..B-1. The gradient passes unchanged to the sample, and times 1 - ratio to the
+    partner.
     """
-    if features.ndim != 4:
-        raise ValueError(f"features must be (B, C, H, W), got {tuple(features.shape)}")
+    if features.ndim not in (4, 5):
+        raise ValueError(f"features must be (B, C, H, W) or (B, C, X, Y, Z), got {tuple(features.shape)}")
     if not tuple(ratio.shape) == tuple(partners.shape) == (len(features),):
         shapes = f"{tuple(ratio.shape)} and {tuple(partners.shape)}"
         raise ValueError(f"ratio and partners must be ({len(features)},), got {shapes}")
     if not bool(((ratio >= 0) & (ratio <= 1)).all()):
         raise ValueError(f"ratio must be in [0, 1], got {ratio.tolist()}")
-    strength = (1 - ratio).to(features)[:, None, None, None]
+    strength = (1 - ratio).to(features).reshape(-1, *[1] * (features.ndim - 1))
     own, style = features.detach().flatten(2), features[partners.to(features.device)].flatten(2)
     rank = own.argsort(dim=2, stable=True).argsort(dim=2, stable=True)
     change = style.sort(dim=2, stable=True).values.gather(2, rank) - own
