@@ -317,7 +317,7 @@ def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: 
         return
     known = REPLY_FACTS[Kind.TRAIN] | {"round"}
     if expected.fact_names is not None and (unknown := sorted(facts.keys() - known - expected.fact_names)):
-        raise InvalidReply(f"reports {reprlib.repr(unknown[0])}, which the method does not report")
+        raise InvalidReply(f"reports {reprlib.repr(unknown[0])}, which is not in the fact_names of the method")
     if missing := sorted(REPLY_FACTS[Kind.TRAIN] - facts.keys()):
         raise InvalidReply(f"does not report {', '.join(missing)}")
     if abs(facts["loss"]) > MAX_LOSS:

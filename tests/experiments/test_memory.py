@@ -16,8 +16,12 @@ from medfed.experiments.setup import check_memory, estimate_needs
 from medfed.networks.parts.memory import MemoryNeeds, SizeLimit, estimate_memory
 
 UNET = {"channels": (4, 8, 16), "strides": (2, 2)}
-TASK = SimpleNamespace(channels=1, out_channels=1)
 GB = 10**9
+
+
+def task_of(config, channels=1, out_channels=1):
+    size = config.data.patch_size or (config.data.image_size,) * 2
+    return SimpleNamespace(channels=channels, out_channels=out_channels, input_size=size)
 
 
 def config(*overrides: str):
@@ -78,7 +82,7 @@ def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override
     with pytest.raises(
         UserError, match="^a.yaml: .* with 1 images in a batch needs .* but 8.0 GB of .* choose a smaller network"
     ):
-        check_memory(wrong, estimate_needs(wrong, TASK), 1)
+        check_memory(wrong, estimate_needs(wrong, task_of(wrong)), 1)
 
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
@@ -111,7 +115,7 @@ def test_numbers_that_would_take_years_are_refused_by_their_key(override):
 def test_every_shipped_config_is_accepted_with_four_gigabytes(name, monkeypatch):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 4 * GB)
     shipped = load_text(shipped_configs()[name].read_text(encoding="utf-8"), name)
-    task = SimpleNamespace(channels=3, out_channels=7)
+    task = task_of(shipped, 3, 7)
     needs = estimate_needs(shipped, task)
     check_memory(shipped, needs, 1)
     assert needs is not None

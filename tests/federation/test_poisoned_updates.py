@@ -306,7 +306,7 @@ def test_facts_of_a_site_replace_no_column_of_the_history_also_not_one_of_anothe
     assert not warned and type(done.history["round"]) is int
     assert {name: done.history[name] for name in names} == {name: honest.history[name] for name in names}
     _, warned = one_round(FedAvg(), poisoned(facts(validation_site_score=1.0)))
-    assert "south: its update of round 1 reports 'validation_site_score', which the method does not report" in warned[0]
+    assert "south: its update of round 1 reports 'validation_site_score', which is not in" in warned[0]
     done, warned = one_round(FedAvg(), poisoned(facts(**{"validation_score/north": 9.0}), "validate"))
     assert "validation_score/south" not in done.history and done.history["validation_score/north"] != 9.0
     assert "reports a number with the name 'validation_score/north'" in warned[0]

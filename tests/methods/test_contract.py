@@ -58,7 +58,7 @@ def checks_of(name: str):
         yield from list(method_checks(method, tasks=["classification"]))[1:]  # without the check of the settings
         return
     if not for_masks:
-        yield from method_checks(cls(**small) if small else cls)
+        yield from method_checks(cls(**small) if small else cls, tasks=["segmentation", "classification"])
         return
     yield from method_checks(cls(**small, **for_masks), tasks=["segmentation"])
     yield from method_checks(cls(**small), tasks=["classification"])

@@ -295,9 +295,9 @@ def test_the_toy_images_fit_the_network():
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ({"tasks": []}, r"tasks must be some of segmentation, classification, got \[\]"),
-        ({"tasks": ["detection"]}, r"tasks must be some of segmentation, classification, got \['detection'\]"),
-        ({"tasks": "masks"}, r"tasks must be some of segmentation, classification, got \['masks'\]"),
+        ({"tasks": []}, r"tasks must be some of segmentation, classification, volumes, got \[\]"),
+        ({"tasks": ["detection"]}, r"tasks must be some of segmentation, classification, volumes, got \['detection'\]"),
+        ({"tasks": "masks"}, r"tasks must be some of segmentation, classification, volumes, got \['masks'\]"),
         ({"network": 5}, "network must be a name such as 'unet' or the settings of a network, got 5"),
         ({"network": "bundle"}, "network: Bundle needs settings .*; pass an object with them"),
         ({"network": "unet", "tasks": ["classification"]}, "but UNet is a network for segmentation"),
@@ -331,7 +331,10 @@ def test_wrong_arguments_are_one_sentence(arguments, sentence):
         (InPlace, "unchanged-segmentation: training changed the site's images in place"),
         (DarkensTheBatch, "unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
         (HalvesTheUpdates, "unchanged-segmentation: `remember` changes north.weights.conv_0.conv.weight in place: "),
-        (UndeclaredFact, "messages-segmentation: `fact_names` lacks facts of `local.facts`, .*: n_bright"),
+        (
+            UndeclaredFact,
+            "messages-segmentation: .*: its update of round 1 reports 'n_bright', which is not in the fact_names",
+        ),
         (CountsImages, "sharing-segmentation: `n_patients` must be from 1 to the site's [0-9]+ patients: mean"),
         (
             TrainsTwice,

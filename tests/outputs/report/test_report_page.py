@@ -195,7 +195,10 @@ def test_the_table_of_patients_begins_with_the_worst_unseen_patient_and_has_thei
     head, first, *rows = patients(text, 6)
     assert head == ["image", "patient", "site", "role", "Dice (%)", "HD95 (% of diagonal)", "failure"]
     assert first == ["", "patient 7", "C", "UNSEEN", "0.00", "90.00", "missed"]
-    assert [row[1:5] for row in rows[:2]] == [["patient 6", "C", "UNSEEN", "75.00"], ["patient 5", "C", "UNSEEN", "76.00"]]
+    assert [row[1:5] for row in rows[:2]] == [
+        ["patient 6", "C", "UNSEEN", "75.00"],
+        ["patient 5", "C", "UNSEEN", "76.00"],
+    ]
     assert [row[3] for row in rows].count("seen") == 14 and len(rows) == 20
     order = re.findall(r'<tr><td>(<img src="(.*?)" alt="(.*?)">)?</td>', text.partition('<section id="run-1">')[2])[:7]
     assert [(source, alt) for _, source, alt in order] == [
