@@ -65,7 +65,7 @@ def test_mixing_equals_efdmix_in_numpy():
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 4, 4)])
-def test_maps_that_are_not_two_dimensional_are_rejected(shape):
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 4, 4, 2)])
+def test_maps_that_are_neither_images_nor_volumes_are_rejected(shape):
     with pytest.raises(ValueError, match="features must be"):
         mix_histograms(torch.rand(shape), torch.rand(2), torch.tensor([1, 0]))
