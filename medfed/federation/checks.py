@@ -188,7 +188,7 @@ def find_failing_sites(step: Callable[[Replies], Any], replies: Replies, kind: s
     if failing:
         return failing if len(failing) < len(replies) else []
     unlike = [site for site in replies if _works(step, {other: replies[other] for other in replies if other != site})]
-    reason = "does not fit to the replies of the other sites: together the method cannot use them"
+    reason = "does not fit the replies of the other sites: the method cannot use them together"
     return [Rejection(site, number, kind, reason) for site in unlike] if len(unlike) == 1 else []
 
 

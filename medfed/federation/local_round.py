@@ -77,6 +77,10 @@ class Task(Protocol):
         not change. `rng` is a CPU generator, whatever the device of the batch.
         """
 
+    @property
+    def slice_ratio(self) -> float:
+        """The voxel size in the plane of a slice divided by the distance of two slices; 1 for images."""
+
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
         """Return validation scores by name; the main one, "score", lies in [0, 1], and higher is better.
 

@@ -125,7 +125,8 @@ class Federation:
             the median of the sites, too, by fixed limits. With fewer than 3 sites in a round neither is compared. An
             update with the weights of an earlier round is rejected as a copy. null checks none of this.
         largest_count: a reply is rejected if its number of training images, or of training steps, is more than this
-            many times the median of the other sites.
+            many times the median of the other sites. Two sites are named instead, because nothing shows which of them
+            is wrong.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last
             round is always validated.
         selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score of

@@ -153,7 +153,7 @@ class ELCFS(Method):
             return total, raw
         after = self.boundary_features == "after_inner_step" and self.episodic
         originals = local.forward(batch, taps, theta_prime) if after else raw
-        boundary_loss = self.boundary_loss([originals, restyled], getattr(local.task, "slice_ratio", 1.0))  # eq. 5-7
+        boundary_loss = self.boundary_loss([originals, restyled], local.task.slice_ratio)  # eq. 5-7
         finest = taps[0]
         if w := self._boundary_weight((loss_raw, raw.features[finest]), (boundary_loss, originals.features[finest])):
             total = total + w * boundary_loss  # eq. 8, second term

@@ -138,7 +138,9 @@ class FPL(Method):
         """Return the means of the M clusters of each class's prototypes, `clusters/CLASS`, (M, D) (eq. 4-5)."""
         prototypes = [updates[site].tensors for site in sorted(updates)]
         shapes = {name: tensor.shape for tensors in prototypes for name, tensor in tensors.items()}
-        if wrong := [name for name in shapes if not name.removeprefix(PROTOTYPE).isdecimal()]:
+        if wrong := [
+            name for name in shapes if not (name.startswith(PROTOTYPE) and name[len(PROTOTYPE) :].isdecimal())
+        ]:
             raise ValueError(f"'{wrong[0]}' is not the prototype of a class")
         if len(widths := set(shapes.values())) > 1:
             raise ValueError(f"prototypes of different sizes: {sorted(map(tuple, widths))}")

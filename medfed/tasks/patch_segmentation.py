@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from monai.inferers import SlidingWindowInferer
@@ -13,14 +13,15 @@ from monai.transforms import AsDiscreted, Compose, MapTransform, Orientationd, S
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
-from medfed.datasets.case import Case, Volume, numbered_patients
+from medfed.datasets.case import Case, Volume
 from medfed.metrics.trivial import ALL_FOREGROUND, NO_FOREGROUND
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.patch_bundle import MAX_WINDOWS, OVERLAP, PatchBundle
 from medfed.tasks.patches import Patches
-from medfed.tasks.segmentation import AXES, Segmentation, volumes_of
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe
+from medfed.tasks.segmentation import AXES, Segmentation
+from medfed.tasks.task import Match
 from medfed.tasks.trivial_masks import FixedMask
 
 
@@ -35,8 +36,6 @@ class PatchSegmentation(Segmentation):
 
     patch_size: tuple[int, int, int] = (64, 64, 32)
     spacing_mm: tuple[float, float, float] | None = None
-
-    dimensions = 3
 
     @property
     def input_size(self) -> tuple[int, ...]:
@@ -69,6 +68,10 @@ class PatchSegmentation(Segmentation):
         prepare_image = self.preprocessing()
         images, labels, moments = [], [], []
         for volume in volumes:
+            if volume.image.shape[-1] == 1:
+                raise UserError(
+                    "data.patch_size: is for volumes, but an image has a single slice; remove data.patch_size"
+                )
             image = prepare_image({"image": volume.image})["image"].as_tensor()
             images.append(image)
             labels.append(self.prepare_mask(volume))
@@ -85,9 +88,10 @@ class PatchSegmentation(Segmentation):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Rotate and scale all slices of a patch alike, in their plane, and reflect them left-right, as for slices."""
         theta = draw_affine(len(batch.image), rng)
-        n_right, n_anterior = batch.image.shape[2:4]
-        theta[:, 0, 1] *= n_anterior / n_right  # coordinates run from -1 to 1 along each axis
-        theta[:, 1, 0] *= n_right / n_anterior
+        voxel = self.spacing_mm or (1.0, 1.0)
+        right, anterior = (batch.image.shape[2 + axis] * voxel[axis] for axis in (0, 1))
+        theta[:, 0, 1] *= anterior / right  # coordinates run from -1 to 1 along each axis
+        theta[:, 1, 0] *= right / anterior
         return batch.transform(
             lambda image: _warp_slices(image, theta), _warp_slices(batch.label, theta, mode="nearest")
         )
@@ -138,19 +142,6 @@ class PatchSegmentation(Segmentation):
         logits = inferer(image, network)
         assert isinstance(logits, Tensor)  # MONAI's inferer also knows networks with several outputs
         return logits.sigmoid()
-
-    def load(
-        self,
-        dataset: Dataset,
-        cases: Sequence[Case],
-        notice: Notice,
-        advance: Advance,
-        max_cache_bytes: int = MAX_CACHE_BYTES,
-        observe: Observe | None = None,
-    ) -> Patches:
-        """All volumes are kept in memory, so `max_cache_bytes` has no effect."""
-        patches = self.prepare(volumes_of(dataset, cases, notice, advance, observe), len(cases))
-        return replace(patches, patient_of_volume=numbered_patients(cases))
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
         """One batch per volume, the patches that cover it."""

@@ -25,6 +25,8 @@ class Patches:
         images: one (C, X, Y, Z) float32 in [0, 1] for each volume, each axis at least as long as a patch.
         labels: one (K, X, Y, Z) uint8 of 0 and 1 for each volume, one channel per structure.
         size: size of a patch in voxels, (X, Y, Z).
+        corners: (N, 3) int64, the first voxel of each patch in its volume.
+        volume: (N,) int64, the index of the volume that each patch belongs to.
         moments: (V, 2, C) float32, mean and standard deviation of each channel over each volume; None if the task does
             not need them.
         patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of

@@ -251,8 +251,8 @@ class Segmentation(Task):
         max_cache_bytes: int = MAX_CACHE_BYTES,
         observe: Observe | None = None,
     ) -> Slices:
-        """All slices are kept in memory, so `max_cache_bytes` has no effect."""
-        slices = self.prepare(volumes_of(dataset, cases, notice, advance, observe), len(cases))
+        """All volumes are kept in memory, so `max_cache_bytes` has no effect."""
+        slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_patients(cases))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
@@ -320,7 +320,7 @@ class Segmentation(Task):
         )
 
 
-def volumes_of(
+def _volumes(
     dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
 ) -> Iterator[Volume]:
     """Yield the volume of each case and report its notices; a case counts as processed when the next volume is

@@ -147,6 +147,11 @@ class Task(ABC):
         """Size in pixels (H, W) of the images that the network receives, or in voxels (X, Y, Z) of the patches."""
         return self.image_size, self.image_size
 
+    @property
+    def slice_ratio(self) -> float:
+        """The voxel size in the plane of a slice divided by the distance of two slices, of patches of volumes."""
+        return 1.0
+
     @abstractmethod
     def augment(self, batch: Batch, rng: Any) -> Batch:
         """Apply a random rotation (up to 15 degrees), scaling (up to 15 %) and flip to each image and its mask. The

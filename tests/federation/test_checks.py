@@ -172,7 +172,7 @@ def test_a_site_without_which_the_others_work_is_found_if_each_reply_works_alone
 
     replies = {site: share(x=torch.zeros(3)) for site in "abc"} | {"d": share(x=torch.zeros(2))}
     (found,) = find_failing_sites(step, replies, "train", 2)
-    assert found.site == "d" and "does not fit to the replies of the other sites" in found.reason
+    assert found.site == "d" and "does not fit the replies of the other sites" in found.reason
     assert find_failing_sites(step, {site: replies[site] for site in "ad"}, "train", 2) == []
 
 

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 from toy_runs import batch_of, local_round, shared_run
 
+from medfed.federation.checks import find_failing_sites
 from medfed.federation.local_round import mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import batch_norm_layers
@@ -103,6 +104,19 @@ def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
     state = State(1, {}, memory)
     assert FPL().broadcast(state, "a").keys() == memory.keys()
     assert FPL().summarise(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
+
+
+@pytest.mark.parametrize(("name", "size"), [("prototype/abc", 2), ("5", 2), ("other/5", 2), ("prototype/5", 3)])
+def test_what_is_no_prototype_of_this_network_is_refused_and_its_site_found(name, size):
+    updates = {site: Message("train", {}, {f"{PROTOTYPE}0": torch.ones(2)}) for site in "abc"}
+    updates["bad"] = Message("train", {}, {f"{PROTOTYPE}0": torch.ones(2), name: torch.ones(size)})
+
+    def remember(replies):
+        return FPL().remember(State(0, {}), replies, torch.Generator())
+
+    with pytest.raises(ValueError, match="prototype"):
+        remember(updates)
+    assert [one.site for one in find_failing_sites(remember, updates, "train", 1)] == ["bad"]
 
 
 def test_the_loss_equals_the_papers_formula(any_toy):

@@ -5,6 +5,7 @@ import torch
 from monai.data import MetaTensor
 from torch import nn
 
+from medfed.core.errors import UserError
 from medfed.datasets.case import Volume
 from medfed.functional.standardisation import image_moments, standardise_by, standardise_slices
 from medfed.tasks.patch_segmentation import PatchSegmentation
@@ -77,23 +78,33 @@ def test_a_batch_has_the_voxels_at_the_corners():
     assert patches.n_patients == 2 and batch.label.dtype == torch.uint8
 
 
-def test_a_patch_is_rotated_in_its_plane_without_distortion():
-    """A ball in a patch that is not square keeps its volume and its shape under a rotation by a right angle."""
-    grid = torch.meshgrid(*[torch.arange(n) - (n - 1) / 2 for n in (40, 20, 8)], indexing="ij")
-    ball = (grid[0] ** 2 + 4 * grid[1] ** 2 + grid[2] ** 2 < 36).to(torch.uint8)[None, None]
-    batch = Patches(
-        (ball[0].float(),), (ball[0],), (40, 20, 8), torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1).long()
+@pytest.mark.parametrize("spacing_mm", [None, (1.0, 0.5, 3.0)])
+def test_a_patch_is_rotated_in_its_plane_without_distortion(spacing_mm):
+    """A bar in a patch that is neither square nor has square voxels keeps its shape in mm up to the random scaling."""
+    size, voxel = (128, 160, 8), spacing_mm or (1.0, 1.0, 1.0)
+    grid = torch.meshgrid(
+        *[v * (torch.arange(n) - (n - 1) / 2) for n, v in zip(size, voxel, strict=True)], indexing="ij"
     )
-    task, rng = replace(TASK, patch_size=(40, 20, 8), spacing_mm=None), torch.Generator().manual_seed(3)
-    for _ in range(4):
-        turned = task.augment(batch.batch([0]), rng)
-        assert (
-            torch.equal(turned.label, (turned.image > 0.5).to(torch.uint8))
-            or dice(turned.label, turned.image.round()) > 0.95
-        )
-        areas = turned.label[0, 0].sum(dim=(0, 1)).double()
-        scale = areas / ball[0, 0].sum(dim=(0, 1)).clamp(min=1)
-        assert 0.85**2 - 0.1 < scale[1:-1].min() and scale[1:-1].max() < 1.15**2 + 0.1
+    bar = ((grid[0].abs() < 10) & (grid[1].abs() < 30)).to(torch.uint8)[None]
+    batch = Patches.of([bar.float()], [bar], size).batch([0])
+    task = replace(TASK, patch_size=size, spacing_mm=spacing_mm)
+
+    def axes_of(label):
+        """The standard deviations of a mask in mm along its two main axes in the plane, the longer one first."""
+        places = torch.stack([axis[label[0, 0] > 0] for axis in grid[:2]]).double()
+        return torch.linalg.eigvalsh(places.cov()).flip(0).sqrt()
+
+    rng, before = torch.Generator().manual_seed(3), axes_of(batch.label)
+    for _ in range(6):
+        turned = task.augment(batch, rng)
+        assert turned.image.shape == batch.image.shape and dice(turned.label, (turned.image > 0.5).float()) > 0.97
+        ratio = axes_of(turned.label) / before
+        assert 0.8 < float(ratio.min()) and float(ratio.max()) < 1.2 and float((ratio[0] - ratio[1]).abs()) < 0.02
+
+
+def test_images_without_depth_are_refused():
+    with pytest.raises(UserError, match="data.patch_size: is for volumes, but an image has a single slice"):
+        TASK.prepare([ellipsoid((20, 20, 1))])
 
 
 def test_an_empty_prediction_of_a_structure_scores_zero_and_trivial_masks_are_named():
