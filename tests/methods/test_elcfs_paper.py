@@ -100,7 +100,7 @@ class Problem:
 
     def medfed_loss(self, method):
         banks = {BANK + name: pack_window(low_frequency_window(images, ALPHA)) for name, images in self.others.items()}
-        task = SimpleNamespace(loss=soft_dice_loss, standardise=lambda image, moments: image)
+        task = SimpleNamespace(loss=soft_dice_loss, standardise=lambda image, moments: image, slice_ratio=1.0)
         local = LocalRound(
             site="c",
             round=1,
