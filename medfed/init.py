@@ -47,8 +47,11 @@ def _init(args: argparse.Namespace) -> int:
     print(f"\nThe sites that train:\n{written.summary}")
     for note in written.notes:
         print(f"Note: {note}.")
+    size = f"images of {data.image_size} pixels"
+    if data.patch_size:
+        size = f"3-D patches of {' x '.join(map(str, data.patch_size))} voxels"
     print(
-        f"\nPlan: images of {data.image_size} pixels, {written.plan.whole_steps} training steps of "
+        f"\nPlan: {size}, {written.plan.whole_steps} training steps of "
         f"the sites {', '.join(written.plan.site_steps)}; the config explains every value."
     )
     config = shlex.quote(str(args.out))

@@ -23,7 +23,13 @@ class SiteFingerprint:
     name: str
     n_images: int  # of all parts of the split; a volume is one image
     n_patients: int
-    n_training: int  # slices; if not all volumes were read, estimated from the mean number of slices
+    n_training_images: int
+    n_slices: float = 1.0  # mean number in these images; estimated if not all of them were read
+
+    @property
+    def n_training(self) -> int:
+        """Number of slices for training."""
+        return round(self.n_training_images * self.n_slices)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,10 @@ class Structure:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Properties of the images of all sites that train."""
+    """Properties of the images of all sites that train.
+
+    Height, width and depth of a volume are along the axes right, anterior and superior, if its file stores directions.
+    """
 
     sites: tuple[SiteFingerprint, ...]
     height: int  # median size of the slices in pixels
@@ -82,11 +91,13 @@ def take_fingerprint(
             "check, and correct the masks, the data settings that read them, or the choice of the unseen site"
         )
     every = [case for of_site in measures.values() for case in of_site]
-    height, width, depth = (round(median(case.shape[axis] for case in every)) for axis in range(3))
-    spacings = [case.spacing_mm for case in every if case.spacing_mm is not None]
+    height, width, depth = (round(median(values)) for values in zip(*(_oriented(case, case.shape) for case in every)))
+    spacings = [_oriented(case, case.spacing_mm) for case in every if case.spacing_mm is not None]
     along = [float(median(values)) for values in zip(*spacings)]
     low, _, high = (float(median(values)) for values in zip(*(case.percentiles for case in every)))
-    n_slices = {site: fmean([case.shape[2] for case in of_site] or [0]) for site, of_site in measures.items()}
+    n_slices = {
+        site: fmean([_oriented(case, case.shape)[2] for case in of_site] or [0]) for site, of_site in measures.items()
+    }
     structures = []
     for index, name in enumerate(dataset.structures):
         foreground = [value for case in every for value in case.structures[index].slice_covers]
@@ -96,7 +107,7 @@ def take_fingerprint(
     return Fingerprint(
         tuple(
             SiteFingerprint(
-                site, len(cases), len({case.patient for case in cases}), round(len(training[site]) * n_slices[site])
+                site, len(cases), len({case.patient for case in cases}), len(training[site]), n_slices[site]
             )
             for site, cases in found.items()
         ),
@@ -109,3 +120,9 @@ def take_fingerprint(
         tuple(structures),
         tuple((name, labels[number]) for number, name in enumerate(dataset.classes)),
     )
+
+
+def _oriented(case: CaseMeasures, values: Sequence[float]) -> list[float]:
+    """Values along the stored axes of an image in the order right, anterior, superior; as stored if not oriented."""
+    axis = {direction: number for number, direction in enumerate(case.orientation)}
+    return [values[axis[a] if a in axis else axis[b]] for a, b in ("RL", "AP", "SI")] if axis else list(values)

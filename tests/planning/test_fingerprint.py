@@ -82,6 +82,22 @@ def test_slices_of_volumes_are_counted_and_have_a_spacing(tmp_path):
     assert fingerprint.spacing_mm == (0.5, 0.25, 3)
 
 
+def test_the_axes_of_a_volume_are_put_in_order(tmp_path):
+    """A sagittal volume, whose axes are stored as posterior, superior, right."""
+    affine = np.array([[0, 0, 3, 0], [-0.5, 0, 0, 0], [0, 0.25, 0, 0], [0, 0, 0, 1]])
+    for number in range(4):
+        for name in ("", "_mask"):
+            (tmp_path / "a").mkdir(exist_ok=True)
+            array = (
+                np.arange(12 * 20 * 5, dtype=np.float32).reshape(12, 20, 5) if not name else np.eye(12, 20)[..., None]
+            )
+            array = np.broadcast_to(array, (12, 20, 5)).astype(np.uint8 if name else np.float32)
+            nib.save(nib.Nifti1Image(array, affine), tmp_path / "a" / f"c{number}{name}.nii.gz")
+    fingerprint = take_fingerprint(recognise(tmp_path), ["a"], 0)
+    assert (fingerprint.height, fingerprint.width, fingerprint.depth) == (5, 12, 20)
+    assert fingerprint.spacing_mm == (3, 0.5, 0.25) and fingerprint.sites[0].n_training == 2 * 20
+
+
 def test_classes_are_counted(tmp_path):
     for site in "ab":
         for name, n in (("benign", 3), ("malignant", 2)):

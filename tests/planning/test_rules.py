@@ -1,12 +1,15 @@
 """The plan is a pure function of the fingerprint; each value can be worked out from the constants in `rules`."""
 
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from medfed.planning import rules
 from medfed.planning.fingerprint import Fingerprint, SiteFingerprint, Structure
 from medfed.planning.rules import make_plan
+from medfed.tasks.patches import Patches
 
 
 def sites(*n_training: int) -> tuple[SiteFingerprint, ...]:
@@ -116,3 +119,66 @@ def test_other_values_follow_from_those_that_the_user_fixes():
     assert plan.values["federation.rounds"] == 231  # 5 + 5 + 3 steps in an epoch: 3000 / 13
     assert plan.values["training.learning_rate"] == pytest.approx(0.002 * 2**0.5, abs=1e-5)
     assert make_plan(FRAMES, {"data.image_size": 192}).minutes == pytest.approx(4 * make_plan(FRAMES).minutes)
+
+
+VOLUMES = Fingerprint(  # 25 volumes for training of 96 x 128 x 48 voxels of 2 x 2 x 3 mm
+    tuple(SiteFingerprint(name, 2 * n, 2 * n, n, 48.0) for name, n in (("a", 10), ("b", 10), ("c", 5))),
+    *(96, 128, 48),
+    (2.0, 2.0, 3.0),
+    1,
+    (0.0, 1000.0),
+    (Structure("organ", 0.03, 0.1),),
+    (),
+)
+
+
+def test_volumes_with_enough_slices_are_planned_in_three_dimensions():
+    """96 x 128 x 48 voxels are 4.5 patches of 64 x 64 x 32; with voxels of 3 mm they are 64 x 85 x 48, 2 patches."""
+    plan = make_plan(VOLUMES)
+    assert plan.values["data.spacing_mm"] == pytest.approx([3.0] * 3, rel=0.01)
+    assert plan.values["network.name"] == "unet" and plan.values["training.batch_size"] == 2 and not plan.why_slices
+    size = plan.values["data.patch_size"]
+    assert all(side % 16 == 0 for side in size) and size[1] >= size[0] >= size[2]
+    assert rules.PATCH_VOXELS / 2 < math.prod(size) <= rules.PATCH_VOXELS
+    assert plan.whole_steps >= rules.VOLUMES.whole_steps and plan.minutes < 1.2 * rules.MINUTES
+
+
+def test_the_number_of_patches_is_that_of_the_prepared_volumes():
+    plan = make_plan(VOLUMES)
+    shape = (64, 86, 48)
+    label = torch.zeros(1, *shape)
+    label[0, 30, 40, 20] = 1
+    n_patches = len(Patches.of([label], [label.byte()], tuple(plan.values["data.patch_size"])))
+    n_rounds = plan.values["federation.rounds"] * plan.values["federation.local_epochs"]
+    assert plan.site_steps["a"] == n_rounds * math.ceil(10 * n_patches / 2)
+
+
+def test_small_volumes_keep_their_voxels_and_are_one_patch():
+    plan = make_plan(replace(VOLUMES, height=35, width=50, depth=36, spacing_mm=(1.0, 1.0, 1.2)))
+    assert plan.values["data.spacing_mm"] == [1.0, 1.0, 1.2] and plan.values["data.patch_size"] == [32, 64, 48]
+
+
+@pytest.mark.parametrize(
+    ("change", "fixed", "dimensions", "reason"),
+    [
+        ({"depth": 31}, {}, (2, 3), "the median volume has 31 slices; 3-D patches are planned for 32 or more"),
+        ({"spacing_mm": (1.0, 1.0, 3.0)}, {}, (2, 3), "the slices are 3 times as far apart as their pixels"),
+        ({"spacing_mm": None}, {}, (2, 3), "no file stores the size of its voxels"),
+        ({"structures": (Structure("nerve", 0.001, 0.005),)}, {}, (2, 3), "'nerve' would be too thin with the 3 mm"),
+        ({}, {"network.name": "efficientnet_unet"}, (2, 3), "the network has two dimensions"),
+        ({}, {"data.image_size": 64}, (2, 3), "your choice"),
+        ({}, {"data.patch_size": None}, (2, 3), "your choice"),
+        ({}, {}, (2,), "the method works on slices only"),
+    ],
+)
+def test_other_volumes_are_planned_as_slices_and_the_plan_says_why(change, fixed, dimensions, reason):
+    plan = make_plan(replace(VOLUMES, **change), fixed, dimensions=dimensions)
+    assert reason in plan.why_slices and plan.values["data.patch_size"] is None and plan.values["data.image_size"]
+
+
+def test_a_chosen_patch_is_planned_for_volumes_with_few_slices():
+    few = replace(VOLUMES, height=384, width=384, depth=20, spacing_mm=(0.5, 0.5, 3.0))
+    plan = make_plan(few, {"data.patch_size": [48, 48, 16], "data.spacing_mm": [2.0, 2.0, 3.0]})
+    assert plan.site_steps["a"] % (10 * 27 / 2) == 0  # 3 x 3 x 2 patches that cover a volume, and half as many
+    own = make_plan(VOLUMES, {"network.name": "monai_network"})
+    assert not [key for key in own.values if key.startswith("network.") and key != "network.name"]

@@ -51,6 +51,43 @@ def init(*arguments: object) -> int:
     return main([*map(str, arguments), "--quiet"])
 
 
+def save_volumes(folder: Path, n_slices: int) -> None:
+    """Two sites with five volumes of 24 x 32 pixels."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        (folder / site).mkdir(parents=True, exist_ok=True)
+        for number in range(5):
+            mask = np.zeros((24, 32, n_slices), np.uint8)
+            mask[6:18, 8:24, 4:-4] = 1
+            for name, array in (("", 100 * mask + rng.random(mask.shape)), ("_mask", mask)):
+                image = nib.Nifti1Image(array.astype(np.uint8 if name else np.float32), np.diag([2.0, 2.0, 3.0, 1.0]))
+                nib.save(image, folder / site / f"{number}{name}.nii.gz")
+
+
+def test_volumes_with_many_slices_are_planned_in_three_dimensions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_volumes(Path("volumes"), 32)
+    assert init("volumes") == 0
+    assert "3-D patches of 32 x 32 x 32 voxels" in capsys.readouterr().out
+    text = Path("my.yaml").read_text()
+    assert "--set data.patch_size=null plans slices" in text and "the median voxel size" in text
+    config = load(Path("my.yaml"))
+    assert config.network.dimensions == 3 and config.data.spacing_mm == (2.0, 2.0, 3.0)
+    assert init("volumes", "--out", "slices.yaml", "--set", "data.patch_size=null") == 0
+    assert (
+        load(Path("slices.yaml")).data.patch_size is None and "your choice (--set)" in Path("slices.yaml").read_text()
+    )
+    assert init("volumes", "--out", "bigaug.yaml", "--method", "bigaug") == 0
+    assert "the method works on slices only" in Path("bigaug.yaml").read_text()
+
+
+def test_volumes_with_few_slices_are_planned_as_slices_and_the_config_says_why(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_volumes(Path("volumes"), 12)
+    assert init("volumes") == 0
+    assert re.search(r"patch_size: null +# the median volume has 12 slices", Path("my.yaml").read_text())
+
+
 @pytest.mark.parametrize(
     ("installed", "network", "side"),
     [(False, "unet", 48), pytest.param(True, "efficientnet_unet", 64, marks=needs_weights)],
