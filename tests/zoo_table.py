@@ -25,7 +25,10 @@ def judge(bundle: Path) -> tuple[bool, str]:
     channels = arguments.get("in_channels", "?")
     task = "segmentation" if settings.decoder_levels else "classification"
     note = "" if channels in (1, 3) else "; medfed's images have 1 or 3 channels, so its weights do not fit"
-    return True, f"`{name}`, {task}, weights for {channels} channel{'s' * (channels != 1)}{note}"
+    return (
+        True,
+        f"`{name}`, {settings.dimensions}-D, {task}, weights for {channels} channel{'s' * (channels != 1)}{note}",
+    )
 
 
 def table(models: Path) -> str:

@@ -23,10 +23,11 @@ WEIGHT_FILES = ("model.safetensors", "model.pt")
 class Bundle(MonaiSettings):
     """Settings that take the network and the pretrained weights from an unpacked MONAI bundle.
 
-    The network is `network_def` in the bundle's configs/inference, train or evaluate, as JSON or YAML. It must be a 2-D
+    The network is `network_def` in the bundle's configs/inference, train or evaluate, as JSON or YAML. It must be a
     network of MONAI that medfed knows, such as UNet or DenseNet121, with plain values or references to plain values as
-    arguments: a bundle's config can run any code (`$...`, `_target_`), and medfed reads it without running anything.
-    The weights are models/model.safetensors or models/model.pt, unless `weights` names another file.
+    arguments: a bundle's config can run any code (`$...`, `_target_`), and medfed reads it without running anything. A
+    3-D network needs `data.patch_size`. The weights are models/model.safetensors or models/model.pt, unless `weights`
+    names another file.
 
     Args:
         path: the bundle's folder; a relative path is relative to the working directory.
@@ -37,7 +38,7 @@ class Bundle(MonaiSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            _ = self._network
+            object.__setattr__(self, "dimensions", self._network.dimensions)
         except UserError as error:
             raise ValueError(str(error)) from None
 
@@ -47,7 +48,7 @@ class Bundle(MonaiSettings):
         place, name, given = read_network_def(Path(self.path))
         arguments = {key: value for key, value in given.items() if key not in (*OWN_ARGUMENTS, *DOWNLOADS)}
         try:
-            return MonaiNetwork(name, with_tuples(arguments))
+            return MonaiNetwork(name, with_tuples(arguments), dimensions=given["spatial_dims"])
         except ValueError as error:
             raise UserError(f"{place}: {error}") from error
 

@@ -1,9 +1,10 @@
-"""A network of MONAI by name and arguments, 2-D, such as UNet, SegResNet, DynUNet, SwinUNETR or SEResNet50."""
+"""A network of MONAI by name and arguments, such as UNet, SegResNet, DynUNet, SwinUNETR or SEResNet50."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +16,7 @@ from medfed.networks.parts.monai_class import DOWNLOADS, OWN_ARGUMENTS, MonaiNam
 
 @dataclass(frozen=True)
 class MonaiNetwork(MonaiSettings):
-    """Settings of a network of MONAI in 2-D, by its name and arguments, as in the `network_def` of a MONAI bundle.
+    """Settings of a network of MONAI, by its name and arguments, as in the `network_def` of a MONAI bundle.
 
     The finest features of MONAI's UNet, which methods such as ELCFS compare, have half the image's side if its first
     stride is 2. "SwinUNETR" needs the package einops. The names with "UNet" or "Unet", "SegResNet" and "SwinUNETR" are
@@ -23,8 +24,8 @@ class MonaiNetwork(MonaiSettings):
 
     Args:
         architecture: name of the class or function in `monai.networks.nets`.
-        arguments: keyword arguments of this class, plain values only. The channels and `spatial_dims`, which is 2, must
-            not be given, because they follow from the images and the task.
+        arguments: keyword arguments of this class, plain values only. The channels and `spatial_dims` must
+            not be given, because they follow from the images, `data.patch_size` and the task.
 
     Example:
         >>> import torch
@@ -52,6 +53,10 @@ class MonaiNetwork(MonaiSettings):
         try:
             _ = self._places
         except Exception as error:  # MONAI and PyTorch raise many types for wrong arguments
+            if self.dimensions == 2:
+                with suppress(ValueError):  # arguments such as kernel sizes may be those of three dimensions
+                    object.__setattr__(self, "dimensions", replace(self, dimensions=3).dimensions)
+                    return
             line = str(error).strip().partition("\n")[0]
             network = getattr(nets, self.architecture)
             others: tuple[str, ...] = (*OWN_ARGUMENTS, *DOWNLOADS, "kwargs")

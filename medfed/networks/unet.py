@@ -12,7 +12,7 @@ from medfed.networks.parts.monai_class import MonaiName, MonaiSettings
 
 @dataclass(frozen=True)
 class UNet(MonaiSettings):
-    """Settings of MONAI's BasicUNet in 2-D: five levels with two convolutions each, and skip connections.
+    """Settings of MONAI's BasicUNet: five levels with two convolutions each, and skip connections.
 
     Args:
         features: numbers of channels of the five encoder levels, the finest first, and of the last decoder level.

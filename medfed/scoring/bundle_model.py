@@ -29,6 +29,7 @@ class BundleModel:
 
     path: Path
     network: nn.Module
+    dimensions: int  # of the images that the network receives
     channels: int
     is_segmentation: bool
     names: Mapping[int, str]  # of each output by its number; for segmentation, the structures without the background
@@ -89,7 +90,7 @@ class BundleModel:
 
     def _infer(self, images: Tensor) -> Tensor:
         """Return the network's output (B, K, ...) for prepared images (B, C, ...)."""
-        axes = 3 if isinstance(self.inferer, monai.inferers.SliceInferer) else 2
+        axes = 3 if isinstance(self.inferer, monai.inferers.SliceInferer) else self.dimensions
         if images.ndim != axes + 2:
             raise UserError(
                 f"{self.path}: after the preprocessing, an image has {images.ndim - 2} axes, but the "
@@ -149,6 +150,7 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     return BundleModel(
         path,
         network.to(device).eval(),
+        settings.dimensions,
         n_channels,
         is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,

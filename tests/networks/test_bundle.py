@@ -1,6 +1,7 @@
 """Networks and weights of MONAI bundles, read as data."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from monai.bundle import ConfigParser
 from monai.networks import nets
 from monai.networks.nets import DenseNet
 
+from medfed.core.errors import UserError
 from medfed.networks.bundle import Bundle
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.monai_network import MonaiNetwork
@@ -155,11 +157,8 @@ REFUSED = {
     "file of a class": ({"_target_": "monai.networks.nets.UNet.__init__"}, "expected one of"),
     "code of the bundle": ({"_target_": "scripts.net.UNet"}, "network_def is 'scripts.net.UNet'; expected one of"),
     "only an expression": ("$__import__('os').system('touch ran')", "expected _target_"),
-    "three dimensions": ({**SMALL, "spatial_dims": 3}, "this BasicUNet is a 3-D network; 3-D networks are not support"),
-    "three dimensions by default": ({"_target_": "SegResNet"}, "this SegResNet is a 3-D network"),
     "unknown argument of a UNet": ({"_target_": "UNet", "spatial_dims": 2, "depth": 3}, "unexpected keyword argument"),
     "no last layer": ({"_target_": "resnet18", "spatial_dims": 2, "feed_forward": False}, "no last layer 'fc'"),
-    "three dimensions of a function": ({"_target_": "resnet18"}, "this resnet18 is a 3-D network"),
     "program as an argument": ({**SMALL, "act": {"_target_": "torch.jit.load", "f": "x"}}, "act is an expression"),
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
     "no network": (None, "has the key network_def"),
@@ -177,6 +176,20 @@ def test_nothing_in_a_bundle_is_executed_and_unknown_networks_are_rejected(tmp_p
     with pytest.raises(ValueError, match="configs") as caught:
         Bundle(bundle(tmp_path / "b", definition, **REFERENCES))
     assert expected in str(caught.value) and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("definition", [{**SMALL, "spatial_dims": 3}, {"_target_": "SegResNet"}])
+def test_a_bundle_decides_the_dimensions_of_its_network(tmp_path, definition):
+    """MONAI's SegResNet has three dimensions by default."""
+    volumes, images = Bundle(bundle(tmp_path / "3", definition)), Bundle(bundle(tmp_path / "2", SMALL))
+    assert (volumes.dimensions, images.dimensions) == (3, 2) and volumes.without_weights().dimensions == 3
+    assert volumes.build(1, 2)(torch.rand(1, 1, 32, 32, 32)).shape == (1, 2, 32, 32, 32)
+    volumes.check_patch_size((32, 32, 32))
+    images.check_image_size(32)
+    with pytest.raises(UserError, match="is a 3-D network; set data.patch_size"):
+        replace(volumes, dimensions=2).check_image_size(32)
+    with pytest.raises(UserError, match="need a segmentation network with three dimensions"):
+        replace(images, dimensions=3).check_patch_size((32, 32, 32))
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])

@@ -113,3 +113,14 @@ def test_a_config_with_arguments_is_written_and_read_back():
     """
     config = load_text(text, "a.yaml")
     assert config.network == SMALL and load_text(config.yaml, "b.yaml").network == SMALL
+
+
+def test_arguments_for_volumes_give_a_network_of_three_dimensions():
+    """Kernel sizes of three numbers, as in plans of nnU-Net, fit three dimensions only."""
+    sizes = {"kernel_size": [[3, 3, 1], [3, 3, 3], [3, 3, 3]], "strides": [[1, 1, 1], [2, 2, 1], [2, 2, 2]]}
+    settings = MonaiNetwork("DynUNet", {**sizes, "upsample_kernel_size": [[2, 2, 1], [2, 2, 2]], "filters": [4, 4, 8]})
+    assert settings.dimensions == 3
+    assert settings.build(1, 2)(torch.rand(2, 1, 16, 16, 8)).shape == (2, 2, 16, 16, 8)
+    settings.check_patch_size((16, 16, 8))
+    with pytest.raises(UserError, match="is a 3-D network; set data.patch_size"):
+        settings.check_image_size(32)

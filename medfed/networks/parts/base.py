@@ -162,8 +162,8 @@ class NetworkSettings:
             UserError: if the size does not fit. The message names a size that fits.
         """
         raise UserError(
-            "data.patch_size: patches of volumes need a network with three dimensions, which network.name is not; "
-            "choose unet or monai_network, or remove data.patch_size to train on slices"
+            "data.patch_size: patches of volumes need a segmentation network with three dimensions, which network is "
+            "not; choose unet, monai_network or a 3-D bundle, or remove data.patch_size to train on slices"
         )
 
 

@@ -65,7 +65,7 @@ def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
     """Return the network of the first config, in the bundle's folder, that has the key `network_def`.
 
     The result is the place for error messages, the name of the class or function in `monai.networks.nets`, and its
-    arguments, which are plain values. UserError if it is something else, or a 3-D network.
+    arguments, which are plain values and include `spatial_dims`. UserError if it is something else.
     """
     folder = path / "configs"
     if not os.path.isdir(folder):  # unlike Path.is_dir, it accepts a name of more than 255 bytes
@@ -82,7 +82,7 @@ def read_network_def(path: Path) -> tuple[str, MonaiName, dict[str, Any]]:
 
 
 def _name_and_arguments(place: str, definition: Any) -> tuple[MonaiName, dict[str, Any]]:
-    """Check a bundle's `network_def`; UserError if it is not the definition of one of `ARCHITECTURES` in 2-D."""
+    """Check a bundle's `network_def`; UserError if it is not the definition of one of `ARCHITECTURES`."""
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
         raise UserError(
             f"{place} is {definition!r}; expected _target_, the name of one of MONAI's networks, and its arguments"
@@ -96,15 +96,13 @@ def _name_and_arguments(place: str, definition: Any) -> tuple[MonaiName, dict[st
     is_monai = target.startswith(NETWORKS) or "." not in target
     network = getattr(nets, target.rpartition(".")[2], None) if is_monai else None
     name = getattr(network, "__name__", target) if callable(network) else target
-    dims = parameters(network).get("spatial_dims") if callable(network) else None
-    if arguments.get("spatial_dims", dims.default if dims else None) == 3:
-        raise UserError(f"{place}: this {name} is a 3-D network; 3-D networks are not supported yet, only 2-D ones are")
     if name not in ARCHITECTURES:
         raise UserError(f"{place} is '{target}'; expected one of {', '.join(ARCHITECTURES)} of {NETWORKS[:-1]}")
     for key, value in arguments.items():
         if is_expression(value) or key.startswith("_"):
             raise UserError(f"{place}.{key} is an expression, which medfed does not run; write its value instead")
-    return name, arguments
+    dims = parameters(network).get("spatial_dims") if callable(network) else None
+    return name, {"spatial_dims": dims.default if dims else 2, **arguments}
 
 
 def is_expression(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A network of `monai.networks.nets` by name and arguments, 2-D, with the places that methods use."""
+"""A network of `monai.networks.nets` by name and arguments, with the places that methods use."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ class MonaiSettings(NetworkSettings):
 
     def check_image_size(self, size: int) -> None:
         """Check the size by a forward pass without memory, or that a network that pads can halve it."""
+        if self.dimensions == 3:
+            raise UserError("network: is a 3-D network; set data.patch_size to train it on volumes")
         name = self.monai_class()[0]
         if ARCHITECTURES[name].pads:
             return super().check_image_size(size)
@@ -90,7 +92,7 @@ class MonaiSettings(NetworkSettings):
 
     def check_patch_size(self, size: tuple[int, int, int]) -> None:
         name = self.monai_class()[0]
-        if name not in get_args(Segmenter):
+        if self.dimensions == 2 or name not in get_args(Segmenter):
             return super().check_patch_size(size)
         network = self._without_memory(1, 3)
         if not self._accepts(network, size):

@@ -9,6 +9,7 @@ import torch
 from made_bundles import UNET, exported, inference_of, seeded, write_oblique_volume
 from monai.bundle import ConfigWorkflow
 
+from medfed import score_bundle
 from medfed.datasets.base import Volume
 from medfed.images.reading import read_image
 from medfed.outputs.bundle.check import check_bundle
@@ -52,6 +53,21 @@ def test_masks_equal_those_of_medfed_on_an_oblique_volume(tmp_path, structures, 
     assert "A 3-D network" in card and "windows of 32 x 32 x 16 voxels" in card and "slice by slice" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["network_data_format"]["inputs"]["image"]["spatial_shape"] == [32, 32, 16]
+
+
+def test_a_bundle_of_a_3d_network_is_scored_with_the_masks_that_medfed_predicts(tmp_path):
+    task = PatchSegmentation(("organ",), 1, 64, patch_size=(32, 32, 16), spacing_mm=(0.9, 0.8, 2.5))
+    module = seeded(NETWORK, 1, 1)
+    bundle = exported(tmp_path / "b_segmentation", NETWORK, module, task, input_is_2d=False)
+    for number in range(2):
+        path = tmp_path / "images" / "site" / f"c{number}.nii.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_oblique_volume(path, seed=number)
+        image = read_image(path, 1, [])
+        mask = task.predict(module, Volume(image, torch.zeros(1, *image.shape[1:]), None))[0]
+        nib.save(nib.Nifti1Image(mask.numpy(), nib.load(path).affine), path.with_name(f"c{number}_mask.nii.gz"))
+    scores = score_bundle(bundle, tmp_path / "images", names={"foreground": "organ"})
+    assert list(scores.table.query("metric == 'dice'")["value"]) == [100.0, 100.0]
 
 
 def test_monai_trains_the_bundle_on_patches(tmp_path):
