@@ -27,7 +27,10 @@ class _Resolved(Exception):
 def test_a_shipped_config_comes_back_from_its_own_text_and_exchanges_a_window_of_seven_by_seven(path):
     config = load(path)
     assert load_text(config.yaml, "again") == config
-    config.network.check_image_size(config.data.image_size)
+    if config.data.patch_size:
+        config.network.check_patch_size(config.data.patch_size)
+    else:
+        config.network.check_image_size(config.data.image_size)
     if config.method_name == "elcfs":
         image = torch.rand(1, 1, config.data.image_size, config.data.image_size)
         assert config.method.spectrum(image).half_width == 3
