@@ -65,6 +65,9 @@ class CCST(Method):
     If the site itself is among the K, the original image stands for it. FedAvg runs on the K n images. Validation and
     test images are restyled only if `evaluation.match: style` says so, which is not in the paper.
 
+    Volumes (ours; the paper has 2-D images): styles are those of the axial slices of the patches, the slices of a patch
+    are redrawn one by one in the same style.
+
     Departures from the paper: the codec that comes with medfed is not the paper's (`codec`; no preset changes it),
     blank images are left out of a style, a site of few patients shares none (`min_patients`), and images are redrawn
     when they are first needed instead of before training; the result is the same, rounded to float16. Departures from

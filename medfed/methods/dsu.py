@@ -38,6 +38,8 @@ class DSU(Method):
     and code do not prevent it, and neither do we. In evaluation, for a batch of one image, with probability 0 and with
     factor 0, the layers (`medfed.networks.parts.style_layers.DSU`) return their input.
 
+    Volumes (ours): the positions of a channel are all voxels of the patch.
+
     Departures: paper and code have six positions: after the first convolution, after the max-pooling, and after stages
     1 to 4. The first two are not separate parts of our networks, so the preset "paper" has four positions. For a batch
     of one image the public code returns NaN.

@@ -40,6 +40,8 @@ class EFDMix(Method):
     Equal values, as after a ReLU, are ranked in the order of their positions. Sorting costs O(HW log HW) per channel:
     on a CPU, a training step of a U-Net takes at least twice as long, one of a ResNet18 a third longer.
 
+    Volumes (ours): the positions of a channel are all voxels of the patch.
+
     Departures: as in our MixStyle, the partner of an image is a random image of the same client. To share a histogram,
     a site would have to send all H W C values of a feature map.
 

@@ -72,6 +72,10 @@ class ELCFS(Method):
     over the pairs in both orders, where eq. 7 has each pair once, in an order that the paper does not define. Not
     reproduced from the code: sites that start from different weights, and site weights rounded to two decimals.
 
+    Volumes (ours; the paper has slices only): the exchange takes place in each axial slice of a patch, with the windows
+    of successive slices of one patch of the other site and one lambda for the patch. Boundary and ring are those of the
+    6 neighbours of a voxel, and the ring has as many slices as fit into its width in the plane.
+
     Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
     losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
     that show the structure. Images are augmented before the exchange. `data.standardise: slice` removes the exchanged

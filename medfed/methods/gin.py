@@ -39,6 +39,8 @@ class GIN(Method):
 
     Masks, classes and views stay as they are.
 
+    Volumes (the authors' networks have 2-D slices): the random kernels are cubes, and |x|_F is over all voxels.
+
     Departures: the paper's second augmentation (IPA) and its consistency loss between two changed copies are left out.
     The authors' images are standardised, those of a method are in [0, 1]: each image is standardised for the transform
     by its own mean and standard deviation per channel, transformed back, and clipped to [0, 1]. We had the authors'

@@ -38,6 +38,8 @@ class MixStyle(Method):
     (`medfed.networks.parts.style_layers.MixStyle`) return their input. Labels and masks stay as they are; in a U-Net,
     the decoder also receives mixed maps through its skip connections.
 
+    Volumes (ours): the positions of a channel are all voxels of the patch.
+
     Departures: the paper pairs images of different domains, or at random. In a federation each client has one domain,
     so the partner of an image is a random image of the same client; styles of other clients would have to be shared.
 

@@ -72,6 +72,8 @@ class StableFDG(Method):
     is the set of structures that it shows. Skip connections need the added images, too, so these are added after the
     first stage. There is no attention, because an image has more than one class.
 
+    Volumes (ours): the statistics of a channel are those over all voxels of the patch.
+
     Departures. `clamp`, `similarity` and `second_sample` depart from the paper by default. In all presets, as in the
     public code: the noise of shifting is N(0, 1) times the received spread (in the paper N(0, own spread) times the
     received spread), a spread is a standard deviation instead of a variance, exploration takes place after the first
