@@ -106,7 +106,7 @@ def check_plain_tensors(entries: Mapping[Any, Tensor], path: Path) -> None:
     for name, entry in entries.items():
         if entry.layout != torch.strided or entry.device.type != "cpu" or entry.dtype not in DTYPES.values():
             raise UserError(
-                f"{path}: '{str(name)[:60]}' is not a plain tensor of numbers ({entry.layout}, {entry.dtype}); save "
+                f"{path}: {str(name)[:60]!r} is not a plain tensor of numbers ({entry.layout}, {entry.dtype}); save "
                 "dense weights, as float32, with torch.save(model.state_dict(), FILE)"
             )
 
