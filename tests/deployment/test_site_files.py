@@ -41,6 +41,25 @@ def test_a_hospital_in_a_folder_without_yaml_files_learns_which_folder_was_searc
         assert f"The folder {folder} has no YAML file" in refusal(name)
 
 
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ("device: gpu", "device: expected 'auto', 'cpu' or 'cuda', got the text 'gpu'"),
+        ("data: {image_channels: many}", "data.image_channels: "),
+        ("data: {image_channel: 3}", "data.image_channel: "),
+        ("data: 3", "data: "),
+        ("cache: {max_gb: -1}", "cache.max_gb: "),
+        ("cache: {folder: {a: 1}}", "cache.folder"),
+    ],
+)
+def test_a_mistake_in_the_hospitals_own_blocks_is_named_with_its_file_and_key(tmp_path, own, says):
+    (tmp_path / "plan.yaml").write_text(PLAN.format(""))
+    (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\n{own}\n")
+    with pytest.raises(UserError) as raised:
+        read_site_file(tmp_path / "HK.yaml")
+    assert str(raised.value).startswith(f"{tmp_path / 'HK.yaml'}: {says}"), raised.value
+
+
 MAY_NOT = [("dicom_salt", "/etc/services"), ("ignore_mask_geometry", "true")]
 MAY_NOT += [("table", path) for path in ("/etc/list.csv", "../list.csv", "lists/../../list.csv")]
 
