@@ -17,7 +17,7 @@ from medfed.federation.rounds import Round
 from medfed.metrics.metric import metric_columns
 from medfed.outputs.comparison_folder import RUNS, ComparisonFolder
 from medfed.outputs.run_files import format_rows
-from medfed.outputs.run_folder import CHECKSUMS, FIGURES, RunFolder
+from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.results.row import ROW_FILE, ComparisonRow, read_row
 from medfed.results.run_scores import n_absent, run_scores
 from medfed.results.scores import IDENTITY, table_of, write_scores
@@ -142,10 +142,8 @@ def made_run(
     data: str = "phantom",
     **others: object,
 ) -> Path:
-    """A finished run in `path`; `others` go into its summary, over what is there.
-
-    Its SHA256SUMS lists no file, so that a test can change the files.
-    """
+    """A finished run in `path`; `others` go into its summary, over what is there. A test that changes a file calls
+    `finish_again`."""
     sites = list(sites)
     rows = mask_rows(sites, unseen) if rows is None else rows
     folder, config = RunFolder(path), CONFIG.replace("METHOD", json.dumps(method))
@@ -165,9 +163,14 @@ def made_run(
     summary |= {"source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "seed": seed}
     summary |= {"selection": "last", "selected_round": rounds, "rounds": rounds, "notices": ["a notice"]}
     summary |= {"versions": {"torch": "2"}, "config_sha256": hashlib.sha256(config.encode()).hexdigest()}
-    folder.write_json("summary.json", summary | others)
-    (path / CHECKSUMS).touch()
+    folder.finish(summary | others)
     return path
+
+
+def finish_again(path: Path, **others: object) -> None:
+    """Write the checksums of a run whose files a test has changed; `others` go into its summary."""
+    folder = RunFolder(path)
+    folder.finish(folder.read_summary() | others)
 
 
 def made_comparison(path: Path, methods: tuple[str, ...] = ("fedavg", "elcfs"), seeds: tuple = (0, 1)) -> Path:

@@ -67,6 +67,10 @@ def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:
         and f"'{table}' is outside this hospital's images (data.root)",
         "ignore_mask_geometry": plan.data.ignore_mask_geometry
         and "it accepts masks that lie elsewhere than their images, which only the hospital can know to be right",
+        "allow_duplicates": plan.data.allow_duplicates
+        and "it accepts images that occur twice, which only the hospital can know to be right",
+        "if_missing": plan.data.if_missing == "phantom"
+        and "a hospital whose images are not found would train on synthetic ones",
     }
     for key, reason in reasons.items():
         if reason and f"data.{key}" not in own_keys:
@@ -74,3 +78,8 @@ def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:
                 f"{plan.source}: data.{key}: a plan may not set this, because {reason}; ask for a plan without it, or "
                 f"set data.{key} in {file}"
             )
+    if plan.network != plan.network.without_weights():
+        raise UserError(
+            f"{plan.source}: network: a plan may not name a bundle or weights, because this hospital would read files "
+            "that the coordinator chooses; ask for a plan that medfed.coordinator prepare wrote, which has none"
+        )

@@ -30,6 +30,7 @@ from medfed.functional.weights import change_norm, first_non_finite
 from medfed.networks.parts.bundle_config import PROGRAMS
 from medfed.networks.parts.pretrained import read_state_dict
 from medfed.outputs.bundle.check import BundleFiles, check_bundle, open_bundle
+from medfed.outputs.bundle.model_card import as_plain_markdown
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.outputs.run_files import append_rows
 from medfed.tasks.bundle_training import TRAINED
@@ -111,7 +112,7 @@ def aggregate_bundles(
             replies[name] = Message(Kind.TRAIN, _read_weights(bundle, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
             notices += differences
         except UserError as error:
-            rejected[name] = str(error)
+            rejected[name] = name + str(error).removeprefix(str(path))  # no folder of this computer
     method: Method = registry.resolve("methods", rule)()
     used, failed, unusual = _check(replies, state, largest_change, method)
     rejected |= failed
@@ -245,11 +246,12 @@ def _write(folder: Path, start: BundleFiles, weights: dict[str, Tensor], result:
     lines = [
         TITLE,
         "",
-        f"The weights of {', '.join(result.sites)} were combined with the rule `{result.rule}`; all sites started from "
-        f"the bundle `{start.path.name}`. Nobody has tested them yet: scores below are those of the start.",
+        f"The weights of {as_plain_markdown(', '.join(result.sites))} were combined with the rule `{result.rule}`; all "
+        f"sites started from the bundle {as_plain_markdown(start.path.absolute().name)}. Nobody has tested them yet: "
+        "scores below are those of the start.",
         "",
-        *(f"* Left out: {reason}." for reason in result.left_out.values()),
-        *(f"* {notice}." for notice in result.notices),
+        *(f"* Left out: {as_plain_markdown(reason)}." for reason in result.left_out.values()),
+        *(f"* {as_plain_markdown(notice)}." for notice in result.notices),
         "",
         text,
     ]

@@ -14,6 +14,7 @@ from typing import Any
 
 from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml
+from medfed.config.overrides import Override
 from medfed.config.schema import Config, changed, load
 from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
@@ -87,7 +88,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     check_reading(config, values, str(path))
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
-    config = changed(config, values)
+    own = [Override(tuple(key.split(".")), value, "", str(path)) for key, value in values.items()]
+    config = changed(config, {}, own)
     if TRAIN not in site_file.agrees.requests:
         raise UserError(
             f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.encoding import DTYPES, InvalidMessage, check_encodable
+from medfed.federation.encoding import InvalidMessage, check_encodable
 from medfed.federation.message import FAILED, Kind, Message, n_bytes, readable, weights_digest
-from medfed.functional.weights import check_same_entries
+from medfed.functional.weights import DTYPES, check_same_entries
 
 Replies = dict[str, Message]
 Reasons = Iterator[tuple[str, str]]  # sites, and why each reply is rejected: a clause whose subject is the reply

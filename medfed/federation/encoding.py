@@ -20,6 +20,8 @@ import safetensors
 import torch
 from torch import Tensor
 
+from medfed.functional.weights import DTYPES
+
 FORMAT = 1  # increased when the layout of the bytes changes
 MAX_HEADER_BYTES = 2**24  # of a message: names, shapes and facts of about 100,000 tensors
 MAX_CONTAINERS = 2**19  # lists and dicts in the header of a message; each needs 70 bytes of memory for 2 bytes of text
@@ -28,18 +30,6 @@ HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # a surrogate, which UTF-8 canno
 MAX_DEPTH = 8  # of lists within lists in a fact
 MAX_DIMENSIONS = 16
 MAX_EMPTY_ELEMENTS = 2**24  # an empty tensor may be (0, 3, 384, 384), but no dimension costs memory when it is copied
-DTYPES = {  # the dtypes of real numbers, by their names in the safetensors format
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 
 
 class InvalidMessage(ValueError):

@@ -14,6 +14,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
+DTYPES = {  # the dtypes of real numbers, by their names in the safetensors format
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ BEGINNINGS = (  # written before round 1
 )
 SUFFIXES = (".csv", ".json", ".safetensors", ".yaml")  # of a run's files
 CHECKPOINTS = ("states", "sites")  # folders without which a finished run may be copied
+LISTED = ("cases.csv", "config.yaml", "model.safetensors", "summary.json")  # in `SHA256SUMS`, if a run has them
 REPAIR = "put back a copy of the file, or repeat the run in another folder"
 
 
@@ -230,9 +231,13 @@ class RunFolder:
         accepted. The files of an unfinished run are checked when it is continued."""
         if not self.is_finished():
             return
-        wrong = []
-        for line in self._bytes(CHECKSUMS).decode(errors="replace").splitlines():
-            sha256, _, name = line.partition("  ")
+        lines = [line.partition("  ") for line in self._bytes(CHECKSUMS).decode(errors="replace").splitlines()]
+        wrong = [
+            f"{self.path / CHECKSUMS}: does not list {name}, so it is cut or belongs to another run; {REPAIR}"
+            for name in LISTED
+            if (self.path / name).is_file() and name not in [line[2] for line in lines]
+        ]
+        for sha256, _, name in lines:
             path = self.path / name
             if path.is_file() and _sha256(path.read_bytes()) != sha256:
                 wrong.append(f"{path}: its content does not match {CHECKSUMS}, so one of the two is damaged; {REPAIR}")

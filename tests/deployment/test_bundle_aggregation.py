@@ -165,6 +165,16 @@ def test_a_wrong_bundle_is_one_sentence_and_nothing_is_written(damage, says, sta
     assert sorted(about["sites"]) == ["B", "C"] and list(about["left_out"]) == ["A"]
 
 
+def test_a_hostile_name_and_the_folders_of_this_computer_are_not_copied_into_the_bundle(start, trained, tmp_path):
+    sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.2), ("C", 0.4))]
+    torch.save({"x\n\n<a>![](//evil)": torch.zeros(2).to_sparse()}, sites[0] / "models" / "model.pt")
+    out = tmp_path / "o_segmentation"
+    assert run(*sites, "--start", start, "--out", out, "--on-bad-update", "drop") == 0
+    text, metadata = (out / "docs" / "README.md").read_text(), (out / "configs" / "metadata.json").read_text()
+    assert r"* Left out: A/models/model.pt: 'x\\n\\n\<a>!\[](//evil)' is not a plain tensor" in text
+    assert "A/models/model.pt: 'x" in metadata and str(tmp_path) not in text + metadata
+
+
 def test_mistakes_in_the_arguments_are_named(start, trained, tmp_path, capsys):
     a, b = trained("A", 0.1), trained("B", 0.2)
     (tmp_path / "again").mkdir()

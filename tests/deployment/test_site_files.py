@@ -41,24 +41,51 @@ def test_a_hospital_in_a_folder_without_yaml_files_learns_which_folder_was_searc
         assert f"The folder {folder} has no YAML file" in refusal(name)
 
 
-MAY_NOT = [("dicom_salt", "/etc/services"), ("ignore_mask_geometry", "true")]
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ("device: gpu", "device: expected 'auto', 'cpu' or 'cuda', got the text 'gpu'"),
+        ("data: {image_channels: many}", "data.image_channels: "),
+        ("data: {image_channel: 3}", "data.image_channel: "),
+        ("data: 3", "data: "),
+        ("cache: {max_gb: -1}", "cache.max_gb: "),
+        ("cache: {folder: {a: 1}}", "cache.folder"),
+    ],
+)
+def test_a_mistake_in_the_hospitals_own_blocks_is_named_with_its_file_and_key(tmp_path, own, says):
+    (tmp_path / "plan.yaml").write_text(PLAN.format(""))
+    (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\n{own}\n")
+    with pytest.raises(UserError) as raised:
+        read_site_file(tmp_path / "HK.yaml")
+    assert str(raised.value).startswith(f"{tmp_path / 'HK.yaml'}: {says}"), raised.value
+
+
+MAY_NOT = [("dicom_salt", "/etc/services"), ("ignore_mask_geometry", "true"), ("allow_duplicates", "true")]
+MAY_NOT += [("if_missing", "phantom")]
 MAY_NOT += [("table", path) for path in ("/etc/list.csv", "../list.csv", "lists/../../list.csv")]
 
 
 @pytest.mark.parametrize(("key", "value"), MAY_NOT)
 def test_what_the_hospital_alone_may_set_is_refused_in_a_plan_and_taken_from_its_own_file(tmp_path, key, value):
-    """The file of the secret that hides patients, masks in another place, and a table outside the images."""
+    """The secret that hides patients, masks in another place, copies, phantoms, and a table outside the images."""
     site_file, plan = tmp_path / "HK.yaml", tmp_path / "plan.yaml"
     site_file.write_text("site: HK\nagrees: {rounds: 1}\n")
     plan.write_text(PLAN.format(f", {key}: {value}"))
     with pytest.raises(UserError, match=f"plan.yaml: data.{key}: .* set data.{key} in .*HK.yaml"):
         read_site_file(site_file)
-    own = {"dicom_salt": "salt", "ignore_mask_geometry": False}.get(key, value)
+    own = {"dicom_salt": "salt", "ignore_mask_geometry": False, "allow_duplicates": False}.get(key, value)
     site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{{key}: {str(own).lower()}}}\n")
     expected = str(tmp_path / "salt") if key == "dicom_salt" else own
     for of_plan in (f", {key}: {value}", ""):
         plan.write_text(PLAN.format(of_plan))
         assert getattr(read_site_file(site_file)[1].data, key) == expected
+
+
+def test_a_plan_that_names_weights_for_the_hospital_to_read_is_refused(tmp_path):
+    (tmp_path / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\n")
+    (tmp_path / "plan.yaml").write_text(PLAN.format("").replace("name: unet", "name: unet, weights: /etc/passwd"))
+    with pytest.raises(UserError, match="plan.yaml: network: a plan may not name a bundle or weights"):
+        read_site_file(tmp_path / "HK.yaml")
 
 
 def test_a_plan_may_name_a_table_inside_the_images(tmp_path):

@@ -5,8 +5,9 @@ import safetensors.torch
 import torch
 
 from medfed.core.errors import UserError
-from medfed.federation.encoding import DTYPES, header_of, pack, unpack
+from medfed.federation.encoding import header_of, pack, unpack
 from medfed.federation.message import Kind, Message, State, failed_reply_to_error
+from medfed.functional.weights import DTYPES
 
 
 def test_a_kind_is_written_as_its_text():

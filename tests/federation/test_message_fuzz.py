@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 from mutated_messages import MESSAGES, STATE, joined, mutated, refused_or_stable, split
 
-from medfed.federation.encoding import DTYPES, InvalidMessage
+from medfed.federation.encoding import InvalidMessage
 from medfed.federation.message import Message, State
+from medfed.functional.weights import DTYPES
 
 bounded = settings(
     max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -192,6 +192,11 @@ class Code:
             lambda path: torch.save({"w": torch.eye(3).to_sparse()}, path),
             "'w' is not a plain tensor of numbers",
         ),
+        (
+            "w.safetensors",
+            lambda path: safetensors.torch.save_file({"w": torch.zeros(3).to(torch.float8_e4m3fn)}, path),
+            r"'w' is not a plain tensor of numbers \(torch.strided, torch.float8_e4m3fn\)",
+        ),
         ("w.pt", lambda path: torch.save({"w": torch.zeros(1).expand(1 << 30)}, path), "would need 4,294,967,296 in"),
         ("w.pt", lambda path: torch.save(dict.fromkeys(map(str, range(9)), torch.zeros(9999)), path), "would need 359"),
     ],

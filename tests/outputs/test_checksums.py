@@ -119,6 +119,16 @@ def test_a_run_continues_from_the_newest_valid_checkpoint_to_the_same_files(fini
         RunFolder(tmp_path).newest_state()
 
 
+@pytest.mark.parametrize("name", ["cases.csv", "config.yaml", "model.safetensors", "summary.json"])
+def test_checksums_that_do_not_list_a_file_are_incomplete(tmp_path, name):
+    folder = work(tmp_path)
+    lines = (tmp_path / CHECKSUMS).read_text().splitlines(keepends=True)
+    (tmp_path / CHECKSUMS).write_text("".join(line for line in lines if not line.endswith(f"  {name}\n")))
+    (tmp_path / name).write_text("changed")
+    with pytest.raises(UserError, match=f"^{tmp_path / CHECKSUMS}: does not list {name}, so it is cut"):
+        folder.check()
+
+
 def test_the_checksums_are_those_of_the_program_sha256sum(finished):
     result = subprocess.run(["sha256sum", "--check", CHECKSUMS], cwd=finished, capture_output=True, text=True)
     listed = {line.partition(":")[0] for line in result.stdout.splitlines()}

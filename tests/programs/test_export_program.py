@@ -13,7 +13,7 @@ from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
 from medfed.outputs.bundle.write import export_run
-from medfed.outputs.run_folder import CHECKSUMS, RunFolder
+from medfed.outputs.run_folder import RunFolder
 
 CONFIG = """
 data: {name: prostate, root: nowhere, image_size: 32}
@@ -189,11 +189,12 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert main([str(run.path)]) == 2 and "model.safetensors: its content does not match" in capsys.readouterr().err
-    (run.path / CHECKSUMS).write_text("")
     run.save_model({"w": torch.zeros(2)})
+    run.finish(SUMMARY)
     assert main([str(run.path)]) == 2 and "model.safetensors: the file cannot be read" in capsys.readouterr().err
     weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
     run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
+    run.finish(SUMMARY)
     assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err
     assert not (run.path / "bundle").exists()
 
@@ -201,10 +202,10 @@ def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused
 @pytest.mark.parametrize("method", [Layered, Changing])
 def test_layers_of_a_method_are_left_out_unless_they_change_the_masks(run, method):
     config = load_text(CONFIG, "")
-    (run.path / CHECKSUMS).write_text("")
     run.save_model(method().wrap_network(config.network.build(1, 1), config.network).state_dict())
     text = (run.path / "config.yaml").read_text()
     run.write_text("config.yaml", text.replace("name: fedavg", f"name: {method.__module__}.{method.__qualname__}"))
+    run.finish(SUMMARY)
     assert main([str(run.path)]) == 0
     models = run.path / "bundle/prostate_segmentation/models"
     weights = torch.load(models / "model.pt", weights_only=True)

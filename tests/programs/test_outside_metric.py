@@ -169,8 +169,7 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
     scoring = Classification(("a", "b"), 1, 8, Evaluation(metrics=("lab.top_two.TopTwo",))).scoring
     for seed in (0, 1):
         rows = class_rows(["A", "B"], "C")
-        path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | scores_of(rows, scoring)))
+        made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows, **scores_of(rows, scoring))
     summary = json.loads((tmp_path / "run_0" / "summary.json").read_text())
     result = average(summary, "unseen", "top_two")
     assert (result["unit"], result["mean"], result["low"], result["high"]) == ("%", 100.0, None, None)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.functional.style import adain, channel_mean_std
-from medfed.networks.parts.pretrained import load_entries
+from medfed.networks.parts.pretrained import check_plain_tensors, load_entries
 from medfed.networks.parts.small_codec import CHANNELS, SmallDecoder, SmallEncoder
 from medfed.networks.parts.vgg import Decoder, VGGEncoder, load_published
 
@@ -190,5 +190,6 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         raise UserError(f"{path}: the codec's file is damaged ({error}); copy it again") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is not a codec of medfed ({error}); write one with medfed.codec") from None
+    check_plain_tensors(entries, path)
     load_entries(codec, entries, str(path))
     return codec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.core.files import check_checksums
-from medfed.functional.weights import first_non_finite
+from medfed.functional.weights import DTYPES, first_non_finite
 
 MAX_LISTED_MISMATCHES = 3
 MAX_EXPANSION = 4  # bytes of the tensors for each byte of the file; layers that share weights store them once
@@ -70,11 +71,12 @@ def read_state_dict(path: Path, key: str = "") -> dict[str, Tensor]:
     """
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
-            with open(path, "rb") as file:
-                check_checksums(file, str(path), "copy it again")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            content = safetensors.torch.load_file(path)
+        else:
+            if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
+                with open(path, "rb") as file:
+                    check_checksums(file, str(path), "copy it again")
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; expected a state dict as .pth, .pt or .safetensors") from None
     except UserError:
@@ -88,12 +90,7 @@ def read_state_dict(path: Path, key: str = "") -> dict[str, Tensor]:
     entries = content.get(key, content) if isinstance(content, Mapping) else None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
-    for name, entry in entries.items():
-        if entry.layout != torch.strided or entry.device.type != "cpu" or entry.is_quantized:
-            raise UserError(
-                f"{path}: '{str(name)[:60]}' is not a plain tensor of numbers; save the weights with "
-                "torch.save(model.state_dict(), FILE)"
-            )
+    check_plain_tensors(entries, path)
     # A tensor may repeat the elements that are stored, and several tensors may share them.
     size, n_stored = sum(entry.numel() * entry.element_size() for entry in entries.values()), path.stat().st_size
     if size > MAX_EXPANSION * n_stored:
@@ -102,6 +99,16 @@ def read_state_dict(path: Path, key: str = "") -> dict[str, Tensor]:
             "torch.save(model.state_dict(), FILE)"
         )
     return {str(name): entry.detach() for name, entry in entries.items()}
+
+
+def check_plain_tensors(entries: Mapping[Any, Tensor], path: Path) -> None:
+    """UserError if one of a file's tensors is sparse or not of a dtype that medfed sends, such as float8."""
+    for name, entry in entries.items():
+        if entry.layout != torch.strided or entry.device.type != "cpu" or entry.dtype not in DTYPES.values():
+            raise UserError(
+                f"{path}: {str(name)[:60]!r} is not a plain tensor of numbers ({entry.layout}, {entry.dtype}); save "
+                "dense weights, as float32, with torch.save(model.state_dict(), FILE)"
+            )
 
 
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:

@@ -76,15 +76,21 @@ KEYS_OF = {
     "monai.handlers.CheckpointSaver": {"_target_", "save_dir", "save_dict", "save_final", "final_filename"},
     "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
+    "monai.transforms.SaveImaged": {"_target_", "keys", "output_dir", "output_postfix", "separate_folder"}
+    | {"output_ext", "scale", "output_dtype", "resample"},
 }
-VALUE_OF = {
-    "_mode_": "callable",
-    "filename": PREDICTIONS,
-    "weights_only": True,
-    "save_dir": "@ckpt_dir",
-    "ckpt_dir": "$@bundle_root + '/models'",
-    "final_filename": TRAINED,
+VALUES_OF = {  # allowed values of some keys; with them, a bundle writes in its own folder only
+    "_mode_": ("callable",),
+    "bundle_root": (".",),
+    "filename": (PREDICTIONS,),
+    "output_dir": ("$@bundle_root + '/eval'", "@output_dir"),
+    "output_ext": (".png", ".nii.gz"),
+    "weights_only": (True,),
+    "save_dir": ("@ckpt_dir",),
+    "ckpt_dir": ("$@bundle_root + '/models'",),
+    "final_filename": (TRAINED,),
 }
+FILE_NAME = re.compile(r"[^@/\\][^/\\]*")  # and no path or reference
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = {"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"}
@@ -196,17 +202,20 @@ def check_bundle(path: Path, own_program: bool = False) -> None:
             check_inference(content | {"network_def": None} if own_program else content, source)
     if "configs/logging.conf" in names and files.read("configs/logging.conf") != LOGGING_CONF.encode():
         raise UserError(f"{path}: configs/logging.conf names code, and is not medfed's; export it again")
-    _check_network(files, None if own_program else files.json(INFERENCE).get("network_def"))
+    _check_network(files, own_program)
 
 
-def _check_network(files: BundleFiles, definition: Any) -> None:
+def _check_network(files: BundleFiles, own_program: bool) -> None:
     """UserError if the weights are not tensors, are not finite, or do not fit the network of `network_def`."""
     file, place = files.names[WEIGHTS], f"{files.path}: {WEIGHTS}"
     weights = read_state_dict(file)
     if name := first_non_finite(weights):
         raise UserError(f"{place} contains NaN or infinite values, first in '{name}'; export another run")
-    if definition is None:
+    if own_program:
         return
+    definition = files.json(INFERENCE).get("network_def")
+    if not isinstance(definition, dict):
+        raise UserError(f"{files.path}: {INFERENCE} has no network_def that builds a network; export the bundle again")
     try:
         network = getattr(nets, str(definition["_target_"]).rpartition(".")[2])
         with SizeLimit(max(file.stat().st_size, MIN_ALLOWED_VALUES)):
@@ -244,8 +253,11 @@ def check_inference(content: Any, source: str) -> None:
         if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
             allowed = ", ".join(sorted(TARGETS))
             raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may use {allowed}")
-        if name in VALUE_OF and value != VALUE_OF[name]:
-            raise UserError(f"{source}: {key}: '{value}' is not allowed here; expected '{VALUE_OF[name]}'")
+        if name in VALUES_OF and value not in VALUES_OF[name]:
+            expected = " or ".join(f"'{allowed}'" for allowed in VALUES_OF[name])
+            raise UserError(f"{source}: {key}: '{value}' is not allowed here; expected {expected}")
+        if name == "output_postfix" and not (isinstance(value, str) and FILE_NAME.fullmatch(value)):
+            raise UserError(f"{source}: {key}: '{value}' is not the name of a structure; export the bundle again")
         if isinstance(value, dict):
             _check_keys(value, f"{source}: {key}")
         if isinstance(value, str) and value.startswith("%"):

@@ -58,12 +58,12 @@ def model_card(
     of_method = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in method.items()}
     keys = ("dataset", "rounds", "selected_round", "selection", "seed")
     values = {
-        **{key: UNKNOWN if provenance.get(key) is None else _plain(str(provenance[key])) for key in keys},
-        "title": _plain(bundle.title),
+        **{key: UNKNOWN if provenance.get(key) is None else as_plain_markdown(str(provenance[key])) for key in keys},
+        "title": as_plain_markdown(bundle.title),
         "suffix": image_pattern.removeprefix("*"),
         "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN),
-        "sites": _plain(", ".join(provenance.get("sites") or ())) or UNKNOWN,
-        "unseen_site": _plain(provenance.get("unseen_site") or "none"),
+        "sites": as_plain_markdown(", ".join(provenance.get("sites") or ())) or UNKNOWN,
+        "unseen_site": as_plain_markdown(provenance.get("unseen_site") or "none"),
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
         "notes": card_notes(summary),
         "method_summary": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {v}" for name, v in of_method.items()),
@@ -74,11 +74,11 @@ def model_card(
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
     of_task = bundle.card_values(module)
-    of_task |= {name: _plain(str(of_task[name])) for name in ("classes", "structures") if name in of_task}
+    of_task |= {name: as_plain_markdown(str(of_task[name])) for name in ("classes", "structures") if name in of_task}
     return text.format(**values, **of_task)
 
 
-def _plain(names: str) -> str:
+def as_plain_markdown(names: str) -> str:
     """Names in one line that Markdown shows as they are."""
     return escape_markdown(" ".join(names.split())).replace("[", r"\[")
 

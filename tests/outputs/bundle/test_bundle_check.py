@@ -102,6 +102,7 @@ def test_the_templates_are_accepted():
         ("LoadImaged", {"_mode_": "callable"}),
         ("SaveClassificationd", {"filename": "../../.bashrc"}),  # MONAI deletes what is there, then writes
         ("SaveClassificationd", {"saver": "@evaluator"}),
+        ("SaveClassificationd", {"output_dir": "/tmp"}),
     ],
 )
 def test_transforms_that_could_call_or_overwrite_anything_are_restricted(name, change):
@@ -109,6 +110,39 @@ def test_transforms_that_could_call_or_overwrite_anything_are_restricted(name, c
     step(config, name).update(change)
     with pytest.raises(UserError, match="^inference.json: "):
         check_inference(config, "inference.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_dir": "/tmp"},
+        {"output_dir": "@other"},
+        {"output_ext": ".png/../../x"},
+        {"output_postfix": "../../x"},
+        {"output_postfix": "@other"},
+        {"data_root_dir": "/"},
+        {"output_name_formatter": "@other"},
+    ],
+)
+def test_masks_are_written_only_to_the_folder_of_the_bundle(inference, change):
+    step(inference, "SaveImaged").update(change)
+    with pytest.raises(UserError, match=f"^inference.json: .*{next(iter(change))}"):
+        check_inference(inference, "inference.json")
+
+
+@pytest.mark.parametrize("key", ["bundle_root", "output_dir"])
+def test_another_folder_for_the_output_is_refused(inference, key):
+    inference[key] = "/tmp"
+    with pytest.raises(UserError, match=f"^inference.json: {key}: '/tmp' is not allowed here; expected"):
+        check_inference(inference, "inference.json")
+
+
+@pytest.mark.parametrize("definition", [{}, {"network_def": None}], ids=["missing", "null"])
+def test_a_bundle_without_a_network_is_refused(bundle, tmp_path, definition):
+    config = json.loads((bundle / "configs/inference.json").read_text())
+    del config["network_def"]
+    with pytest.raises(UserError, match="configs/inference.json has no network_def that builds a network"):
+        check_bundle(changed_copy(bundle, tmp_path / "a", {"configs/inference.json": json.dumps(config | definition)}))
 
 
 MASK_CASES = (

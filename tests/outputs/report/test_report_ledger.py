@@ -1,7 +1,7 @@
 """What left each site: totals of the ledger, and a description of every entry that a method sends."""
 
 import pytest
-from made_runs import ledger_row, made_run
+from made_runs import finish_again, ledger_row, made_run
 from toy_runs import shared_run
 
 from medfed.core.registry import known_names, resolve
@@ -22,6 +22,7 @@ SETTINGS = {  # so that a method sends all that it can; others have their defaul
 
 def with_ledger(run, rows):
     (run / "ledger.csv").write_text(format_rows(COLUMNS, rows))
+    finish_again(run)
     return read_run(run)
 
 

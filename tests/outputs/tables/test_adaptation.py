@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from made_comparisons import class_row
-from made_runs import CLASSES, MASKS, made_comparison, made_run, mask_row, mask_rows, write_rows
+from made_runs import CLASSES, MASKS, finish_again, made_comparison, made_run, mask_row, mask_rows, write_rows
 
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import UNADAPTED
@@ -77,8 +77,8 @@ def adapted_run(path, rows, unadapted, by="tent"):
     unseen, before = (table_of(own, MASKS.metrics) for own in ([r for r in rows if r["role"] == "unseen"], unadapted))
     summary |= {"transductive": True, "transductive_by": [by]}
     summary["adaptation"] = adaptation_of(by, MASKS, unseen, before)
-    (path / "summary.json").write_text(json.dumps(summary))
     write_rows(path / UNADAPTED, unadapted)
+    finish_again(path, **summary)
     return summary
 
 
