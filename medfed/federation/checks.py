@@ -59,11 +59,12 @@ MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may cha
 MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
 MAX_VARIANCE_RATIO = 5.0  # of running variances of a layer, or its inverse
 NAMED_VARIANCE_RATIO = 2.5  # named above; honest sites reach 2.0, and with CCST 3.5 in one layer of one round
-NAMED_VARIANCE_ROUNDS = 3  # so many rounds in a row in the same layer, or
-NAMED_LAYERS_RATIO = 0.25  # in at least this fraction of the layers
-NAMED_CHANGE_RATIO, NAMED_CHANGE_ROUNDS = 2.5, 3  # a site that changes more is named after these rounds
+NAMED_CHANGE_RATIO = 2.5  # to the median of the sites; honest sites reach 1.7, and a site that was not asked in some
+NAMED_CHANGE_ROUNDS = 3  # rounds before (SCAFFOLD) 9.1 in single rounds: a site is named after so many rounds in a row
 MAX_MEAN_DISTANCE = 3.0  # of running means of a layer, in standard deviations
 NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO = 0.1, 10.0  # named if also as many times as far as the median site
+NAMED_LAYERS_RATIO = 0.25  # variances and means are named in at least this fraction of the layers, or
+NAMED_LAYER_ROUNDS = 3  # in the same layer in so many rounds in a row
 EPSILON = 1e-5  # BatchNorm adds it to a variance
 OPPOSED_COSINE, OPPOSED_ROUNDS = -0.3, 3  # a site whose change points against the others is named after these rounds
 DOMINANT_SHARE = 2 / 3  # of the images; a site with more is named
@@ -84,7 +85,7 @@ class Earlier:
     rounds: dict[str, dict[str, int]] = field(default_factory=dict)  # by site, of its updates by digest of the weights
     opposed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by site and group of tensors, rounds in a row
     large: Counter[tuple[str, str]] = field(default_factory=Counter)  # the same, of large changes
-    variances: Counter[tuple[str, str]] = field(default_factory=Counter)  # by site and layer, unusual rounds in a row
+    layers: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by site, statistic and layer, the same
 
 
 @dataclass(frozen=True)
@@ -639,6 +640,11 @@ COMPARISONS = (
 
 # What is named, and used
 
+LAYER_NOTICES = {
+    "variances": f"more than {NAMED_VARIANCE_RATIO:g} times as large or as small as the median of the sites",
+    "means": "far from those of the other sites, which agree",
+}
+
 
 def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator[str]:
     """Yield what is unusual about the accepted replies, and remember these for the next rounds.
@@ -682,29 +688,26 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         )
     if len(replies) < MIN_SITES:
         return
-    slack, n_layers, unusual = _variance_slack(replies, expected), 0, dict.fromkeys(replies, 0)
+    slack, n_layers, n_unusual = _variance_slack(replies, expected), 0, Counter[tuple[str, str]]()
     for name, variance_ratios, distances in _layers(replies, expected):
         n_layers += 1
-        for site, ratio in variance_ratios.items():
-            is_unusual = max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]
-            earlier.variances[site, name] = earlier.variances[site, name] + 1 if is_unusual else 0
-            unusual[site] += is_unusual
         limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
+        is_unusual = {
+            (site, "variances"): max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]
+            for site, ratio in variance_ratios.items()
+        }
         for site, distance in distances.items():
-            if distance > limit * expected.received.get(site, 1.0) ** 2:
-                yield (
-                    f"{site}: its running means beside '{name}' are far from those of the other sites, which agree; "
-                    "they are used, because an unusual scanner is no error; check the images of that site with "
-                    "python -m medfed.data check"
-                )
-    for site, n_unusual in unusual.items():
-        in_a_row = max((n for (name, _), n in earlier.variances.items() if name == site), default=0)
-        if n_unusual and (n_unusual >= NAMED_LAYERS_RATIO * n_layers or in_a_row >= NAMED_VARIANCE_ROUNDS):
+            is_unusual[site, "means"] = distance > limit * expected.received.get(site, 1.0) ** 2
+        for key, value in is_unusual.items():
+            earlier.layers[(*key, name)] = earlier.layers[(*key, name)] + 1 if value else 0
+            n_unusual[key] += value
+    for (site, statistic), n in n_unusual.items():
+        in_a_row = max(rounds for key, rounds in earlier.layers.items() if key[:2] == (site, statistic))
+        if n and (n >= NAMED_LAYERS_RATIO * n_layers or in_a_row >= NAMED_LAYER_ROUNDS):
             yield (
-                f"{site}: its running variances are more than {NAMED_VARIANCE_RATIO:g} times as large or as small as "
-                f"the median of the sites, in many layers or in {NAMED_VARIANCE_ROUNDS} rounds in a row in the same "
-                "layer; they are used, because an unusual scanner is no error; check the images of that site with "
-                "python -m medfed.data check"
+                f"{site}: its running {statistic} are {LAYER_NOTICES[statistic]}, in many layers or in "
+                f"{NAMED_LAYER_ROUNDS} rounds in a row in the same layer; they are used, because an unusual scanner is "
+                "no error; check the images of that site with python -m medfed.data check"
             )
     for site, count in counts.items():
         if count > DOMINANT_SHARE * sum(counts.values()):

@@ -13,7 +13,7 @@ from medfed.core.errors import UserError
 from medfed.federation.checks import (
     MAX_MEAN_DISTANCE,
     MAX_VARIANCE_RATIO,
-    NAMED_VARIANCE_ROUNDS,
+    NAMED_LAYER_ROUNDS,
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
@@ -151,21 +151,23 @@ def test_variances_unlike_those_of_the_other_sites_are_named(variance, is_named)
     assert check_replies(few_steps, few_steps, TRAIN, Earlier())[2] == []
 
 
-def test_variances_of_one_layer_are_named_after_rounds_in_a_row_and_those_of_many_layers_at_once():
-    """Honest sites have such variances in one layer and one round."""
-    layers = [f"bn{index}.running_var" for index in range(8)]
-    expected = replace(TRAIN, weights={**GLOBAL, **{name: torch.ones(4) for name in layers}})
-    earlier = Earlier()
+@pytest.mark.parametrize(("statistic", "unusual"), [("variances", 3.0), ("means", 0.5)])
+def test_one_layer_is_named_after_rounds_in_a_row_and_many_layers_at_once(statistic, unusual):
+    """Honest sites have such variances or means in one layer and one round."""
+    ending = {"variances": "running_var", "means": "running_mean"}[statistic]
+    honest = {f"bn{index}.running_var": torch.ones(4) for index in range(8)}
+    honest |= {f"bn{index}.running_mean": torch.zeros(4) for index in range(8)}
+    expected, earlier = replace(TRAIN, weights={**GLOBAL, **honest}), Earlier()
 
     def n_notices(n_layers):
-        honest = {name: torch.ones(4) for name in layers}
-        bad = update(0.11, **{**honest, **{name: torch.full((4,), 3.0) for name in layers[:n_layers]}})
-        replies = {**{site: update(w, **honest) for site, w in (("a", 0.1), ("b", 0.12), ("c", 0.09))}, "bad": bad}
+        changed = {f"bn{index}.{ending}": torch.full((4,), unusual) for index in range(n_layers)}
+        replies = with_bad(update(0.11, **{**honest, **changed}))
+        replies |= {site: update(w, **honest) for site, w in (("a", 0.1), ("b", 0.12), ("c", 0.09))}
         notices = check_replies(replies, replies, expected, earlier)[2]
-        assert all(text.startswith("bad: its running variances") for text in notices)
+        assert all(text.startswith(f"bad: its running {statistic} are") for text in notices)
         return len(notices)
 
-    assert [n_notices(1) for _ in range(NAMED_VARIANCE_ROUNDS)] == [0, 0, 1]
+    assert [n_notices(1) for _ in range(NAMED_LAYER_ROUNDS)] == [0, 0, 1]
     assert [n_notices(n) for n in (0, 1, 1, 0, 1, 3)] == [0, 0, 0, 0, 0, 1]
 
 
