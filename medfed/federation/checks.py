@@ -698,9 +698,10 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         }
         for site, distance in distances.items():
             is_unusual[site, "means"] = distance > limit * expected.received.get(site, 1.0) ** 2
-        for key, value in is_unusual.items():
-            earlier.layers[(*key, name)] = earlier.layers[(*key, name)] + 1 if value else 0
-            n_unusual[key] += value
+        for (site, statistic), value in is_unusual.items():
+            layer = site, statistic, name
+            earlier.layers[layer] = earlier.layers[layer] + 1 if value else 0
+            n_unusual[site, statistic] += value
     for (site, statistic), n in n_unusual.items():
         in_a_row = max(rounds for key, rounds in earlier.layers.items() if key[:2] == (site, statistic))
         if n and (n >= NAMED_LAYERS_RATIO * n_layers or in_a_row >= NAMED_LAYER_ROUNDS):
