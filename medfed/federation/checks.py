@@ -58,9 +58,13 @@ UNUSUAL_STATISTIC_RATIO = 4.0  # above which, or below its inverse, a statistic 
 MAX_STEP_RATIO = 10.0  # how much more a site with more steps and images may change the weights
 MAX_RECEIVED = 3.0  # how much more a site may change them that received large statistics of another site
 MAX_VARIANCE_RATIO = 5.0  # of running variances of a layer, or its inverse
-NAMED_VARIANCE_RATIO = 2.5  # named above; honest sites reach 2.0
+NAMED_VARIANCE_RATIO = 2.5  # named above; honest sites reach 2.0, and with CCST 3.5 in one layer of one round
+NAMED_CHANGE_RATIO = 2.5  # to the median of the sites; honest sites reach 1.7, and a site that was not asked in some
+NAMED_CHANGE_ROUNDS = 3  # rounds before (SCAFFOLD) 9.1 in single rounds: a site is named after so many rounds in a row
 MAX_MEAN_DISTANCE = 3.0  # of running means of a layer, in standard deviations
 NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO = 0.1, 10.0  # named if also as many times as far as the median site
+NAMED_LAYERS_RATIO = 0.25  # variances and means are named in at least this fraction of the layers, or
+NAMED_LAYER_ROUNDS = 3  # in the same layer in so many rounds in a row
 EPSILON = 1e-5  # BatchNorm adds it to a variance
 OPPOSED_COSINE, OPPOSED_ROUNDS = -0.3, 3  # a site whose change points against the others is named after these rounds
 DOMINANT_SHARE = 2 / 3  # of the images; a site with more is named
@@ -80,6 +84,8 @@ class Earlier:
     n_images: dict[str, int] = field(default_factory=dict)  # by site, the number of training images that it reported
     rounds: dict[str, dict[str, int]] = field(default_factory=dict)  # by site, of its updates by digest of the weights
     opposed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by site and group of tensors, rounds in a row
+    large: Counter[tuple[str, str]] = field(default_factory=Counter)  # the same, of large changes
+    layers: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by site, statistic and layer, the same
 
 
 @dataclass(frozen=True)
@@ -576,21 +582,33 @@ def _size_outliers(replies: Replies, expected: Expected) -> Reasons:
     """
     if expected.largest_change is None or expected.kind != Kind.TRAIN or len(replies) < MIN_SITES:
         return
-    ratios = _step_ratios(replies)
     for group, products, largest in _changes(replies, expected):
-        norms = products.diag().clamp_min(0).sqrt()
-        for measure, sizes in (("L2 norm", norms.tolist()), ("largest element", largest.tolist())):
-            median = statistics.median(sizes)
-            for site, size in zip(replies, sizes, strict=True):
-                slack = max(ratios[site], 1.0 if group == "the weights" else 1 / ratios[site])
-                received = min(expected.received.get(site, 1.0), MAX_RECEIVED)
-                if median and size > expected.largest_change * received * slack * median:
-                    yield (
-                        site,
-                        f"changes {group} by {size:.4g} ({measure}), but the median of the sites is {median:.4g} and "
-                        f"federation.largest_change allows {expected.largest_change:g} times the median, and more only "
-                        "for more training steps",
-                    )
+        for measure, site, size, median, ratio in _change_ratios(replies, expected, group, products, largest):
+            if ratio > expected.largest_change:
+                yield (
+                    site,
+                    f"changes {group} by {size:.4g} ({measure}), but the median of the sites is {median:.4g} and "
+                    f"federation.largest_change allows {expected.largest_change:g} times the median, and more only "
+                    "for more training steps",
+                )
+
+
+def _change_ratios(
+    replies: Replies, expected: Expected, group: str, products: Tensor, largest: Tensor
+) -> Iterator[tuple[str, str, float, float, float]]:
+    """Yield the measure, the site, the size of its change, the median, and their ratio.
+
+    The ratio is divided by the factor that the site's steps, images and received statistics explain.
+    """
+    ratios = _step_ratios(replies)
+    for measure, norms in (("L2 norm", products.diag().clamp_min(0).sqrt()), ("largest element", largest)):
+        sizes = norms.tolist()
+        median = statistics.median(sizes)
+        for site, size in zip(replies, sizes, strict=True):
+            slack = max(ratios[site], 1.0 if group == "the weights" else 1 / ratios[site])
+            received = min(expected.received.get(site, 1.0), MAX_RECEIVED)
+            if median:
+                yield measure, site, size, median, size / (median * received * slack)
 
 
 def _step_ratios(replies: Replies) -> dict[str, float]:
@@ -621,6 +639,11 @@ COMPARISONS = (
 
 
 # What is named, and used
+
+LAYER_NOTICES = {
+    "variances": f"more than {NAMED_VARIANCE_RATIO:g} times as large or as small as the median of the sites",
+    "means": "far from those of the other sites, which agree",
+}
 
 
 def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator[str]:
@@ -665,30 +688,48 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
         )
     if len(replies) < MIN_SITES:
         return
-    slack = _variance_slack(replies, expected)
+    slack, n_layers, n_unusual = _variance_slack(replies, expected), 0, Counter[tuple[str, str]]()
     for name, variance_ratios, distances in _layers(replies, expected):
-        for site, ratio in variance_ratios.items():
-            if max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]:
-                yield (
-                    f"{site}: its running variances in '{name}' are more than {NAMED_VARIANCE_RATIO:g} times as large "
-                    "or as small as the median of the sites; they are used, because an unusual scanner is no error; "
-                    "check the images of that site with python -m medfed.data check"
-                )
+        n_layers += 1
         limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
+        is_unusual = {
+            (site, "variances"): max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]
+            for site, ratio in variance_ratios.items()
+        }
         for site, distance in distances.items():
-            if distance > limit * expected.received.get(site, 1.0) ** 2:
-                yield (
-                    f"{site}: its running means beside '{name}' are far from those of the other sites, which agree; "
-                    "they are used, because an unusual scanner is no error; check the images of that site with "
-                    "python -m medfed.data check"
-                )
+            is_unusual[site, "means"] = distance > limit * expected.received.get(site, 1.0) ** 2
+        for (site, statistic), value in is_unusual.items():
+            layer = site, statistic, name
+            earlier.layers[layer] = earlier.layers[layer] + 1 if value else 0
+            n_unusual[site, statistic] += value
+    for (site, statistic), n in n_unusual.items():
+        in_a_row = max(rounds for key, rounds in earlier.layers.items() if key[:2] == (site, statistic))
+        if n and (n >= NAMED_LAYERS_RATIO * n_layers or in_a_row >= NAMED_LAYER_ROUNDS):
+            yield (
+                f"{site}: its running {statistic} are {LAYER_NOTICES[statistic]}, in many layers or in "
+                f"{NAMED_LAYER_ROUNDS} rounds in a row in the same layer; they are used, because an unusual scanner is "
+                "no error; check the images of that site with python -m medfed.data check"
+            )
     for site, count in counts.items():
         if count > DOMINANT_SHARE * sum(counts.values()):
             yield (
                 f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
                 "decides most of an average that is weighted by images; make sure that this number is right"
             )
-    for group, products, _ in _changes(replies, expected):
+    for group, products, largest in _changes(replies, expected):
+        large = {
+            site
+            for _, site, _, _, ratio in _change_ratios(replies, expected, group, products, largest)
+            if expected.largest_change is not None and ratio > NAMED_CHANGE_RATIO
+        }
+        for site in replies:
+            earlier.large[site, group] = earlier.large[site, group] + 1 if site in large else 0
+            if earlier.large[site, group] >= NAMED_CHANGE_ROUNDS:
+                yield (
+                    f"{site}: changes {group} more than {NAMED_CHANGE_RATIO:g} times as much as the median of the "
+                    f"sites in {NAMED_CHANGE_ROUNDS} rounds in a row; it is used, because unusual images do that too; "
+                    "check its labels with python -m medfed.data check"
+                )
         norms = products.diag().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
         for index, (site, cosines) in enumerate(zip(replies, (products / norms.outer(norms)).tolist(), strict=True)):
             is_opposed = statistics.median(cosines[:index] + cosines[index + 1 :]) < OPPOSED_COSINE

@@ -13,6 +13,7 @@ from medfed.core.errors import UserError
 from medfed.federation.checks import (
     MAX_MEAN_DISTANCE,
     MAX_VARIANCE_RATIO,
+    NAMED_LAYER_ROUNDS,
     OPPOSED_ROUNDS,
     Earlier,
     Expected,
@@ -72,6 +73,28 @@ def test_an_update_more_than_ten_times_the_median_is_an_outlier():
     assert outliers["bad"].startswith("changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44")
 
 
+@pytest.mark.parametrize(("tensors", "group"), [(False, "the weights"), (True, "'change/...'")])
+def test_a_site_that_changes_much_more_than_the_others_is_named_after_three_rounds_in_a_row(tensors, group):
+    """The median of the changes is 0.11 with the bad one, so that 0.3 is 2.7 times as much, and 0.25 is 2.3 times."""
+
+    def n_notices(sizes, **changes):
+        earlier, numbers = Earlier(), []
+        for bad in sizes:
+            by_site = {"a": 0.1, "b": 0.12, "c": 0.09, "bad": bad}
+            replies = {site: update(size) for site, size in by_site.items()}
+            if tensors:
+                controls = {site: {"change/w": torch.full((4, 4), size)} for site, size in by_site.items()}
+                replies = {site: update(1 + size, tensors=controls[site]) for site, size in by_site.items()}
+            accepted, _, notices = check_replies(replies, replies, replace(TRAIN, **changes), earlier)
+            assert len(accepted) == 4
+            assert all(text.startswith(f"bad: changes {group} more than 2.5 times") for text in notices)
+            numbers.append(len(notices))
+        return numbers
+
+    assert n_notices([0.3, 0.3, 0.3, 0.25]) == [0, 0, 1, 0]
+    assert n_notices([0.3, 0.25, 0.3, 0.3]) == n_notices([0.3] * 4, largest_change=None) == [0, 0, 0, 0]
+
+
 def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
     """100 x 100 changes of 0.1 have the norm 10; one change of -5.1 adds little to it, but is 51 times the others."""
     facts, sites = {"steps": 5, "examples": 9, "loss": 0.5}, ("a", "b", "c", "bad")
@@ -126,6 +149,26 @@ def test_variances_unlike_those_of_the_other_sites_are_named(variance, is_named)
     assert len(accepted) == 4 and [text.partition(":")[0] for text in notices] == ["bad"] * is_named
     few_steps = with_bad(update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), variance)}))
     assert check_replies(few_steps, few_steps, TRAIN, Earlier())[2] == []
+
+
+@pytest.mark.parametrize(("statistic", "unusual"), [("variances", 3.0), ("means", 0.5)])
+def test_one_layer_is_named_after_rounds_in_a_row_and_many_layers_at_once(statistic, unusual):
+    """Honest sites have such variances or means in one layer and one round."""
+    ending = {"variances": "running_var", "means": "running_mean"}[statistic]
+    honest = {f"bn{index}.running_var": torch.ones(4) for index in range(8)}
+    honest |= {f"bn{index}.running_mean": torch.zeros(4) for index in range(8)}
+    expected, earlier = replace(TRAIN, weights={**GLOBAL, **honest}), Earlier()
+
+    def n_notices(n_layers):
+        changed = {f"bn{index}.{ending}": torch.full((4,), unusual) for index in range(n_layers)}
+        replies = with_bad(update(0.11, **{**honest, **changed}))
+        replies |= {site: update(w, **honest) for site, w in (("a", 0.1), ("b", 0.12), ("c", 0.09))}
+        notices = check_replies(replies, replies, expected, earlier)[2]
+        assert all(text.startswith(f"bad: its running {statistic} are") for text in notices)
+        return len(notices)
+
+    assert [n_notices(1) for _ in range(NAMED_LAYER_ROUNDS)] == [0, 0, 1]
+    assert [n_notices(n) for n in (0, 1, 1, 0, 1, 3)] == [0, 0, 0, 0, 0, 1]
 
 
 def test_variances_near_zero_in_one_layer_are_outliers():
