@@ -64,7 +64,8 @@ NAMED_CHANGE_ROUNDS = 3  # rounds before (SCAFFOLD) 9.1 in single rounds: a site
 MAX_MEAN_DISTANCE = 3.0  # of running means of a layer, in standard deviations
 NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO = 0.1, 10.0  # named if also as many times as far as the median site
 NAMED_LAYERS_RATIO = 0.25  # variances and means are named in at least this fraction of the layers, or
-NAMED_LAYER_ROUNDS = 3  # in the same layer in so many rounds in a row
+NAMED_LAYER_ROUNDS = 3  # in the same layer in so many rounds in a row, or
+FAR_VARIANCE_RATIO, FAR_MEAN_DISTANCE = 4.0, 0.4  # in one layer of one round; honest sites reach 3.5 and 0.2
 EPSILON = 1e-5  # BatchNorm adds it to a variance
 OPPOSED_COSINE, OPPOSED_ROUNDS = -0.3, 3  # a site whose change points against the others is named after these rounds
 DOMINANT_SHARE = 2 / 3  # of the images; a site with more is named
@@ -692,23 +693,25 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
     for name, variance_ratios, distances in _layers(replies, expected):
         n_layers += 1
         limit = max(NAMED_MEAN_DISTANCE, NAMED_MEAN_RATIO * statistics.median(distances.values() or [0.0]))
-        is_unusual = {
-            (site, "variances"): max(ratio, 1 / ratio) > NAMED_VARIANCE_RATIO * slack[site]
-            for site, ratio in variance_ratios.items()
-        }
+        sizes = {}  # in units of the size that is named, and of the size that is named at once
+        for site, ratio in variance_ratios.items():
+            size = max(ratio, 1 / ratio) / slack[site]
+            sizes[site, "variances"] = size / NAMED_VARIANCE_RATIO, size / FAR_VARIANCE_RATIO
         for site, distance in distances.items():
-            is_unusual[site, "means"] = distance > limit * expected.received.get(site, 1.0) ** 2
-        for (site, statistic), value in is_unusual.items():
+            size = distance / expected.received.get(site, 1.0) ** 2
+            sizes[site, "means"] = size / limit, size / max(limit, FAR_MEAN_DISTANCE)
+        for (site, statistic), (size, far) in sizes.items():
             layer = site, statistic, name
-            earlier.layers[layer] = earlier.layers[layer] + 1 if value else 0
-            n_unusual[site, statistic] += value
+            in_a_row = earlier.layers[layer] + 1 if size > 1 else 0
+            earlier.layers[layer] = NAMED_LAYER_ROUNDS if far > 1 else in_a_row
+            n_unusual[site, statistic] += size > 1
     for (site, statistic), n in n_unusual.items():
-        in_a_row = max(rounds for key, rounds in earlier.layers.items() if key[:2] == (site, statistic))
-        if n and (n >= NAMED_LAYERS_RATIO * n_layers or in_a_row >= NAMED_LAYER_ROUNDS):
+        most = max(rounds for key, rounds in earlier.layers.items() if key[:2] == (site, statistic))
+        if n and (n >= NAMED_LAYERS_RATIO * n_layers or most >= NAMED_LAYER_ROUNDS):
             yield (
-                f"{site}: its running {statistic} are {LAYER_NOTICES[statistic]}, in many layers or in "
-                f"{NAMED_LAYER_ROUNDS} rounds in a row in the same layer; they are used, because an unusual scanner is "
-                "no error; check the images of that site with python -m medfed.data check"
+                f"{site}: its running {statistic} are {LAYER_NOTICES[statistic]}, in many layers, in "
+                f"{NAMED_LAYER_ROUNDS} rounds in a row in one layer, or there by far; they are used, because an "
+                "unusual scanner is no error; check the images of that site with python -m medfed.data check"
             )
     for site, count in counts.items():
         if count > DOMINANT_SHARE * sum(counts.values()):

@@ -151,16 +151,16 @@ def test_variances_unlike_those_of_the_other_sites_are_named(variance, is_named)
     assert check_replies(few_steps, few_steps, TRAIN, Earlier())[2] == []
 
 
-@pytest.mark.parametrize(("statistic", "unusual"), [("variances", 3.0), ("means", 0.5)])
-def test_one_layer_is_named_after_rounds_in_a_row_and_many_layers_at_once(statistic, unusual):
+@pytest.mark.parametrize(("statistic", "unusual", "far"), [("variances", 3.0, 4.5), ("means", 0.3, 0.5)])
+def test_one_layer_is_named_after_rounds_in_a_row_and_many_layers_or_large_values_at_once(statistic, unusual, far):
     """Honest sites have such variances or means in one layer and one round."""
     ending = {"variances": "running_var", "means": "running_mean"}[statistic]
     honest = {f"bn{index}.running_var": torch.ones(4) for index in range(8)}
     honest |= {f"bn{index}.running_mean": torch.zeros(4) for index in range(8)}
     expected, earlier = replace(TRAIN, weights={**GLOBAL, **honest}), Earlier()
 
-    def n_notices(n_layers):
-        changed = {f"bn{index}.{ending}": torch.full((4,), unusual) for index in range(n_layers)}
+    def n_notices(n_layers, value=unusual):
+        changed = {f"bn{index}.{ending}": torch.full((4,), value) for index in range(n_layers)}
         replies = with_bad(update(0.11, **{**honest, **changed}))
         replies |= {site: update(w, **honest) for site, w in (("a", 0.1), ("b", 0.12), ("c", 0.09))}
         notices = check_replies(replies, replies, expected, earlier)[2]
@@ -169,6 +169,7 @@ def test_one_layer_is_named_after_rounds_in_a_row_and_many_layers_at_once(statis
 
     assert [n_notices(1) for _ in range(NAMED_LAYER_ROUNDS)] == [0, 0, 1]
     assert [n_notices(n) for n in (0, 1, 1, 0, 1, 3)] == [0, 0, 0, 0, 0, 1]
+    assert [n_notices(0), n_notices(1, far)] == [0, 1]
 
 
 def test_variances_near_zero_in_one_layer_are_outliers():
