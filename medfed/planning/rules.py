@@ -25,7 +25,7 @@ from typing import Any
 from medfed.planning.fingerprint import Fingerprint, Structure
 from medfed.tasks.patches import n_patches
 
-# Time. A plan for 100 images is estimated to end within 15 minutes on two cores.
+# Time. A plan for 100 images is estimated to end within 15 minutes on two cores; patches of 100 volumes take longer.
 MINUTES, CORES, N_IMAGES = 15, 2, 100
 # Assumed part of this time in which both cores train; the rest is reading, waiting, test and figures.
 USABLE = 0.6
@@ -143,6 +143,7 @@ class Plan:
     site_steps: Mapping[str, int]  # training steps of each site in the whole run
     minutes: float  # estimated time on two cores, with the method FedAvg
     why_slices: str = ""  # why volumes are trained as slices; empty for images and 3-D networks
+    coarser: float = 1.0  # how many times as large as the median the planned voxel size is, along the finest axis
 
     @property
     def whole_steps(self) -> int:
@@ -164,7 +165,10 @@ def make_plan(
     fixed = fixed or {}
     why_slices = _why_slices(fingerprint, fixed, dimensions)
     if fingerprint.depth > 1 and not why_slices:
-        return _plan(fingerprint, fixed, *_volumes(fingerprint, fixed))
+        plan = _plan(fingerprint, fixed, *_volumes(fingerprint, fixed))
+        spacing = fixed.get("data.spacing_mm", plan.values.get("data.spacing_mm"))
+        pairs = zip(spacing or (), fingerprint.spacing_mm or (), strict=False)
+        return replace(plan, coarser=max((planned / median for planned, median in pairs), default=1.0))
     recipe = _recipe(fingerprint, pretrained, fixed)
     thin = _thin_structure(fingerprint, recipe)
     planned_side = _image_size(fingerprint, recipe)
@@ -227,29 +231,35 @@ def _why_slices(fingerprint: Fingerprint, fixed: Mapping[str, Any], dimensions: 
     """Why volumes are trained as slices; empty if they are not, or if the images are 2-D."""
     if fingerprint.depth == 1 or fixed.get("data.patch_size"):
         return ""
-    if "data.patch_size" in fixed or "data.image_size" in fixed:
+    if "data.patch_size" in fixed:
         return "your choice (--set)"
+    if "data.image_size" in fixed:
+        return "you chose data.image_size, which is for slices"
     if 3 not in dimensions:
         return "the method works on slices only"
     if fixed.get("network.name", VOLUMES.name) not in THREE_DIMENSIONS:
         return "the network has two dimensions"
     if fingerprint.classes:
         return "images with classes are trained as slices"
-    if fingerprint.depth < MIN_SLICES:
-        return f"the median volume has {fingerprint.depth} slices; 3-D patches are planned for {MIN_SLICES} or more"
-    if fingerprint.spacing_mm is None:
+    shape, median_mm = (fingerprint.height, fingerprint.width, fingerprint.depth), fingerprint.spacing_mm
+    if median_mm is None:
         return "no file stores the size of its voxels, which a 3-D network needs"
-    ratio = fingerprint.spacing_mm[2] / min(fingerprint.spacing_mm[:2])
+    # Slices were acquired along the axis with the largest distance, which need not be the superior one.
+    n_slices = min(fingerprint.depth, shape[median_mm.index(max(median_mm))])
+    if n_slices < MIN_SLICES:
+        return f"the median volume has {n_slices} slices; 3-D patches are planned for {MIN_SLICES} or more"
+    ratio = max(median_mm) / min(median_mm)
     if ratio >= MAX_SPACING_RATIO:
         return (
             f"the slices are {ratio:.2g} times as far apart as their pixels; 3-D patches are planned below "
             f"{MAX_SPACING_RATIO:g} times"
         )
     spacing = _spacing(fingerprint)
-    side_mm = math.sqrt(math.prod((fingerprint.height, fingerprint.width)) * math.prod(fingerprint.spacing_mm[:2]))
+    side_mm, in_plane_mm = math.sqrt(math.prod(shape[:2]) * math.prod(median_mm[:2])), min(spacing[:2])
     for structure in fingerprint.structures:
-        if 0 < structure.width * side_mm / min(spacing[:2]) < MIN_STRUCTURE_PIXELS:
-            return f"'{structure.name}' would be too thin with the {min(spacing[:2]):.2g} mm of a voxel in 3-D"
+        is_thin = 0 < structure.width * side_mm / in_plane_mm < MIN_STRUCTURE_PIXELS
+        if is_thin and in_plane_mm > 1.01 * min(median_mm[:2]):
+            return f"'{structure.name}' would be too thin with the {in_plane_mm:.2g} mm of a voxel in 3-D"
     return ""
 
 
@@ -266,11 +276,11 @@ def _spacing(fingerprint: Fingerprint) -> tuple[float, ...]:
 
 
 def _patch_size(shape: Sequence[float]) -> list[int]:
-    """The size of a patch in voxels: the whole volume, and its axes shorter in turn until it has few enough voxels."""
+    """The size of a patch in voxels: the whole volume, without the voxels of each axis that the others need more."""
     step = VOLUMES.side_step
     size = [step * math.ceil(n / step) for n in shape]
     while math.prod(size) > PATCH_VOXELS:
-        size[max(range(3), key=lambda axis: (size[axis] > step, size[axis] / shape[axis]))] -= step
+        size[max(range(3), key=lambda axis: (size[axis] - step) / shape[axis])] -= step
     return size
 
 

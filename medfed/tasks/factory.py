@@ -45,6 +45,8 @@ def _task(
     if classes:
         return Classification(classes, channels, size, evaluation, standardised)
     settings = (structures, channels, size, intensity_range, evaluation, standardised)
+    if dataset.patch_size and evaluation.boundary_distance:
+        raise UserError("evaluation.boundary_distance: is for images and slices; set it to false with data.patch_size")
     if dataset.patch_size:
         return PatchSegmentation(*settings, patch_size=dataset.patch_size, spacing_mm=dataset.spacing_mm)
     return Segmentation(*settings)

@@ -29,6 +29,9 @@ from medfed.tasks.trivial_masks import FixedMask
 class PatchSegmentation(Segmentation):
     """Segmentation by a 3-D network: volumes are resampled to one voxel size, and the network receives patches.
 
+    Volumes that are smaller than a patch are padded with 0. The padding belongs to the prepared grid: validation scores
+    and `evaluation.also_on: prepared` count false voxels there, and `data.standardise: volume` includes it.
+
     Args:
         patch_size: size of a patch in voxels along the axes right, anterior and superior.
         spacing_mm: voxel size of the prepared volumes along the same axes; None keeps the voxel size of each file.

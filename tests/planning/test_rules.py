@@ -153,20 +153,52 @@ def test_the_number_of_patches_is_that_of_the_prepared_volumes():
     assert plan.site_steps["a"] == n_rounds * math.ceil(10 * n_patches / 2)
 
 
-def test_small_volumes_keep_their_voxels_and_are_one_patch():
+def test_small_volumes_keep_their_voxels():
     plan = make_plan(replace(VOLUMES, height=35, width=50, depth=36, spacing_mm=(1.0, 1.0, 1.2)))
-    assert plan.values["data.spacing_mm"] == [1.0, 1.0, 1.2] and plan.values["data.patch_size"] == [32, 64, 48]
+    assert plan.values["data.spacing_mm"] == [1.0, 1.0, 1.2] and plan.values["data.patch_size"] == [48, 48, 48]
+    assert plan.coarser == 1.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing_mm", "planned"),
+    [
+        ((320, 320, 40), (0.5, 0.5, 1.4), [64, 64, 32]),
+        ((256, 200, 150), (1.0, 1.0, 1.0), [64, 48, 32]),
+        ((512, 512, 400), (0.7, 0.7, 0.7), [48, 48, 48]),
+    ],
+)
+def test_a_patch_shows_similar_parts_of_all_axes(shape, spacing_mm, planned):
+    height, width, depth = shape
+    plan = make_plan(replace(VOLUMES, height=height, width=width, depth=depth, spacing_mm=spacing_mm))
+    assert plan.values["data.patch_size"] == planned
+    along = [
+        mm * n / fine / side for mm, n, side, fine in zip(spacing_mm, shape, planned, plan.values["data.spacing_mm"])
+    ]
+    assert max(along) / min(along) < 1.6 and math.prod(along) < 2.7
+    assert plan.coarser == pytest.approx(max(a / b for a, b in zip(plan.values["data.spacing_mm"], spacing_mm)))
+
+
+def test_the_finest_axes_become_coarser_first():
+    plan = make_plan(replace(VOLUMES, height=200, width=200, depth=40, spacing_mm=(0.5, 0.5, 1.4)))
+    spacing = plan.values["data.spacing_mm"]
+    assert spacing[2] == 1.4 and 0.5 < spacing[0] == spacing[1] < 1.4
+
+
+def test_a_structure_that_is_thin_in_the_files_does_not_lead_to_slices():
+    thin = (Structure("nerve", 0.001, 0.01),)
+    assert not make_plan(replace(VOLUMES, height=48, width=48, depth=48, structures=thin)).why_slices
 
 
 @pytest.mark.parametrize(
     ("change", "fixed", "dimensions", "reason"),
     [
         ({"depth": 31}, {}, (2, 3), "the median volume has 31 slices; 3-D patches are planned for 32 or more"),
+        ({"height": 14, "spacing_mm": (4.0, 0.8, 0.8)}, {}, (2, 3), "the median volume has 14 slices"),  # sagittal
         ({"spacing_mm": (1.0, 1.0, 3.0)}, {}, (2, 3), "the slices are 3 times as far apart as their pixels"),
         ({"spacing_mm": None}, {}, (2, 3), "no file stores the size of its voxels"),
         ({"structures": (Structure("nerve", 0.001, 0.005),)}, {}, (2, 3), "'nerve' would be too thin with the 3 mm"),
         ({}, {"network.name": "efficientnet_unet"}, (2, 3), "the network has two dimensions"),
-        ({}, {"data.image_size": 64}, (2, 3), "your choice"),
+        ({}, {"data.image_size": 64}, (2, 3), "you chose data.image_size"),
         ({}, {"data.patch_size": None}, (2, 3), "your choice"),
         ({}, {}, (2,), "the method works on slices only"),
     ],

@@ -7,9 +7,13 @@ from torch import nn
 
 from medfed.core.errors import UserError
 from medfed.datasets.case import Volume
+from medfed.datasets.collections.folder import Folder
 from medfed.functional.standardisation import image_moments, standardise_by, standardise_slices
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.factory import task_of_images
 from medfed.tasks.patch_segmentation import PatchSegmentation
 from medfed.tasks.patches import Patches, foreground_corners, grid_corners
+from medfed.tasks.trivial_masks import FixedMask
 
 TASK = PatchSegmentation(("organ",), 1, 64, (50.0, 150.0), patch_size=(16, 16, 8), spacing_mm=(2.0, 2.0, 3.0))
 
@@ -70,6 +74,26 @@ def test_a_third_of_the_patches_lies_around_the_structures_in_turns():
     assert foreground_corners(torch.zeros(2, 40, 40, 16), (16, 16, 8)) == []
 
 
+def test_patches_around_a_structure_are_spread_over_it():
+    """Two patches around 100 voxels in a row are around voxels 25 and 75."""
+    label = torch.zeros(1, 120, 4, 4)
+    label[0, 10:110, 1, 1] = 1
+    assert [corner[0] + 20 for corner in foreground_corners(label, (40, 4, 4))][:2] == [35, 85]
+
+
+def test_a_structure_that_is_neither_shown_nor_predicted_is_left_out_of_the_validation():
+    task = PatchSegmentation(("a", "b"), 1, 64, patch_size=(8, 8, 8))
+    label = torch.zeros(2, 8, 8, 8, dtype=torch.uint8)
+    label[0] = 1
+    mask = FixedMask(torch.stack([torch.ones(8, 8, 8), torch.zeros(8, 8, 8)]))
+    assert task.validate(mask, Patches.of([torch.rand(1, 8, 8, 8)], [label], (8, 8, 8)))["score"] == 1.0
+
+
+def test_the_ratio_of_slices_is_the_size_of_a_pixel_divided_by_their_distance():
+    task = PatchSegmentation(("a",), 1, 64, patch_size=(8, 8, 8), spacing_mm=(0.5, 0.5, 2.0))
+    assert (task.slice_ratio, replace(task, spacing_mm=None).slice_ratio) == (0.25, 1.0)
+
+
 def test_a_batch_has_the_voxels_at_the_corners():
     values = torch.arange(40 * 20 * 10.0).reshape(1, 40, 20, 10)
     patches = Patches.of([values, -values], [torch.zeros(1, 40, 20, 10, dtype=torch.uint8)] * 2, (16, 16, 8))
@@ -122,3 +146,20 @@ def test_standardising_a_volume_uses_its_own_numbers():
     assert scaled.mean(dim=(2, 3, 4)).abs().max() < 1e-5 and (scaled.std(dim=(2, 3, 4)) - 1).abs().max() < 1e-2
     with pytest.raises(ValueError, match="expected slices"):
         standardise_slices(volume)
+
+
+@pytest.mark.parametrize(
+    ("images", "evaluation", "sentence"),
+    [
+        (
+            {"structures": ("a",), "classes": ()},
+            Evaluation(boundary_distance=True),
+            "evaluation.boundary_distance: is for",
+        ),
+        ({"structures": (), "classes": ("a", "b")}, Evaluation(), "data.patch_size: is for masks of volumes"),
+    ],
+)
+def test_settings_for_images_are_refused_with_patches(images, evaluation, sentence):
+    dataset = Folder(root=".", patch_size=(32, 32, 16))
+    with pytest.raises(UserError, match=sentence):
+        task_of_images({"channels": 1, "intensity_range": None, **images}, dataset, evaluation)
