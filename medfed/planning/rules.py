@@ -289,10 +289,9 @@ def _volumes(
 ) -> tuple[Recipe, dict[str, Any], int, dict[str, int], int]:
     """The arguments of `_plan` for patches of volumes."""
     shape: Sequence[float] = (fingerprint.height, fingerprint.width, fingerprint.depth)
-    spacing = fixed.get("data.spacing_mm")
+    spacing = fixed.get("data.spacing_mm", fingerprint.spacing_mm and _spacing(fingerprint))
     sizes: dict[str, Any] = {}
-    if fingerprint.spacing_mm is not None:
-        spacing = spacing or _spacing(fingerprint)
+    if spacing and fingerprint.spacing_mm:
         shape = [n * mm / planned for n, mm, planned in zip(shape, fingerprint.spacing_mm, spacing)]
         sizes = {"data.spacing_mm": list(spacing)}
     size = fixed.get("data.patch_size") or _patch_size(shape)

@@ -212,5 +212,7 @@ def test_a_chosen_patch_is_planned_for_volumes_with_few_slices():
     few = replace(VOLUMES, height=384, width=384, depth=20, spacing_mm=(0.5, 0.5, 3.0))
     plan = make_plan(few, {"data.patch_size": [48, 48, 16], "data.spacing_mm": [2.0, 2.0, 3.0]})
     assert plan.site_steps["a"] % (10 * 27 / 2) == 0  # 3 x 3 x 2 patches that cover a volume, and half as many
+    as_stored = make_plan(few, {"data.patch_size": [48, 48, 16], "data.spacing_mm": None})
+    assert as_stored.site_steps["a"] % (10 * 675 / 2) == 0  # 15 x 15 x 2 patches in the voxels of the files
     own = make_plan(VOLUMES, {"network.name": "monai_network"})
     assert not [key for key in own.values if key.startswith("network.") and key != "network.name"]
