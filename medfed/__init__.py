@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from medfed.core.errors import UserError
     from medfed.outputs.callback import Callback
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Callback",
     "Comparison",
