@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         "prepare",
         help="write original downloads in the layout of a dataset",
         description="Find original collections in folders with unpacked downloads, and write "
-        "their cases in the layout that a dataset reads. docs/collections.md lists the downloads.",
+        "their cases in the layout that a dataset reads. docs/how_to/collections.md lists the downloads.",
     )
     prepare.add_argument("name", choices=("prostate", "fundus"), help="name in a config")
     prepare.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
