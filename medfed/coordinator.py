@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     prepares = commands.add_parser(
         "prepare", help="write the plan, a folder for each hospital, and FLARE's project file"
     )
-    prepares.add_argument("config", help="a YAML file, or the name of a config that comes with medfed, such as prostate")
+    prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
     prepares.add_argument(
         "--sites", nargs="+", metavar="SITE", help="names of the hospitals; by default those in data.root"
     )
