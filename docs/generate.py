@@ -6,11 +6,11 @@ generated is deleted.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from api_pages import api_pages
 from method_pages import method_pages
+from programs import programs_page
 from settings_pages import datasets_page, settings_page
 
 
@@ -31,9 +31,5 @@ def write_pages(docs: Path) -> None:
 
 def generated_pages() -> dict[str, str]:
     """The text of each page by its path in the folder `reference`."""
-    pages = {**method_pages(), **api_pages(), "settings.md": settings_page(), "datasets.md": datasets_page()}
-    if importlib.util.find_spec("programs"):  # docs/programs.py
-        from programs import programs_page
-
-        pages["programs.md"] = programs_page()
-    return pages
+    pages = {"settings.md": settings_page(), "datasets.md": datasets_page(), "programs.md": programs_page()}
+    return {**method_pages(), **api_pages(), **pages}
