@@ -26,6 +26,11 @@ class ProgressBar(tqdm):
         limits = {} if is_live() else {"mininterval": LOG_INTERVAL_S, "delay": LOG_INTERVAL_S}
         super().__init__(*args, dynamic_ncols=True, miniters=0, **limits, **options)
 
+    def display(self, *args: Any, **options: Any) -> Any:
+        """Draw the bar, and let `close` end its line even if a note drew it before `delay` had passed."""
+        self.delay = 0
+        return super().display(*args, **options)
+
 
 def case_bar(text: str, quiet: bool) -> Callable[[Iterable], Iterable]:
     """Return what draws a bar over cases, with a text such as "reading"."""

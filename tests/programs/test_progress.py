@@ -4,6 +4,7 @@ import io
 import sys
 
 import pytest
+from tqdm import tqdm
 
 from medfed.cli import progress
 from medfed.cli.progress import ProgressBar, RoundProgress
@@ -34,6 +35,14 @@ def test_a_log_file_shows_the_progress_after_the_interval(monkeypatch):
         bar.round_done({"round": 1, "validation_score": 0.25})
         bar.step("A", 3, 4)
     assert "round 2/2, A 3/4, validation score 0.250  50%|" in log.getvalue()
+
+
+def test_a_bar_that_a_note_has_drawn_ends_with_its_line(monkeypatch):
+    log = stderr(monkeypatch, isatty=False)
+    with RoundProgress(0, rounds=1, n_sites=1) as bar:
+        bar.site_replied("train", "A", 1, 1)
+        tqdm.write("note", file=log)
+    assert "note\n" in log.getvalue() and log.getvalue().endswith("left\n")
 
 
 @pytest.mark.parametrize("is_quiet", [True, False])
