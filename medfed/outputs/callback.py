@@ -30,8 +30,9 @@ class Callback:
 
         Args:
             config: the config of the run; `config.yaml` is its text with all values.
-            folder: the run's folder. Files that a callback writes there are not in `SHA256SUMS`. If the run is resumed,
-                `history.csv` already has the rows of the finished rounds, which `on_round` does not receive again.
+            folder: the run's folder. Write files into a folder of their own there, which `SHA256SUMS` does not list. If
+                the run is resumed, `history.csv` has the rows of the finished rounds, which `on_round` does not receive
+                again.
         """
 
     def on_round(self, row: Mapping[str, Any]) -> None:

@@ -225,11 +225,14 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
         return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
     engine = SimpleNamespace(sites=lambda: list(SITES), exchange=exchange)
+    tracked = []
+    callbacks = SimpleNamespace(end=tracked.append)
     for site in ("VUMC", ""):
         validated = replace(plan, federation=replace(plan.federation, validation_site=site))
         with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-            _finish(validated, engine, folder, last)
+            _finish(validated, engine, folder, last, callbacks)
         assert folder.read_json("summary.json").get("validation_site", "") == site
+        assert tracked[-1]["selected_round"] == 1 and tracked[-1].get("validation_site", "") == site
     assert ended == [("end", {*SITES, "VUMC"}), ("end", set(SITES))]
     bundle = export_run(folder.path)
     result = torch.load(bundle / "models" / "model.pt", weights_only=True)
