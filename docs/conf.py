@@ -15,7 +15,7 @@ author = "the medfed developers"
 copyright = "the medfed developers, Apache-2.0"  # noqa: A001
 version = release = medfed.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docstrings"]  # docs/docstrings.py
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the outputs in the notebooks are committed; slow tests execute them again
@@ -31,5 +31,21 @@ html_theme_options = {"navigation_with_keys": True}
 html_show_sourcelink = False
 
 DOCS = Path(__file__).parent
+ROOT_PAGES = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
+
+
+def add_root_page(app, docname, source):
+    """These pages lie beside `docs`, where a repository shows them; their links begin there."""
+    if docname in ROOT_PAGES:
+        text = (DOCS.parent / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
+        for page, file in ROOT_PAGES.items():
+            text = text.replace(f"]({file})", f"]({page}.md)")
+        source[0] = f"{text}\n{source[0]}"
+
+
+def setup(app):
+    app.connect("source-read", add_root_page)
+
+
 generate.write_pages(DOCS)
 (DOCS / "explanation" / "architecture.svg").write_text(import_figure.draw(DOCS.parent / "medfed"), encoding="utf-8")

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         ("my.yaml --sites BMC HK UCL --host coordinator.example --out fed", "the hospitals have the images"),
         ("my.yaml --out fed", "a federation on this computer, to try it out: the sites are those of data.root"),
     )
-    prepares.add_argument("config", help="a YAML file, or the name of a config that comes with medfed, such as prostate")
+    prepares.add_argument("config", help="a YAML file, or the name of a config that comes with medfed")
     prepares.add_argument(
         "--sites", nargs="+", metavar="SITE", help="names of the hospitals; by default those in data.root"
     )

@@ -1,0 +1,195 @@
+"""The pages of the methods: one card per method, and the table of all methods."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from page_text import body_of, code, linked, paragraphs, sentence, settings_table, table
+
+from medfed import methods
+from medfed.config import search
+from medfed.config.json_schema import meanings_of
+from medfed.config.schema import to_plain
+from medfed.core import bounds
+from medfed.core.registry import known_names, resolve
+from medfed.federation.ledger import FACT, STATISTIC, WEIGHT
+from medfed.federation.method import Method
+from medfed.federation.sent import describe
+
+FACTS = Path(__file__).with_name("reference") / "method_facts.json"
+IMAGES = Path(__file__).with_name("images") / "methods"
+# Arguments of `medfed train` besides `--set method.name=NAME`.
+EXAMPLES = {
+    "fedsr": ("camelyon17", ""),
+    "harmofl": ("prostate", " --set data.standardise=none"),
+    "stable_fdg": ("camelyon17", ""),
+    "stack": ("prostate", " --set 'method.methods=[{name: ccst}, {name: elcfs}]'"),
+}
+TASKS = {"segmentation": "U-Net, masks", "classification": "ResNet18, classes"}  # the networks of method_facts.py
+FACTS_CONDITION = (
+    "Measured by `docs/method_facts.py` in a federation of three sites: six training images of three patients per site, "
+    "with one channel for masks and three for classes; two classes; the U-Net of `configs/prostate.yaml`, and a ResNet18 "
+    "with `width: 16`. The size of the weights follows from the network; this U-Net has no BatchNorm."
+)
+ONLY_WEIGHTS = "This method changes the training or the average, and no image."
+CAPTIONS = {
+    "bigaug": "An image, and the same image after the nine random transforms, drawn three times.",
+    "ccst": "An image, and the same image redrawn by the codec in the styles of three other sites.",
+    "dsu": "An image, and three copies in which the method's operation changed the features of medfed's style codec, "
+    "which then decoded them. In training, the method changes feature maps of the network, which cannot be decoded.",
+    "elcfs": "An image, and the same image with the mean low-frequency amplitudes of three other sites (mixing ratio 1).",
+    "fisc": "Images of four sites, and below each one the same image in the style common to all sites.",
+    "gin": "An image, and the same image after three random networks.",
+    "harmofl": "Images of four sites, and below each one the same image with the common low-frequency amplitudes.",
+    "jigen": "An image, and three of the puzzles that the second head solves.",
+}
+CAPTIONS |= dict.fromkeys(("mixstyle", "efdmix", "stable_fdg"), CAPTIONS["dsu"])
+
+
+def method_pages() -> dict[str, str]:
+    """The text of each page by its path in the folder `reference`."""
+    facts = json.loads(FACTS.read_text(encoding="utf-8"))
+    cards = {f"methods/{name}.md": card(name, facts[name]) for name in known_names("methods")}
+    return {"methods/index.md": index(facts), **cards}
+
+
+def card(name: str, facts: Mapping[str, Any]) -> str:
+    """The page of one method: paper, idea, figure, equations and departures, settings, presets, messages."""
+    cls, [group] = resolve("methods", name), search.find(name)
+    title, _, what = group.title.partition(": ")
+    parts = [f"# {title if name != 'stack' else 'Stack'}", f"`method.name: {name}`. {sentence(what or group.title)}"]
+    parts += [f"**Source.** {linked(group.source)}", f"**Works on** {_works_on(cls, facts)}."]
+    module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
+    if idea := re.search(r"^Idea: (.*?)(?:\n\n|\Z)", module, re.DOTALL | re.MULTILINE):
+        parts += ["## Idea", sentence(" ".join(idea[1].split()))]
+    if (IMAGES / f"{name}.png").exists():
+        parts.append(f"```{{figure}} ../../images/methods/{name}.png\n{CAPTIONS[name]} Synthetic images.\n```")
+    elif name != "stack":
+        parts.append(ONLY_WEIGHTS)
+    parts += ["## Definition and departures", paragraphs(body_of(cls.__doc__ or ""))]
+    parts += ["## Settings", _settings(cls, group)]
+    parts += ["## What a site sends and receives", _messages(cls, facts), FACTS_CONDITION]
+    parts += ["## Run it", f"```\n{command(name)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def command(name: str) -> str:
+    """The command that trains the method on a phantom."""
+    config, more = EXAMPLES.get(name, ("prostate", ""))
+    return f"medfed train {config} --set method.name={name}{more}"
+
+
+def index(facts: Mapping[str, Any]) -> str:
+    """The page of all methods, in the groups of the docstring of `medfed.methods`."""
+    parts = [
+        "# Methods",
+        "Compare the methods here, and open the card of one: its equations, its departures from the paper, its settings, "
+        "and what leaves a site.",
+        "`method.name` selects a method, and `method.preset` a named set of values for its settings, by default "
+        "`medfed`. A method has the preset `paper` only if its settings were checked against the paper; `released` "
+        "is the authors' public code. A preset that `--set` changes replaces the settings of the method in the config "
+        "file; a notice lists them.",
+    ]
+    for title, names in _groups().items():
+        rows = []
+        for name in names:
+            [group] = search.find(name)
+            cls = resolve("methods", name)
+            paper, _, what = group.title.partition(": ")
+            presets = ", ".join(f"`{preset}`" for preset in cls.presets if preset != bounds.DEFAULT_PRESET)
+            sends = ", ".join(["weights", *_statistics(facts[name])])
+            rows.append([f"[`{name}`]({name}.md)", paper, sentence(what or group.title), sends, presets])
+        heads = ["name", "paper", "what it does", "a site sends", "other presets"]
+        parts += [f"## {title}", table(heads, rows)]
+    parts += ["## Limits", LIMITS]
+    toc = "\n".join(known_names("methods"))
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{toc}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+LIMITS = """\
+* A method that works on volumes trains on patches (`data.patch_size`). ELCFS and CCST exchange the amplitudes and styles of
+  axial slices, as their papers define them on 2-D images.
+* StableFDG's attention needs one class for each image. For segmentation, `attention: false` leaves the style transfer alone.
+* According to its paper, FISC helps little on greyscale images. With three or fewer sites, its clustering always gives one
+  cluster. A notice says if the images are greyscale, if there are three or fewer sites, and if fewer than 5 % of FISC's
+  triplets have a loss above 0, so that its contrast has nearly no effect."""
+
+
+def _groups() -> dict[str, list[str]]:
+    """The names of the methods by the titles in the docstring of `medfed.methods`."""
+    names = {resolve("methods", name).__name__: name for name in known_names("methods")}
+    text = " ".join((methods.__doc__ or "").split("\n\n")[1].split())
+    groups = {}
+    for part in text.split(". "):
+        found = [names[word] for word in re.findall(r"`(\w+)`", part) if word in names]
+        groups["Several methods at once" if found == ["stack"] else part.partition(":")[0]] = found
+    return groups
+
+
+def _settings(cls: type[Method], group: search.Group) -> str:
+    own = {key: entry for key, entry in group.settings.items() if key not in ("name", "preset")}
+    if not own:
+        return "This method has no settings."
+    parts = [settings_table(own, meanings_of(cls))]
+    defaults = {key: entry.get("default") for key, entry in own.items()}
+    presets = {name: {**defaults, **{k: to_plain(v) for k, v in values.items()}} for name, values in cls.presets.items()}
+    changed = [key for key in own if any(values[key] != defaults[key] for values in presets.values())]
+    if len(presets) > 1:
+        parts.append(f"Presets: {', '.join(f'`{name}`' for name in presets)}. {'' if changed else 'All are the default.'}")
+    if changed:
+        rows = [[f"`{key}`", *(code(json.dumps(values[key])) for values in presets.values())] for key in changed]
+        parts.append(table(["setting", *(f"`{name}`" for name in presets)], rows))
+    return "\n\n".join(parts)
+
+
+def _messages(cls: type[Method], facts: Mapping[str, Any]) -> str:
+    """The tables of a site's messages, for each task: weights and statistics with their bytes, facts with their names."""
+    parts = []
+    for task, network in TASKS.items():
+        if "messages" not in facts[task]:
+            continue
+        settings = facts[task]["settings"]
+        rows, facts_sent = [], []
+        for row in facts[task]["messages"]:
+            if row["content"] == FACT:
+                facts_sent += row["name"].split("; ") if row["direction"] == "up" else []
+                continue
+            own = [resolve("methods", entry["name"]).sent for entry in settings.get("methods", ())] or [cls.sent]
+            [sent] = describe(row, own)
+            what = "weights" if row["content"] == WEIGHT else f"`{row['name']}`: {sent.title}"
+            whose = f" {sent.received}" if row["direction"] == "down" and sent.received else ""
+            direction = "sends" if row["direction"] == "up" else "receives"
+            rows.append([direction, what + whose, _rounds(row["rounds"]), f"{row['bytes']:,}"])
+        rows.sort(key=lambda row: row[0] != "sends")
+        with_settings = f", with `{json.dumps(settings)}`" if settings else ""
+        parts.append(f"{sentence(task)} ({network}{with_settings}), one site:")
+        parts.append(table(["", "content", "round", "bytes"], rows))
+        parts.append(f"With the update, it sends these numbers: {', '.join(f'`{one}`' for one in dict.fromkeys(facts_sent))}.")
+    return "\n\n".join(parts)
+
+
+def _statistics(facts: Mapping[str, Any]) -> list[str]:
+    """The shared statistics of a method in a few words, such as "`windows` (600 bytes, round 1)"."""
+    task = next(one for one in facts.values() if "messages" in one)
+    rows = [row for row in task["messages"] if row["content"] == STATISTIC and row["direction"] == "up"]
+    return [f"`{row['name']}` ({row['bytes']:,} bytes, {_rounds(row['rounds'])})" for row in rows]
+
+
+def _rounds(rounds: list[int]) -> str:
+    if rounds == [1]:
+        return "first round"
+    return "every round" if rounds[0] == 1 else f"from round {rounds[0]} on"
+
+
+def _works_on(cls: type[Method], facts: Mapping[str, Any]) -> str:
+    if isinstance(cls.dimensions, property):
+        return "what all of its methods work on"
+    tasks = " and ".join(task for task in TASKS if "messages" in facts[task])
+    return f"{tasks}; images and slices{' and patches of volumes (3-D)' if 3 in cls.dimensions else ', not on volumes'}"

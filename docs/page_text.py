@@ -1,0 +1,72 @@
+"""Markdown of the generated pages: tables, and docstrings as Markdown."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from medfed.config.search import describe_schema
+
+SECTION = re.compile(r"^(Args|Attributes|Example|Raises|Returns):$", re.MULTILINE)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown texts; a `|` in a cell is escaped."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def code(value: object) -> str:
+    """A value of a config as code, as it is written in JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"`{text}`" if text else ""
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter at its start."""
+    return text[:1].upper() + text[1:]
+
+
+def settings_table(settings: Mapping[str, Mapping[str, Any]], meanings: Mapping[str, str] | None = None) -> str:
+    """The settings of a block, a method, a network or a dataset, as the JSON Schema of a config describes them."""
+    rows = []
+    for key, schema in settings.items():
+        default = code(json.dumps(schema["default"], ensure_ascii=False)) if "default" in schema else "required"
+        kind = "name or dotted name" if key == "name" and "anyOf" in schema else describe_schema(schema)
+        rows.append([f"`{key}`", kind, default, linked(sentence((meanings or {}).get(key, schema["description"])))])
+    return table(["setting", "type and range", "default", "meaning"], rows)
+
+
+def body_of(docstring: str) -> str:
+    """The paragraphs of a docstring without its sections, such as `Args:`."""
+    lines, in_section = [], False
+    for line in inspect.cleandoc(docstring).splitlines():
+        if SECTION.match(line):
+            in_section = True
+        elif line and not line.startswith(" "):
+            in_section = False
+        if not in_section:
+            lines.append(line)
+    return "\n".join(lines).strip()
+
+
+def paragraphs(text: str) -> str:
+    """A docstring's text as Markdown: paragraphs on one line each, indented blocks (equations) as blocks of code."""
+    blocks: list[str] = []
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = block.splitlines()
+        if lines[0].startswith(("- ", "* ")):
+            blocks.append(block)
+        elif all(line.startswith("    ") for line in lines):
+            blocks.append("\n".join(["```text", *(line[4:] for line in lines), "```"]))
+        else:
+            blocks.append(linked(" ".join(line.strip() for line in lines)))
+    return "\n\n".join(blocks)
+
+
+def linked(text: str) -> str:
+    """The text with its web addresses as links."""
+    return re.sub(r"(?<![`<(])https://[^\s,;)]*[^\s,;).]", lambda url: f"<{url[0]}>", text)
