@@ -69,8 +69,11 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _escape(text: str) -> str:
-    """Text without Markdown's markup, with flags as code."""
-    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", re.sub(r"([\\`*_{}\[\]<>|#$])", r"\\\1", text))
+    """Text without Markdown's markup; flags, and words in quotes, become code."""
+    parts = re.split(r"('[^' ]+'|(?<![\w-])--[a-z][a-z-]*)", text)  # every second part is to become code
+    escaped = [re.sub(r"([\\`*_{}\[\]<>|#$])", r"\\\1", part) for part in parts]
+    escaped[1::2] = [f"`{part.strip(chr(39))}`" for part in parts[1::2]]
+    return "".join(escaped)
 
 
 @contextmanager
