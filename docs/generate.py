@@ -13,6 +13,8 @@ from api_pages import api_pages
 from method_pages import method_pages
 from settings_pages import datasets_page, settings_page
 
+PROGRAMS = Path(__file__).with_name("programs.py")
+
 
 def write_pages(docs: Path) -> None:
     """Write the pages into the folder `reference` of `docs`."""
@@ -32,8 +34,15 @@ def write_pages(docs: Path) -> None:
 def generated_pages() -> dict[str, str]:
     """The text of each page by its path in the folder `reference`."""
     pages = {**method_pages(), **api_pages(), "settings.md": settings_page(), "datasets.md": datasets_page()}
-    if importlib.util.find_spec("programs"):  # docs/programs.py
-        from programs import programs_page
-
-        pages["programs.md"] = programs_page()
+    if PROGRAMS.exists():
+        pages["programs.md"] = _programs_page()
     return pages
+
+
+def _programs_page() -> str:
+    """The page of `docs/programs.py`, imported by its path: the folder `tests/programs` has the same name."""
+    spec = importlib.util.spec_from_file_location("program_pages", PROGRAMS)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.programs_page()
