@@ -5,7 +5,7 @@ tests it and returns a `Run`, `leave_one_site_out` compares methods and returns 
 page of both, `export` writes a MONAI bundle, and `score_bundle` tests one. The parts are useful alone:
 `medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.functional`, `medfed.methods`,
 `medfed.datasets`. `medfed.plot` draws runs and comparisons. `medfed.testing.check_method` checks a method that you
-wrote. A mistake in a config or in data raises `UserError`.
+wrote, and `Callback` reports runs to a tracker. A mistake in a config or in data raises `UserError`.
 
 Every name is imported when it is first used.
 """
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     )
     from medfed.config.schema import Config
     from medfed.core.errors import UserError
+    from medfed.outputs.callback import Callback
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
+    "Callback",
     "Comparison",
     "Config",
     "Run",
@@ -76,6 +78,7 @@ __getattr__, __dir__ = lazy_names(
         "run score_bundle write_report",
         "medfed.config.schema": "Config",
         "medfed.core.errors": "UserError",
+        "medfed.outputs.callback": "Callback",
         # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of
         # that name to the module, so the module itself is callable and does what the function does.
         "medfed.export": "export",

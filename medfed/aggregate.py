@@ -7,12 +7,20 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import RULES
-from medfed.cli.program import require_paths, run_program
+from medfed.cli.program import new_parser, require_paths, run_program
 from medfed.federation.settings import Federation
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.aggregate", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "aggregate",
+        __doc__,
+        ("BMC/bundle HK/bundle UCL/bundle --start start_bundle --out round_1", "the mean of three hospitals' bundles"),
+        (
+            "BMC/bundle HK/bundle --start start_bundle --out round_1 --images 120 80 --on-bad-update drop",
+            "weighted by the numbers of images; weights that fail a check are left out",
+        ),
+    )
     trained = "bundles that the hospitals trained, in folders named after the hospital"
     parser.add_argument("sites", type=Path, nargs="+", metavar="SITE", help=trained)
     parser.add_argument("--start", type=Path, required=True, metavar="BUNDLE", help="the bundle from which all started")
@@ -33,7 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     unchecked = "accept a start whose configs may run code, such as a bundle that is not medfed's"
     parser.add_argument("--allow-unchecked-configs", action="store_true", help=unchecked)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.aggregate", lambda: _aggregate(args))
 
 

@@ -8,13 +8,21 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
-from medfed.cli.program import add_config_argument, add_setting_flags, overrides, run_program, whole_number
+from medfed.cli.program import add_config_argument, add_setting_flags, new_parser, overrides, run_program, whole_number
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "audit",
+        __doc__,
+        ("my.yaml --site BMC --own-images", "what site BMC would reveal; only its images are read"),
+        (
+            "my.yaml --weights-steps 0 --model runs/my --out runs/audit",
+            "without the attack on updates, with a test who took part in a model's training",
+        ),
+    )
     add_config_argument(parser)
     parser.add_argument("--site", metavar="NAME", help="site whose images are used (default: the first source site)")
     parser.add_argument(
@@ -45,7 +53,11 @@ def main(argv: list[str] | None = None) -> int:
     out = "folder for audit.json and audit.html (default: runs/audit_CONFIG)"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
     add_setting_flags(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.audit", lambda: _audit(args), args.allow_code)
 
 

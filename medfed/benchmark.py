@@ -9,12 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 from medfed.benchmarks import NAMES
-from medfed.cli.program import run_program, whole_number
+from medfed.cli.program import new_parser, run_program, whole_number
 from medfed.core.files import write_atomically
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "benchmark",
+        __doc__,
+        ("", "all measurements, with as many processes as cores allow"),
+        ("--only one_round jobs --out runs/benchmark", "two measurements; the raw numbers are in benchmark.json"),
+    )
     parser.add_argument(
         "--only",
         nargs="+",
@@ -32,7 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
     parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.benchmark", lambda: _measure(args))
 
 

@@ -6,18 +6,30 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import run_program
+from medfed.cli.program import new_parser, run_program
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.codec", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "codec",
+        __doc__,
+        ("--encoder vgg_normalised.pth --decoder decoder.pth --out codecs/vgg", "convert the two published files"),
+        (
+            "--encoder vgg19.pth --decoder decoder.pth --out data/weights/adain_vgg19",
+            "for a config with method.codec: data/weights/adain_vgg19",
+        ),
+    )
     for flag, metavar, what in (
         ("--encoder", "FILE", "weights of VGG-19, such as vgg_normalised.pth"),
         ("--decoder", "FILE", "weights of the decoder that was trained for this encoder, such as decoder.pth"),
         ("--out", "FOLDER", "folder for the codec"),
     ):
         parser.add_argument(flag, type=Path, required=True, metavar=metavar, help=what)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.codec", lambda: _work(args))
 
 

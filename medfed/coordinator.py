@@ -6,16 +6,28 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, add_common_flags, run_program
+from medfed.cli.program import add_code_flag, add_command, add_common_flags, new_parser, run_program
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.coordinator", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    prepares = commands.add_parser(
-        "prepare", help="write the plan, a folder for each hospital, and FLARE's project file"
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "coordinator",
+        __doc__,
+        (
+            "prepare my.yaml --sites BMC HK UCL --host coordinator.example --out fed",
+            "write the plan and a folder for each hospital",
+        ),
+        ("run fed --resume", "train with the hospitals; continue after the last finished round"),
     )
-    prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    prepares = add_command(
+        commands,
+        "prepare",
+        "Write the plan, a folder for each hospital, and FLARE's project file.",
+        ("my.yaml --sites BMC HK UCL --host coordinator.example --out fed", "the hospitals have the images"),
+        ("my.yaml --out fed", "a federation on this computer, to try it out: the sites are those of data.root"),
+    )
+    prepares.add_argument("config", help="a YAML file, or the name of a config that comes with medfed")
     prepares.add_argument(
         "--sites", nargs="+", metavar="SITE", help="names of the hospitals; by default those in data.root"
     )
@@ -26,7 +38,13 @@ def main(argv: list[str] | None = None) -> int:
         "--port", type=int, default=8002, help="port of FLARE's server; the next port is for FLARE's admin console"
     )
     add_common_flags(prepares)
-    runs = commands.add_parser("run", help="start FLARE's server, wait for the hospitals, and train")
+    runs = add_command(
+        commands,
+        "run",
+        "Start FLARE's server, wait for the hospitals, and train.",
+        ("fed --join-seconds 3600", "wait an hour for the hospitals"),
+        ("fed --resume --reply-seconds 900", "continue after the last finished round, with another limit for replies"),
+    )
     runs.add_argument("folder", type=Path, help="the folder that prepare wrote")
     runs.add_argument(
         "--kits", type=Path, help="the folder with one kit for each participant, which `nvflare provision` wrote"
@@ -46,14 +64,22 @@ def main(argv: list[str] | None = None) -> int:
     )
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
     add_code_flag(runs)
-    summaries = commands.add_parser(
-        "summaries", help="print one table of the summary.json files that hospitals wrote with medfed.score"
+    summaries = add_command(
+        commands,
+        "summaries",
+        "Print one table of the summary.json files that hospitals wrote with medfed.score.",
+        ("BMC/summary.json HK/summary.json", "one row for each hospital"),
+        ("BMC/summary.json HK/summary.json --min-patients 10", "without scores of fewer than ten patients"),
     )
     summaries.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a summary.json of a hospital")
     summaries.add_argument(
         "--min-patients", type=int, default=5, metavar="N", help="leave out scores of fewer patients (default: 5)"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.coordinator", lambda: _work(args), getattr(args, "allow_code", False))
 
 

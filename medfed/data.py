@@ -6,45 +6,77 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_image_flags, add_json_flag, require_paths, run_program
+from medfed.cli.program import add_command, add_image_flags, add_json_flag, new_parser, require_paths, run_program
 from medfed.core import registry
 from medfed.core.errors import UserError
 
 OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed data` (`argv` None: `sys.argv`) and return its exit code, 2 also for a problem in the data."""
-    parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "data",
+        __doc__,
+        ("check images", "read all images in the folder images/, and report every problem"),
+        ("fetch prostate_phantom", "generate a phantom; without a command, all datasets are listed"),
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")
+    card = add_command(
+        commands,
+        "card",
+        "Describe a dataset: its licence, its folder layout, how to get it.",
+        ("prostate", "prostate MRI of six sites"),
+    )
     card.add_argument("name", help="name in a config: prostate, folder, ...")
-    checks = commands.add_parser("check", help="read all images and report every problem")
+    checks = add_command(
+        commands,
+        "check",
+        "Read all images and report every problem.",
+        ("images --set 'data.image={site}/{case}_T2.nii.gz'", "a folder, with the pattern of its image files"),
+        ("my.yaml --patients patients.csv", "the images of a config; also write the files of each patient"),
+    )
     checks.add_argument("path", type=Path, help="a folder with images of two or more sites, a table, or a config")
     add_json_flag(checks, "the report, case by case,")
     patients = "also write a table with the files of each patient and case, which must stay at the site"
     checks.add_argument("--patients", type=Path, metavar="FILE", help=patients)
     add_image_flags(checks)
-    fetch = commands.add_parser("fetch", help="make a phantom, or explain how to get a dataset")
+    fetch = add_command(
+        commands,
+        "fetch",
+        "Generate a phantom, or explain how to get a dataset.",
+        ("prostate_phantom", "in data/prostate_phantom"),
+    )
     fetch.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
     fetch.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
     fetch.add_argument("--quiet", action="store_true", help="draw no progress bar")
-    prepare = commands.add_parser(
+    prepare = add_command(
+        commands,
         "prepare",
-        help="write original downloads in the layout of a dataset",
-        description="Find original collections in folders with unpacked downloads, and write "
-        "their cases in the layout that a dataset reads. docs/collections.md lists the downloads.",
+        "Write original downloads in the layout of a dataset. The original collections are found in folders with "
+        "unpacked downloads; docs/how_to/collections.md lists them.",
+        ("prostate downloads data/prostate", "all collections below one folder"),
+        ("fundus Drishti RIM-ONE REFUGE data/fundus", "one folder for each download"),
     )
     prepare.add_argument("name", choices=("prostate", "fundus"), help="name in a config")
     prepare.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
     prepare.add_argument("out", type=Path, metavar="OUT", help="new folder, for example data/prostate")
     prepare.add_argument("--quiet", action="store_true", help="print only the result, no progress")
-    masks = commands.add_parser("dicom-seg", help="store masks of a bundle as DICOM SEG objects of their series")
+    masks = add_command(
+        commands,
+        "dicom-seg",
+        "Store masks of a bundle as DICOM SEG objects of their series.",
+        ("predictions series --out dicom_seg", "one object for each structure of each series"),
+    )
     masks.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
     masks.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
     masks.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
     parser.set_defaults(allow_code=False)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `medfed data` (`argv` None: `sys.argv`) and return its exit code, 2 also for a problem in the data."""
+    args = parser().parse_args(argv)
     return run_program("medfed.data", lambda: _run(args), args.allow_code)
 
 

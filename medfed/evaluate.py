@@ -11,9 +11,16 @@ from medfed.cli import program
 from medfed.results.row import BASELINE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed evaluate` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
-    parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = program.new_parser(
+        "evaluate",
+        __doc__,
+        ("prostate --leave-one-site-out --methods fedavg elcfs --seeds 3", "two methods with three seeds"),
+        (
+            "my.yaml --leave-one-site-out --methods all --sites BMC --jobs 4 --resume",
+            "all methods, one unseen site, four runs at a time; continue a comparison that was stopped",
+        ),
+    )
     program.add_config_argument(parser)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen site in turn")
@@ -42,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KEY=V1,V2,...",
-        help="run every method with each of these values: --vary federation.participating=1,2; repeat for combinations",
+        help="run every method with each of these values: --vary federation.rounds=20,50; repeat for combinations",
     )
     seeds = "number of runs of each method and unseen site: seed, seed + 1, ..."
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help=seeds)
@@ -63,7 +70,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--explain", action="store_true", help="also print what the columns mean")
     program.add_json_flag(parser, "the tables")
     program.add_common_flags(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `medfed evaluate` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
+    args = parser().parse_args(argv)
     return program.run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
 
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medfed.cli.program import add_code_flag, require_paths, run_program
+from medfed.cli.program import add_code_flag, new_parser, require_paths, run_program
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -19,8 +19,13 @@ __all__ = ["export"]  # help(medfed.export) shows the function, although `medfed
 __getattr__, __dir__ = lazy_names(__name__, {"medfed.api": "export"})
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "export",
+        __doc__,
+        ("runs/prostate-elcfs-unseen_UCL-seed1337", "write the bundle below the run's folder"),
+        ("--check received/prostate_segmentation", "check a bundle of somebody else before it is used"),
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run; with --check, of a bundle")
     parser.add_argument(
         "--out",
@@ -36,7 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
     add_code_flag(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.export", lambda: _check(args) if args.check else _export(args), args.allow_code)
 
 

@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import METHOD
-from medfed.cli.program import add_image_flags, require_paths, run_program
+from medfed.cli.program import add_image_flags, new_parser, require_paths, run_program
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "init",
+        __doc__,
+        ("images", "look at the folder images/, and write my.yaml"),
+        ("images --unseen munich --method elcfs --out elcfs.yaml", "choose the unseen site, the method and the file"),
+    )
     parser.add_argument("folder", type=Path, help="a folder with images of two or more sites, or a table")
     out = "the config to write (default: my.yaml); an existing file is not overwritten"
     parser.add_argument("--out", type=Path, default=Path("my.yaml"), metavar="FILE", help=out)
@@ -20,7 +25,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--unseen", metavar="SITE", help=unseen)
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
     add_image_flags(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.init", lambda: _init(args), args.allow_code)
 
 

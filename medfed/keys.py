@@ -8,22 +8,29 @@ import shutil
 import sys
 import textwrap
 
-from medfed.cli.program import run_program
+from medfed.cli.program import new_parser, run_program
 from medfed.config import search
 from medfed.config.search import Group, describe_schema
 from medfed.core import registry
 from medfed.core.registry import BLOCK_KINDS
 
-EXAMPLES = "examples: keys; keys training; keys elcfs; keys federation.rounds; keys elcfs.alpha; keys alpha"
 
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "keys",
+        __doc__,
+        ("elcfs", "the settings of a method"),
+        ("training.batch_size", "one setting; without a word, all blocks"),
+    )
     parser.add_argument(
         "word", nargs="?", help="a block, method, network, dataset, engine, metric or key; without it, all blocks"
     )
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.keys", lambda: _work(args))
 
 

@@ -6,19 +6,28 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import require_paths, run_program
+from medfed.cli.program import new_parser, require_paths, run_program
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed report` (`argv` None: `sys.argv`) and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m medfed.report", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "report",
+        __doc__,
+        ("runs/prostate-elcfs-unseen_UCL-seed1337", "report.html in the folder of the run"),
+        ("runs/prostate-leave_one_site_out runs/other --out both.html", "a comparison and a run on one page"),
+    )
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished run, or of a comparison"
     )
     where = "file of the page (default: report.html in RUN, or in this folder for several runs)"
     parser.add_argument("--out", type=Path, metavar="FILE", help=where)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `medfed report` (`argv` None: `sys.argv`) and return its exit code."""
+    args = parser().parse_args(argv)
     return run_program("medfed.report", lambda: _report(args))
 
 

@@ -6,16 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, add_jobs_flag, run_program
+from medfed.cli.program import add_code_flag, add_jobs_flag, new_parser, run_program
 from medfed.core.errors import UserError
 from medfed.reproduction.entries import PAPERS, commands_of, describe_entry, describe_paper, list_papers, load_paper
 
-EXAMPLES = "examples: reproduce; reproduce elcfs; reproduce elcfs table_2 --dry-run; reproduce elcfs table_2 --small"
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed reproduce` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
-    parser = argparse.ArgumentParser(prog="python -m medfed.reproduce", description=__doc__, epilog=EXAMPLES)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "reproduce",
+        __doc__,
+        ("elcfs table_2 --dry-run", "data, commands and the paper's numbers; nothing is trained"),
+        ("elcfs table_2 --small", "the table with phantoms, in minutes"),
+    )
     parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, all are listed")
     parser.add_argument(
         "entry",
@@ -36,7 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="continue the runs in that folder")
     add_code_flag(parser)
     add_jobs_flag(parser, "runs")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `medfed reproduce` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
+    args = parser().parse_args(argv)
     return run_program("medfed.reproduce", lambda: _reproduce(args), args.allow_code)
 
 

@@ -6,12 +6,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_image_flags, add_json_flag, only_json, require_paths, run_program
+from medfed.cli.program import add_image_flags, add_json_flag, new_parser, only_json, require_paths, run_program
 from medfed.core.errors import UserError
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "score",
+        __doc__,
+        ("prostate_segmentation images", "score the bundle on the labelled images in the folder images/"),
+        (
+            "prostate_segmentation table.csv --name gland=prostate --out scores/own --json",
+            "images of a table, whose structure has another name; print the scores as JSON",
+        ),
+    )
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
     parser.add_argument("folder", type=Path, help="a folder with images of one or more sites, or a table")
     out = "folder for the results (default: scores/BUNDLE-FOLDER)"
@@ -21,7 +29,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add_json_flag(parser, "the scores")
     add_image_flags(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.score", lambda: _score(args), args.allow_code)
 
 

@@ -6,18 +6,27 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import run_program
+from medfed.cli.program import new_parser, run_program
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="medfed site", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "site",
+        __doc__,
+        ("BMC.yaml --dry-run", "check the data and show what would leave; nothing is sent"),
+        ("BMC.yaml", "ask for agreement, then join the federation"),
+    )
     parser.add_argument(
         "file", type=Path, help="this hospital's YAML file, as medfed.coordinator prepare writes it and you complete it"
     )
     parser.add_argument("--yes", action="store_true", help="agree without being asked")
     parser.add_argument("--dry-run", action="store_true", help="check the data and show what would leave; send nothing")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return run_program("medfed.site", lambda: _work(args))
 
 

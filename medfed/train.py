@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from medfed.config.schema import Config
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m medfed.train", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    parser = program.new_parser(
+        "train",
+        __doc__,
+        ("prostate", "train the config that comes with medfed; generates its phantom if the images are missing"),
+        (
+            "my.yaml --set training.learning_rate=0.001 --out runs/slow",
+            "one setting changed; with --resume, the run in this folder continues after its last round",
+        ),
+    )
     program.add_config_argument(parser)
     parser.add_argument(
         "--accept-config-change", action="store_true", help="resume although a setting differs from that of the run"
@@ -25,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--explain", action="store_true", help="also print what the columns mean")
     program.add_json_flag(parser, "the summary of the run")
     program.add_common_flags(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     return program.run_program("medfed.train", lambda: _train(args), args.allow_code)
 
 

@@ -35,6 +35,7 @@ OUT_OF_MEMORY = (
     "the memory is not enough; expected what the images and the network need; lower data.image_size or "
     "training.batch_size, choose a smaller network or fewer --jobs, or free some memory"
 )
+EXAMPLES = "examples:"  # the line of a program's help after which its examples begin
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a full disk, an exhausted quota
 
 
@@ -45,6 +46,38 @@ class Terminated(KeyboardInterrupt):
 def programs() -> dict[str, str]:
     """The first docstring line of each program, by name, such as "train"; none is imported."""
     return {name: first_line(PACKAGE / f"{name}.py") for name in PROGRAMS}
+
+
+class _ExamplesFormatter(argparse.HelpFormatter):
+    """Wraps all text as usual, except for the lines of the examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(EXAMPLES) else super()._fill_text(text, width, indent)
+
+
+def new_parser(program: str, description: str | None, *examples: tuple[str, str]) -> argparse.ArgumentParser:
+    """Return the parser of a program, such as "train", without arguments yet. Its help ends with the examples: pairs of
+    the arguments after the program's name, and a comment."""
+    parser = argparse.ArgumentParser(prog=f"medfed {program}", description=description)
+    return _with_examples(parser, examples)
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    description: str,
+    *examples: tuple[str, str],
+) -> argparse.ArgumentParser:
+    """Add a command of a program, such as "check" of `medfed data`, and return its parser (examples: `new_parser`)."""
+    summary = description.partition(". ")[0].rstrip(".")
+    parser = commands.add_parser(name, help=summary[:1].lower() + summary[1:], description=description)
+    return _with_examples(parser, examples)
+
+
+def _with_examples(parser: argparse.ArgumentParser, examples: Iterable[tuple[str, str]]) -> argparse.ArgumentParser:
+    lines = [f"  # {comment}\n  {parser.prog} {arguments}".rstrip() for arguments, comment in examples]
+    parser.formatter_class, parser.epilog = _ExamplesFormatter, "\n".join([EXAMPLES, *lines])
+    return parser
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

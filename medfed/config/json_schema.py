@@ -147,7 +147,7 @@ def _settings(cls: type, block: str) -> dict[str, dict[str, Any]]:
     defaults, schemas = bounds.defaults(cls), bounds.adapter(cls).json_schema().get("properties", {})
     settings = {}
     for field in bounds.written_fields(cls):
-        key = f"{block}.{field.name}"
+        key = f"{block}.{field.name}".removeprefix(".")
         schema = _without_titles(schemas[field.name])
         if key == "data.sites":
             schema |= {"uniqueItems": True, "items": {**schema["items"], **_SITE}}

@@ -39,7 +39,7 @@ NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  #
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run; all but `cache` determine its numbers.
+    """All settings of a run; all but `cache` and `tracking` determine its numbers.
 
     Args:
         data: the dataset.
@@ -54,6 +54,8 @@ class Config:
         evaluation: how predictions are made and scored.
         privacy: limits and noise on the weights and statistics that leave a site.
         cache: where sites store images that a method computes.
+        tracking: callbacks to which the run reports its start, each round and its end: "tensorboard", or the dotted
+            name of a class that derives from `medfed.Callback` (`mymodule.MyCallback`).
         preset: name of the preset of the method. A preset is a named set of values for the method's settings; values
             that are written in the config replace those of the preset.
         source: path of the file from which the config was read, for error messages. Configs from different files with
@@ -73,6 +75,7 @@ class Config:
     evaluation: Evaluation = Evaluation()
     privacy: Privacy = Privacy()
     cache: Cache = Cache()
+    tracking: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
     preset: str = field(default=DEFAULT_PRESET, metadata={"derived": True})
     source: str = field(default="", compare=False, metadata={"derived": True})
     notices: tuple[str, ...] = field(default=(), compare=False, metadata={"derived": True})
@@ -94,6 +97,7 @@ class Config:
         """Yield (dotted key, sentence, other keys ...) for each value that does not fit to another block."""
         if not self.deterministic and self.device == "cpu":
             yield "deterministic", ONLY_FOR_GPUS, "device"
+        yield from _tracking_conflicts(self.tracking)
         yield from _site_conflicts(self.federation, self.data)
 
 
@@ -222,6 +226,19 @@ def _build(cls: type[T], document: dict[str, Any], overrides: Sequence[Override]
         return bounds.build(cls, document)
     except SettingsError as error:
         raise UserErrors(f"{origin(each, overrides) or source}: {each}" for each in error.mistakes) from None
+
+
+def _tracking_conflicts(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield ("tracking", sentence) for wrong names. A dotted name is first resolved by the run that calls it, so that a
+    finished run can be read without this code."""
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield "tracking", f"'{name}' comes twice; leave one out"
+        try:
+            if "." not in name:
+                registry.require(name, "callbacks")
+        except UserError as error:
+            yield "tracking", str(error)
 
 
 def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str, ...]]:

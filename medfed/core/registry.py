@@ -37,9 +37,14 @@ KINDS = {
     "engines": Kind("engine", "medfed.federation.engine.Engine", ("engines",)),
     "mask_metrics": Kind("metric", "medfed.metrics.mask_metric.MaskMetric", ("metrics/masks",)),
     "class_metrics": Kind("metric", "medfed.metrics.class_metric.ClassMetric", ("metrics/classes",)),
+    "callbacks": Kind("callback", "medfed.outputs.callback.Callback", ("outputs/trackers",)),
 }
 BLOCK_KINDS = {"data": "datasets", "network": "networks", "method": "methods"}  # blocks that choose a class by `name`
-VALUE_KINDS = {"federation.engine": ("engines",), "evaluation.metrics": ("mask_metrics", "class_metrics")}
+VALUE_KINDS = {
+    "federation.engine": ("engines",),
+    "evaluation.metrics": ("mask_metrics", "class_metrics"),
+    "tracking": ("callbacks",),
+}
 _is_code_allowed = False  # whether a config may name code outside of medfed and its plugins; see `code_allowed`
 
 

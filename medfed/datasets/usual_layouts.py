@@ -258,5 +258,5 @@ def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> l
         "write the two lines that are right for these files, such as",
         "  --set 'data.image={site}/images/{case}.*' --set 'data.mask={site}/masks/{case}_mask.*'",
         "or the line for folders of classes, --set 'data.image={site}/{class}/{case}.*', or list the images in a table "
-        "(data.table); docs/real_hospitals.md explains patterns, sites with other patterns, and files to leave out",
+        "(data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and files to leave out",
     ]

@@ -41,7 +41,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What may leave a hospital, and how often: the block `agrees` of its file; docs/real_hospitals.md explains it."""
+    """What may leave a hospital, and how often: the block `agrees` of its file; docs/how_to/hospital.md explains it."""
 
     requests: tuple[Literal["train", "survey"], ...] = (TRAIN,)
     sends: tuple[str, ...] = ()  # names of the statistics (tensors other than weights); `*` stands for any text

@@ -24,6 +24,7 @@ from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.ledger import sum_bytes
 from medfed.federation.message import FAILED, Kind, Message, State
+from medfed.outputs.callback import Callbacks
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.tasks.evaluation import Evaluation
@@ -44,6 +45,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         settings = changed(plan, {"federation.reply_timeout_s": args.reply_seconds}).federation
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server_kit, admin = find_kits(kits)
+    callbacks = Callbacks(plan.tracking, plan.source)
     set_deterministic(plan.training.threads)
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
@@ -68,7 +70,14 @@ def run_coordinator(args: argparse.Namespace) -> int:
             with record_notices(folder, args.quiet):
                 task = task_of_images(_images(folder), plan.data, plan.evaluation)
                 last = train(
-                    plan, engine, folder, state, task, args.quiet, finish=lambda end: _finish(plan, engine, folder, end)
+                    plan,
+                    engine,
+                    folder,
+                    state,
+                    task,
+                    args.quiet,
+                    finish=lambda end: _finish(plan, engine, folder, end, callbacks),
+                    callbacks=callbacks,
                 )
         finally:
             server.stop()
@@ -86,38 +95,38 @@ def _images(folder: RunFolder) -> dict[str, Any]:
     return images
 
 
-def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
+def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State, callbacks: Callbacks) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
     images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
-    folder.finish(
-        {
-            **task_of_images(images, plan.data, Evaluation()).scoring.describe(),
-            "scores": [],
-            "data": "not stated",  # the coordinator has no data
-            "dataset": images.pop("dataset"),
-            "images": images,
-            "method": plan.method_name,
-            "unseen_site": None,
-            **({"validation_site": validation_site} if validation_site else {}),
-            "source_sites": engine.sites(),
-            "took_part": last.took_part,
-            "selection": plan.federation.selection,
-            "selected_round": final.round,
-            "rounds": last.round,
-            "seed": plan.seed,
-            "precision": plan.training.precision,
-            "deterministic": plan.deterministic,
-            "config_sha256": hashlib.sha256(plan.yaml.encode()).hexdigest(),
-            "versions": versions(),
-            "method_summary": plan.method.summarise(final),
-            "sent_bytes": sum_bytes(folder.ledger()),
-            "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
-        }
-    )
+    summary = {
+        **task_of_images(images, plan.data, Evaluation()).scoring.describe(),
+        "scores": [],
+        "data": "not stated",  # the coordinator has no data
+        "dataset": images.pop("dataset"),
+        "images": images,
+        "method": plan.method_name,
+        "unseen_site": None,
+        **({"validation_site": validation_site} if validation_site else {}),
+        "source_sites": engine.sites(),
+        "took_part": last.took_part,
+        "selection": plan.federation.selection,
+        "selected_round": final.round,
+        "rounds": last.round,
+        "seed": plan.seed,
+        "precision": plan.training.precision,
+        "deterministic": plan.deterministic,
+        "config_sha256": hashlib.sha256(plan.yaml.encode()).hexdigest(),
+        "versions": versions(),
+        "method_summary": plan.method.summarise(final),
+        "sent_bytes": sum_bytes(folder.ledger()),
+        "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
+    }
+    callbacks.end(summary)
+    folder.finish(summary)
     # Sending the model is the last step, because a hospital leaves when it has the model. A coordinator that is killed
     # before it sends the model when it is resumed.
     recipients = [*engine.sites(), *([validation_site] if validation_site else [])]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medfed.cli.program import overrides
 from medfed.config import strict_yaml
+from medfed.config.early import find_config
 from medfed.config.schema import Config, changed, load, resolved
 from medfed.core import site_names
 from medfed.core.errors import UserError
@@ -30,7 +31,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     The folder holds the plan (the config for all hospitals), the network's first weights, the project file for `nvflare
     provision`, a README.md with the commands for both sides, and one folder for each hospital.
     """
-    config = load(args.config, overrides(args))
+    config = load(find_config(args.config), overrides(args))
     out = args.out or Path("federations") / Path(config.source).stem
     if (out / PLAN).exists():
         raise UserError(f"{out}: already holds a federation; choose another folder with --out")

@@ -89,8 +89,9 @@ which the coordinator has sent. medfed reads certificates and the coordinator's 
 in it. medfed creates the folder of its results itself, and stops if a file is there that it has not written. The secret
 from which the noise is derived is in your own folder `~/.local/state/medfed`; keep it until the federation is over.
 
-`docs/real_hospitals.md` in medfed's folder describes how each participant makes its own private key, so that the
-coordinator does not have the hospitals' keys, and how a hospital applies privacy filters of NVIDIA FLARE.
+In medfed's folder, `docs/how_to/coordinator.md` describes how each participant makes its own private key, so that the
+coordinator does not have the hospitals' keys, and `docs/how_to/hospital.md` what a hospital can rely on, the keys of
+`agrees`, and how a hospital applies privacy filters of NVIDIA FLARE.
 """
 
 

@@ -106,9 +106,11 @@ def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_cha
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """List how new settings differ from the folder's `config.yaml`, such as `seed: 1 -> 2` (old and new value)."""
+    """List how new settings differ from the folder's `config.yaml`, such as `seed: 1 -> 2` (old and new value). What
+    `tracking` names is not compared, because it changes no result."""
     file = folder.path / "config.yaml"
-    return difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
+    changes = difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
+    return [change for change in changes if not change.startswith("tracking: ")]
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:

@@ -42,6 +42,7 @@ from medfed.federation.ledger import sum_bytes
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
 from medfed.metrics.ratio import summarise_ratios, write_ratios
+from medfed.outputs.callback import Callbacks
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import UNADAPTED, RunFolder
 from medfed.results.notes import adaptation_of
@@ -63,6 +64,7 @@ def run(
 ) -> None:
     """Train and evaluate one federation in a locked folder, or continue its run (`medfed.run`); `row` is its row of a
     comparison. Nothing is computed if the run is finished and its config is unchanged."""
+    callbacks = Callbacks(config.tracking, config.source)
     if not resume:
         check_outside_data(folder.path, config.data)
         check_new_run(folder)
@@ -77,7 +79,7 @@ def run(
         expected = ONE_SITE if row is not None and row.trained_at else ""
         try:
             with deterministic(config.training.threads), record_notices(folder, quiet, expected) as run_notices:
-                _train_and_conclude(config, folder, run_notices, quiet, jobs, on_training)
+                _train_and_conclude(config, folder, run_notices, quiet, jobs, on_training, callbacks)
         except KeyboardInterrupt as stop:
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
@@ -102,6 +104,7 @@ def _train_and_conclude(
     quiet: bool,
     jobs: int | None,
     on_training: OnTraining | None,
+    callbacks: Callbacks,
 ) -> None:
     federation, source = config.federation, config.source
     run_notices += [notice for notice in config.notices if notice not in run_notices]
@@ -128,10 +131,12 @@ def _train_and_conclude(
     federation.check_quorum(len(experiment.engine.sites()))
     experiment.engine.restore(state.took_part)  # refuses a folder without the sites' files
     _begin(folder, config, experiment.clients, state.round, run_notices)
-    last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
+    last = train(
+        config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training, callbacks=callbacks
+    )
     SiteStore(folder.path / "sites").tidy(last.took_part)
     final = selected_state(folder, last, federation.selection, config.method)
-    _conclude(config, folder, experiment, final, run_notices, quiet)
+    _conclude(config, folder, experiment, final, run_notices, quiet, callbacks)
 
 
 def _begin(
@@ -161,7 +166,13 @@ def _cases_of(patients: Split) -> dict[str, list[str]]:
 
 
 def _conclude(
-    config: Config, folder: RunFolder, experiment: Experiment, final: State, run_notices: list[str], quiet: bool
+    config: Config,
+    folder: RunFolder,
+    experiment: Experiment,
+    final: State,
+    run_notices: list[str],
+    quiet: bool,
+    callbacks: Callbacks,
 ) -> None:
     """Score the final state, draw the figures, save the model, and write the summary."""
     result = evaluate(experiment, final.weights, quiet, match_of(config, final))
@@ -185,6 +196,7 @@ def _conclude(
     releases = privacy_accounting.count_releases(folder.ledger())
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
+    callbacks.end({**summary, "notices": run_notices})
     folder.finish({**summary, "notices": run_notices}, config.evaluation.unseen_every)
 
 

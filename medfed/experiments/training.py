@@ -36,6 +36,7 @@ from medfed.federation.survey import (
     survey_request,
 )
 from medfed.federation.survey_mismatches import find_mismatches
+from medfed.outputs.callback import Callbacks
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.row import SENT, read_row
 from medfed.results.text_tables import aligned
@@ -51,10 +52,12 @@ def train(
     quiet: bool,
     finish: Callable[[State], None] = lambda last: None,
     on_training: OnTraining | None = None,
+    callbacks: Callbacks | None = None,
 ) -> State:
     """Run the rounds after `state.round`, save each in the run's folder (whose tables lose the rows of later rounds
     first), close the engine, and return the last state. `finish` is called with it while the engine is open;
     `on_training` is called after each training of a site with the numbers of trainings done and of the run."""
+    callbacks = callbacks or Callbacks()
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
     try:
         surveyed: Sequence[Row] = []
@@ -63,6 +66,7 @@ def train(
         folder.truncate(state.round)
         if not folder.rounds():
             folder.save_state(state)
+        callbacks.start(config, folder.path)
         engine.restore(state.took_part, state.weights if state.round else None)
         n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
         with RoundProgress(state.round, settings.rounds, n_sites, quiet, on_training) as progress:
@@ -72,6 +76,7 @@ def train(
                 done, surveyed = replace(done, ledger=[*surveyed, *done.ledger]), []
                 done = done if sends else replace(done, ledger=[])  # nothing is exchanged: the messages stay here
                 folder.save_round(done, best, config.evaluation.unseen_every)
+                callbacks.round_done(done.history)
                 progress.round_done(done.history)
                 state = done.state
             finish(state)

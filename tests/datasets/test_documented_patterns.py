@@ -1,4 +1,4 @@
-"""The examples of patterns in docs/real_hospitals.md find the files that stand beside them."""
+"""The examples of patterns in docs/how_to/own_images.md find the files that stand beside them."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from folder_layouts import Layout
 import medfed
 from medfed.config.overrides import Override
 
-TEXT = (Path(medfed.__file__).parents[1] / "docs" / "real_hospitals.md").read_text(encoding="utf-8")
+TEXT = (Path(medfed.__file__).parents[1] / "docs" / "how_to" / "own_images.md").read_text(encoding="utf-8")
 TABLE = TEXT.partition("| files of the site A |")[2].partition("\n\n")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines()[2:]]
 PATHS = [re.findall("`(A[^`]*)`", row[0]) for row in ROWS]

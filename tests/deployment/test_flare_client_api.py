@@ -1,4 +1,4 @@
-"""Two hospitals train an exported bundle with MONAI and FLARE, with the scripts of docs/flare_client.md."""
+"""Two hospitals train an exported bundle with MONAI and FLARE, with the scripts of docs/how_to/flare_client.md."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ from medfed.tasks.segmentation import Segmentation
 pytest.importorskip("nvflare")
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "flare_client.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "flare_client.md"
 UNET = UNet(features=(4, 4, 4, 8, 8, 4))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from medfed.datasets.collections.prostate import Prostate
 from medfed.phantoms.prostate_phantom import ProstatePhantom
@@ -46,6 +47,15 @@ def gland_box(examination) -> tuple[slice, slice, int]:
     level = int(gland.sum((0, 1)).argmax())
     columns, rows = (np.flatnonzero(gland[..., level].any(axis)) for axis in (1, 0))
     return slice(columns[0], columns[-1] + 1), slice(rows[0], rows[-1] + 1), level
+
+
+def test_a_random_field_does_not_depend_on_the_number_of_threads():
+    grid = regular_grid(3.0 * np.arange(8), np.arange(-192.0, 192), np.arange(-192.0, 192), 1.0)
+    fields = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads):
+            fields.append(random_field(grid, np.random.default_rng(0), (12.0, 4.0, 4.0)))
+    assert np.array_equal(*fields)
 
 
 def test_the_file_layout_is_the_published_one_and_the_numbers_are_116_patients(collection):

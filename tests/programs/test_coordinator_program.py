@@ -25,6 +25,7 @@ from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.write import export_run
+from medfed.outputs.callback import Callbacks
 from medfed.outputs.run_folder import RunFolder
 
 SITES = ("BMC", "HK", "UCL")
@@ -228,7 +229,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     for site in ("VUMC", ""):
         validated = replace(plan, federation=replace(plan.federation, validation_site=site))
         with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-            _finish(validated, engine, folder, last)
+            _finish(validated, engine, folder, last, Callbacks())
         assert folder.read_json("summary.json").get("validation_site", "") == site
     assert ended == [("end", {*SITES, "VUMC"}), ("end", set(SITES))]
     bundle = export_run(folder.path)

@@ -58,7 +58,7 @@ class Folder(Dataset):
     An image and a mask belong together if all fields that both patterns have are equal. A file that a pattern of masks
     matches is no image. A field may have a regular expression, as `{case}_{eye:[LR]}.png`. Upper and lower case make no
     difference. A folder of DICOM files is an image; a pattern matches it by its path, as `{site}/{case}/t2`.
-    `python -m medfed.init FOLDER` tries the usual patterns, and docs/real_hospitals.md has examples.
+    `python -m medfed.init FOLDER` tries the usual patterns, and docs/how_to/own_images.md has examples.
 
     The fields that are not explained here are explained at `Dataset`.
 

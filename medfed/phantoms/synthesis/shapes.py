@@ -99,8 +99,8 @@ def random_field(
     """
     weights = [_spline_weights(*rule) for rule in zip(grid.axes, half_width_mm, steps_mm)]
     lattice = rng.standard_normal([w.shape[1] for w in weights], dtype=np.float32)
-    in_z = np.tensordot(weights[0], lattice, 1)
-    return np.matmul(np.matmul(weights[1], in_z), weights[2].T)
+    field = np.einsum("zi,ijk->zjk", weights[0], lattice)  # not `matmul`, whose sums depend on the number of threads
+    return np.einsum("xk,zyk->zyx", weights[2], np.einsum("yj,zjk->zyk", weights[1], field))
 
 
 def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> ndarray:

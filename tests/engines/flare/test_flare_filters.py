@@ -131,6 +131,6 @@ def test_a_job_cannot_choose_another_scope(kit, monkeypatch):
 
 
 def test_the_example_in_the_documentation_is_valid(kit):
-    text = (Path(medfed.__file__).parent.parent / "docs" / "real_hospitals.md").read_text()
+    text = (Path(medfed.__file__).parent.parent / "docs" / "how_to" / "hospital.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     check_filters(write_filters(kit, example))

@@ -1,0 +1,86 @@
+"""Write the page of the command-line programs from their argparse parsers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from medfed.cli.program import EXAMPLES, programs
+
+INTRODUCTION = """# Programs
+
+Look up the arguments of every program.
+
+`medfed PROGRAM` and `python -m medfed.PROGRAM` are the same. `medfed` alone lists the programs, and `medfed PROGRAM --help` prints
+what is on this page."""
+
+
+def programs_page() -> str:
+    """Return the page in Markdown: for each program its usage, its arguments, its examples, and its commands."""
+    with _terminal_width(100):
+        sections = [INTRODUCTION, *(_program(name) for name in programs())]
+    return "\n\n".join(sections) + "\n"
+
+
+def _program(name: str) -> str:
+    parser = importlib.import_module(f"medfed.{name}").parser()
+    commands = [_section(command, "###") for command in _commands(parser).values()]
+    return "\n\n".join([_section(parser, "##"), *commands])
+
+
+def _section(parser: argparse.ArgumentParser, heading: str) -> str:
+    usage = parser.format_usage().removeprefix("usage: ").rstrip()
+    usage = re.sub(r"\n {7}", "\n", usage)  # the indent below the word "usage: "
+    _, _, examples = (parser.epilog or "").partition(f"{EXAMPLES}\n")
+    parts = [
+        f"{heading} {parser.prog}",
+        _escape(parser.description or ""),
+        f"```text\n{usage}\n```",
+        _table(parser),
+        "```sh\n" + "\n".join(line.removeprefix("  ") for line in examples.splitlines()) + "\n```",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(parser: argparse.ArgumentParser) -> str:
+    """The arguments without --help; for a program with commands, the commands."""
+    formatter = argparse.HelpFormatter(parser.prog)
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            rows += [(choice.dest, choice.help) for choice in action._choices_actions]
+        elif not isinstance(action, argparse._HelpAction):
+            rows.append((formatter._format_action_invocation(action), formatter._expand_help(action)))
+    if not rows:
+        return ""
+    lines = [f"| `{name.replace('|', chr(92) + '|')}` | {_escape(meaning or '')} |" for name, meaning in rows]
+    return "\n".join([f"| {'command' if _commands(parser) else 'argument'} | meaning |", "|---|---|", *lines])
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices
+    return {}
+
+
+def _escape(text: str) -> str:
+    """Text without Markdown's markup, with flags as code."""
+    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", re.sub(r"([\\`*_{}\[\]<>|#$])", r"\\\1", text))
+
+
+@contextmanager
+def _terminal_width(columns: int) -> Iterator[None]:
+    """argparse breaks the lines of a usage at the width of the terminal."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(columns)
+    try:
+        yield
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before

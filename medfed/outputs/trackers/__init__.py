@@ -1,0 +1,1 @@
+"""Callbacks that come with medfed: one file for each name in `tracking`."""
