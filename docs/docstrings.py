@@ -16,6 +16,7 @@ SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields):
 
 def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon, which has 500
+    app.connect("autodoc-process-signature", process_signature)
     app.connect("config-inited", configure)
     return {"parallel_read_safe": True}
 
@@ -35,6 +36,13 @@ def configure(app: Any, config: Any) -> None:
 def process(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Replace the lines of a docstring in place."""
     lines[:] = to_rst(lines)
+
+
+def process_signature(
+    app: Any, what: str, name: str, obj: object, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Replace defaults such as `<factory>`, which are no Python: Sphinx cannot shorten the types beside them."""
+    return signature and re.sub(r"<[^<>]*>", "...", signature), returns
 
 
 def to_rst(lines: list[str]) -> list[str]:

@@ -74,8 +74,9 @@ def card(name: str, facts: Mapping[str, Any]) -> str:
     """The page of one method: paper, idea, figure, equations and departures, settings, presets, messages."""
     cls, [group] = resolve("methods", name), search.find(name)
     title, _, what = group.title.partition(": ")
-    heading = title.partition(" (")[0] if what else "Stack"
-    parts = [f"# {heading}", f"`method.name: {name}`. {sentence(what or group.title)}"]
+    heading, bracket, _ = title.partition(" (")
+    summary = f"`method.name: {name}`. {sentence(what if bracket else group.title)}"
+    parts = [f"# {heading if bracket else cls.__name__}", summary]
     parts += [f"**Source.** {linked(group.source)}", f"**Works on** {_works_on(cls, facts)}."]
     module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
     if idea := re.search(r"^Idea: (.*?)(?:\n\n|\Z)", module, re.DOTALL | re.MULTILINE):
@@ -224,4 +225,4 @@ def _works_on(cls: type[Method], facts: Mapping[str, Any]) -> str:
     if isinstance(cls.dimensions, property):
         return "what all of its methods work on"
     tasks = " and ".join(task for task in TASKS if "messages" in facts[task])
-    return f"{tasks}; images and slices{' and patches of volumes (3-D)' if 3 in cls.dimensions else ', not on volumes'}"
+    return f"{tasks} of images{', slices and patches of volumes (3-D)' if 3 in cls.dimensions else ' and slices'}"
