@@ -30,8 +30,8 @@ def api_pages() -> dict[str, str]:
     rows = [[f"[`{name}`](api/{name}.md)", title] for name, title in PACKAGES.items()]
     toc = "\n".join(f"api/{name}" for name in PACKAGES)
     head = (
-        "# Python\n\nFind here what each public class and function of medfed takes, returns and raises. A name that no page "
-        "lists is internal, and may change without notice."
+        "# Python\n\nFind here what each public class and function of medfed takes, returns and raises. A name that no "
+        "page lists is internal, and may change without notice."
     )
     text = f"{head}\n\n{table(['package', 'content'], rows)}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n"
     return {"api.md": text, **{f"api/{name}.md": package_page(name) for name in PACKAGES}}

@@ -1,7 +1,7 @@
 """A Sphinx extension: docstrings with the Markdown of this project, as reStructuredText for autodoc and napoleon.
 
-Text between single backticks becomes code, an indented block below a paragraph a block of code, and other characters with
-a meaning in reStructuredText are escaped. Sections such as `Args:` are left to napoleon.
+Text between single backticks becomes code, an indented block below a paragraph a block of code, and other characters
+with a meaning in reStructuredText are escaped. Sections such as `Args:` are left to napoleon.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 from typing import Any
 
 CODE = re.compile(r"(``?)(.+?)\1", re.DOTALL)
-SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")
+SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")  # a backslash, emphasis, a substitution, a reference
 SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields):$")
 
 
 def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon, which has 500
+    app.connect("autodoc-process-signature", process_signature)
     app.connect("config-inited", configure)
     return {"parallel_read_safe": True}
 
@@ -29,6 +30,7 @@ def configure(app: Any, config: Any) -> None:
     config.maximum_signature_line_length = 100
     config.add_module_names = False
     config.toc_object_entries_show_parents = "hide"
+    config.smartquotes = False
 
 
 def process(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
@@ -36,7 +38,15 @@ def process(app: Any, what: str, name: str, obj: object, options: Any, lines: li
     lines[:] = to_rst(lines)
 
 
+def process_signature(
+    app: Any, what: str, name: str, obj: object, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Replace defaults such as `<factory>`, which are no Python: Sphinx cannot shorten the types beside them."""
+    return signature and re.sub(r"<[^<>]*>", "...", signature), returns
+
+
 def to_rst(lines: list[str]) -> list[str]:
+    """The lines of a docstring as reStructuredText, with the sections of napoleon."""
     result: list[str] = []
     for block in _blocks(lines):
         in_section = bool(result) and _in_section(result)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from api_pages import api_pages
 from method_pages import method_pages
-from programs import programs_page
+from program_pages import programs_page
 from settings_pages import datasets_page, settings_page
 
 

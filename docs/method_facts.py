@@ -1,8 +1,8 @@
 """Measure what each method sends: `python docs/method_facts.py` writes `reference/method_facts.json`.
 
-Each method trains three rounds in a toy federation of three sites (`medfed.testing`), once on masks and once on classes,
-with its default settings. The rows of the ledger are those of the site `north`. `--check` writes nothing and names the
-methods whose facts differ from the file; names after it restrict both.
+Each method trains three rounds in a toy federation of three sites (`medfed.testing`), once on masks and once on
+classes, with its default settings. The rows of the ledger are those of the site `north`. `--check` writes nothing and
+names the methods whose facts differ from the file; names after it restrict both.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,35 @@ EXAMPLES = {
     "stable_fdg": ("camelyon17", ""),
     "stack": ("prostate", " --set 'method.methods=[{name: ccst}, {name: elcfs}]'"),
 }
-TASKS = {"segmentation": "U-Net, masks", "classification": "ResNet18, classes"}  # the networks of method_facts.py
+TASKS = {"segmentation": "masks, U-Net", "classification": "classes, ResNet18"}  # the networks of method_facts.py
 FACTS_CONDITION = (
-    "Measured by `docs/method_facts.py` in a federation of three sites: six training images of three patients per site, "
-    "with one channel for masks and three for classes; two classes; the U-Net of `configs/prostate.yaml`, and a ResNet18 "
-    "with `width: 16`. The size of the weights follows from the network; this U-Net has no BatchNorm."
+    "`docs/method_facts.py` measured the bytes in a federation of three sites, each with six images of three patients: "
+    "the U-Net of `configs/prostate.yaml`, which has no BatchNorm, on images with one channel and one structure, "
+    "and a ResNet18 with `width: 16` on colour images of two classes."
 )
 ONLY_WEIGHTS = "This method changes the training or the average, and no image."
+FEATURES_SHOWN = (
+    "The features are those of medfed's style codec, which decodes them; in training, the method changes feature maps "
+    "of the network"
+)
 CAPTIONS = {
     "bigaug": "An image, and the same image after the nine random transforms, drawn three times.",
     "ccst": "An image, and the same image redrawn by the codec in the styles of three other sites.",
-    "dsu": "An image, and three copies in which the method's operation changed the features of medfed's style codec, "
-    "which then decoded them. In training, the method changes feature maps of the network, which cannot be decoded.",
-    "elcfs": "An image, and the same image with the mean low-frequency amplitudes of three other sites (mixing ratio 1).",
+    "dsu": "An image, and three copies with random means and standard deviations of their features, which vary as much "
+    f"as over images of four sites. {FEATURES_SHOWN}, and the batch is of one site.",
+    "efdmix": "An image, and three copies whose feature histograms are mixed with those of images of other sites "
+    f"(weight 0.7). {FEATURES_SHOWN}, and the other image is of the same site.",
+    "elcfs": "An image, and the same image with the mean low-frequency amplitudes of three other sites "
+    "(mixing ratio 1).",
     "fisc": "Images of four sites, and below each one the same image in the style common to all sites.",
     "gin": "An image, and the same image after three random networks.",
     "harmofl": "Images of four sites, and below each one the same image with the common low-frequency amplitudes.",
     "jigen": "An image, and three of the puzzles that the second head solves.",
+    "mixstyle": "An image, and three copies whose feature means and standard deviations are mixed with those of "
+    f"images of other sites (weight 0.7). {FEATURES_SHOWN}, and the other image is of the same site.",
+    "stable_fdg": "An image, a copy in the style of another site (step 2, without its noise), and copies whose style "
+    f"is moved away from the mean style of four sites' images (step 4; the default level is 3). {FEATURES_SHOWN}.",
 }
-CAPTIONS |= dict.fromkeys(("mixstyle", "efdmix", "stable_fdg"), CAPTIONS["dsu"])
 
 
 def method_pages() -> dict[str, str]:
@@ -63,7 +74,9 @@ def card(name: str, facts: Mapping[str, Any]) -> str:
     """The page of one method: paper, idea, figure, equations and departures, settings, presets, messages."""
     cls, [group] = resolve("methods", name), search.find(name)
     title, _, what = group.title.partition(": ")
-    parts = [f"# {title if name != 'stack' else 'Stack'}", f"`method.name: {name}`. {sentence(what or group.title)}"]
+    heading, bracket, _ = title.partition(" (")
+    summary = f"`method.name: {name}`. {sentence(what if bracket else group.title)}"
+    parts = [f"# {heading if bracket else cls.__name__}", summary]
     parts += [f"**Source.** {linked(group.source)}", f"**Works on** {_works_on(cls, facts)}."]
     module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
     if idea := re.search(r"^Idea: (.*?)(?:\n\n|\Z)", module, re.DOTALL | re.MULTILINE):
@@ -89,8 +102,8 @@ def index(facts: Mapping[str, Any]) -> str:
     """The page of all methods, in the groups of the docstring of `medfed.methods`."""
     parts = [
         "# Methods",
-        "Compare the methods here, and open the card of one: its equations, its departures from the paper, its settings, "
-        "and what leaves a site.",
+        "Compare the methods here, and open the card of one: its equations, its departures from the paper, its "
+        "settings, and what leaves a site.",
         "`method.name` selects a method, and `method.preset` a named set of values for its settings, by default "
         "`medfed`. A method has the preset `paper` only if its settings were checked against the paper; `released` "
         "is the authors' public code. A preset that `--set` changes replaces the settings of the method in the config "
@@ -103,23 +116,24 @@ def index(facts: Mapping[str, Any]) -> str:
             cls = resolve("methods", name)
             paper, _, what = group.title.partition(": ")
             presets = ", ".join(f"`{preset}`" for preset in cls.presets if preset != bounds.DEFAULT_PRESET)
-            sends = ", ".join(["weights", *_statistics(facts[name])])
+            sends = "; ".join(["weights", *_statistics(facts[name])])
             rows.append([f"[`{name}`]({name}.md)", paper, sentence(what or group.title), sends, presets])
         heads = ["name", "paper", "what it does", "a site sends", "other presets"]
         parts += [f"## {title}", table(heads, rows)]
-    parts += ["## Limits", LIMITS]
+    parts += [f"The bytes are those of one site. {FACTS_CONDITION}", "## Limits", LIMITS]
     toc = "\n".join(known_names("methods"))
     parts.append(f"```{{toctree}}\n:hidden:\n\n{toc}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 LIMITS = """\
-* A method that works on volumes trains on patches (`data.patch_size`). ELCFS and CCST exchange the amplitudes and styles of
-  axial slices, as their papers define them on 2-D images.
-* StableFDG's attention needs one class for each image. For segmentation, `attention: false` leaves the style transfer alone.
-* According to its paper, FISC helps little on greyscale images. With three or fewer sites, its clustering always gives one
-  cluster. A notice says if the images are greyscale, if there are three or fewer sites, and if fewer than 5 % of FISC's
-  triplets have a loss above 0, so that its contrast has nearly no effect."""
+* A method that works on volumes trains on patches (`data.patch_size`). ELCFS and CCST exchange the amplitudes and
+  styles of axial slices, as their papers define them on 2-D images.
+* StableFDG's attention needs one class for each image. For segmentation, `attention: false` leaves the style transfer
+  alone.
+* According to its paper, FISC helps little on greyscale images. With three or fewer sites, its clustering always gives
+  one cluster. A notice says if the images are greyscale, if there are three or fewer sites, and if fewer than 5 % of
+  FISC's triplets have a loss above 0, so that its contrast has nearly no effect."""
 
 
 def _groups() -> dict[str, list[str]]:
@@ -139,10 +153,13 @@ def _settings(cls: type[Method], group: search.Group) -> str:
         return "This method has no settings."
     parts = [settings_table(own, meanings_of(cls))]
     defaults = {key: entry.get("default") for key, entry in own.items()}
-    presets = {name: {**defaults, **{k: to_plain(v) for k, v in values.items()}} for name, values in cls.presets.items()}
+    presets = {
+        name: defaults | {key: to_plain(value) for key, value in values.items()} for name, values in cls.presets.items()
+    }
     changed = [key for key in own if any(values[key] != defaults[key] for values in presets.values())]
     if len(presets) > 1:
-        parts.append(f"Presets: {', '.join(f'`{name}`' for name in presets)}. {'' if changed else 'All are the default.'}")
+        equal = "" if changed else " They have the same values."
+        parts.append(f"Presets: {', '.join(map(code, presets))}.{equal}")
     if changed:
         rows = [[f"`{key}`", *(code(json.dumps(values[key])) for values in presets.values())] for key in changed]
         parts.append(table(["setting", *(f"`{name}`" for name in presets)], rows))
@@ -150,46 +167,62 @@ def _settings(cls: type[Method], group: search.Group) -> str:
 
 
 def _messages(cls: type[Method], facts: Mapping[str, Any]) -> str:
-    """The tables of a site's messages, for each task: weights and statistics with their bytes, facts with their names."""
-    parts = []
-    for task, network in TASKS.items():
-        if "messages" not in facts[task]:
-            continue
-        settings = facts[task]["settings"]
-        rows, facts_sent = [], []
-        for row in facts[task]["messages"]:
+    """The table of what a site sends and receives, with the bytes of both tasks, and the names of the sent numbers."""
+    tasks = {task: facts[task] for task in TASKS if "messages" in facts[task]}
+    n_bytes: dict[tuple[str, str, str], Counter[str]] = {}  # by direction, content and time, for each task
+    names: dict[tuple[str, str, str], list[str]] = {}  # of the statistics with this content
+    sent_facts: list[str] = []
+    for task, measured in tasks.items():
+        methods_sent = [resolve("methods", entry["name"]).sent for entry in measured["settings"].get("methods", ())]
+        for row in measured["messages"]:
             if row["content"] == FACT:
-                facts_sent += row["name"].split("; ") if row["direction"] == "up" else []
+                sent_facts += row["name"].split("; ") if row["direction"] == "up" else []
                 continue
-            own = [resolve("methods", entry["name"]).sent for entry in settings.get("methods", ())] or [cls.sent]
-            [sent] = describe(row, own)
-            what = "weights" if row["content"] == WEIGHT else f"`{row['name']}`: {sent.title}"
-            whose = f" {sent.received}" if row["direction"] == "down" and sent.received else ""
-            direction = "sends" if row["direction"] == "up" else "receives"
-            rows.append([direction, what + whose, _rounds(row["rounds"]), f"{row['bytes']:,}"])
-        rows.sort(key=lambda row: row[0] != "sends")
-        with_settings = f", with `{json.dumps(settings)}`" if settings else ""
-        parts.append(f"{sentence(task)} ({network}{with_settings}), one site:")
-        parts.append(table(["", "content", "round", "bytes"], rows))
-        parts.append(f"With the update, it sends these numbers: {', '.join(f'`{one}`' for one in dict.fromkeys(facts_sent))}.")
+            [sent] = describe(row, methods_sent or [cls.sent])
+            is_received = row["direction"] == "down"
+            title = "weights" if row["content"] == WEIGHT else sent.title
+            title += f", {sent.received}" if is_received and sent.received else ""
+            key = ("receives" if is_received else "sends", title, _when(row))
+            n_bytes.setdefault(key, Counter())[task] += row["bytes"]
+            names.setdefault(key, []).append(row["name"])
+    rows = []
+    for key, by_task in sorted(n_bytes.items(), key=lambda entry: entry[0][0] != "sends"):
+        direction, title, when = key
+        of_statistics = ", ".join(code(name) for name in dict.fromkeys(names[key]) if name)
+        content = f"{title} ({of_statistics})" if of_statistics else title
+        rows.append([direction, content, when, *(f"{by_task[task]:,}" for task in tasks)])
+    settings = {task: measured["settings"] for task, measured in tasks.items() if measured["settings"]}
+    parts = [table(["a site", "content", "when", *(f"bytes: {TASKS[task]}" for task in tasks)], rows)]
+    numbers = ", ".join(code(name) for name in dict.fromkeys(sent_facts))
+    parts.append(f"With the update, a site also sends these numbers: {numbers}.")
+    parts += [f"The settings for {task} were `{json.dumps(values)}`." for task, values in settings.items()]
     return "\n\n".join(parts)
 
 
 def _statistics(facts: Mapping[str, Any]) -> list[str]:
-    """The shared statistics of a method in a few words, such as "`windows` (600 bytes, round 1)"."""
+    """The shared statistics of a method, such as "`mean`, `std`: 1,024 bytes before round 1"."""
     task = next(one for one in facts.values() if "messages" in one)
-    rows = [row for row in task["messages"] if row["content"] == STATISTIC and row["direction"] == "up"]
-    return [f"`{row['name']}` ({row['bytes']:,} bytes, {_rounds(row['rounds'])})" for row in rows]
+    by_time: dict[str, list[Mapping[str, Any]]] = {}
+    for row in task["messages"]:
+        if row["content"] == STATISTIC and row["direction"] == "up":
+            by_time.setdefault(_when(row), []).append(row)
+    return [
+        f"{', '.join(code(row['name']) for row in rows)}: {sum(row['bytes'] for row in rows):,} bytes {when}"
+        for when, rows in by_time.items()
+    ]
 
 
-def _rounds(rounds: list[int]) -> str:
-    if rounds == [1]:
-        return "first round"
-    return "every round" if rounds[0] == 1 else f"from round {rounds[0]} on"
+def _when(row: Mapping[str, Any]) -> str:
+    """When a message is sent: "before round 1", "before every round", "in every round" or "from round 2 on"."""
+    if row["rounds"] == [1]:
+        return "before round 1" if row["kind"] == "share" else "in round 1"
+    if row["rounds"][0] > 1:
+        return f"from round {row['rounds'][0]} on"
+    return "before every round" if row["kind"] == "share" else "in every round"
 
 
 def _works_on(cls: type[Method], facts: Mapping[str, Any]) -> str:
     if isinstance(cls.dimensions, property):
         return "what all of its methods work on"
     tasks = " and ".join(task for task in TASKS if "messages" in facts[task])
-    return f"{tasks}; images and slices{' and patches of volumes (3-D)' if 3 in cls.dimensions else ', not on volumes'}"
+    return f"{tasks} of images{', slices and patches of volumes (3-D)' if 3 in cls.dimensions else ' and slices'}"

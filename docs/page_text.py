@@ -31,13 +31,18 @@ def sentence(text: str) -> str:
 
 
 def settings_table(settings: Mapping[str, Mapping[str, Any]], meanings: Mapping[str, str] | None = None) -> str:
-    """The settings of a block, a method, a network or a dataset, as the JSON Schema of a config describes them."""
+    """The settings of a block, a method, a network or a dataset, as the JSON Schema of a config describes them.
+
+    A row has the key, the type and range, and the default, below each other, then the meaning.
+    """
     rows = []
     for key, schema in settings.items():
-        default = code(json.dumps(schema["default"], ensure_ascii=False)) if "default" in schema else "required"
+        default = f"default `{json.dumps(schema.get('default'), ensure_ascii=False)}`"
         kind = "name or dotted name" if key == "name" and "anyOf" in schema else describe_schema(schema)
-        rows.append([f"`{key}`", kind, default, linked(sentence((meanings or {}).get(key, schema["description"])))])
-    return table(["setting", "type and range", "default", "meaning"], rows)
+        values = [f"**`{key}`**", re.sub(r'("[^"]*")', r"`\1`", kind), default if "default" in schema else "required"]
+        meaning = (meanings or {}).get(key, schema["description"])
+        rows.append(["<br>".join(values), linked(sentence(meaning))])
+    return table(["setting", "meaning"], rows)
 
 
 def body_of(docstring: str) -> str:
@@ -54,17 +59,30 @@ def body_of(docstring: str) -> str:
 
 
 def paragraphs(text: str) -> str:
-    """A docstring's text as Markdown: paragraphs on one line each, indented blocks (equations) as blocks of code."""
+    """A docstring's text as Markdown: paragraphs on one line each, equations and examples as blocks of code.
+
+    The first words of a paragraph on departures, volumes, segmentation or readings are bold.
+    """
     blocks: list[str] = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         lines = block.splitlines()
         if lines[0].startswith(("- ", "* ")):
             blocks.append(block)
+        elif lines[0].startswith(">>>"):
+            blocks.append(f"```pycon\n{block}\n```")
         elif all(line.startswith("    ") for line in lines):
-            blocks.append("\n".join(["```text", *(line[4:] for line in lines), "```"]))
+            blocks.append("\n".join(["```text", *_with_numbers([line[4:] for line in lines]), "```"]))
         else:
-            blocks.append(linked(" ".join(line.strip() for line in lines)))
+            paragraph = linked(" ".join(line.strip() for line in lines))
+            blocks.append(re.sub(r"^(Departures|Volumes|Segmentation|Readings)\b[^:.]*[:.]", r"**\g<0>**", paragraph))
     return "\n\n".join(blocks)
+
+
+def _with_numbers(lines: list[str]) -> list[str]:
+    """Equations with their numbers, such as "(eq. 2)", in one column two spaces behind the longest equation."""
+    parts = [re.fullmatch(r"(.*?\S)\s{2,}(\([^()]*\))", line) for line in lines]
+    width = max((len(part[1]) for part in parts if part), default=0)
+    return [f"{part[1]:<{width}}  {part[2]}" if part else line for part, line in zip(parts, lines, strict=True)]
 
 
 def linked(text: str) -> str:

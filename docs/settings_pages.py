@@ -13,17 +13,17 @@ SETTINGS_HEAD = """\
 Look up a setting of a config file here: its type, range, default and meaning. `medfed keys WORD` prints the same in a
 terminal: `medfed keys training`, `medfed keys federation.rounds`, `medfed keys alpha`.
 
-A config is a YAML file with the blocks below; `--set BLOCK.KEY=VALUE` replaces a value. The settings of each method are on
-[its card](methods/index.md), those that a single dataset adds on [its card](datasets.md). `medfed keys --json-schema` prints
-the JSON Schema with which an editor completes keys and marks mistakes."""
+A config is a YAML file with the blocks below; `--set BLOCK.KEY=VALUE` replaces a value. The settings of each method
+are on [its card](methods/index.md), those that a single dataset adds on [its card](datasets.md). `medfed keys
+--json-schema` prints the JSON Schema with which an editor completes keys and marks mistakes."""
 DATASETS_HEAD = """\
 # Datasets
 
 Find out here what a dataset contains, what its licence allows, where to get it and in which folders medfed expects it.
 `medfed data card NAME` prints the same in a terminal.
 
-A dataset that is not in `data.root` is replaced by its phantom if `data.if_missing` is `phantom`. The settings of the block
-`data` that all datasets have are among the [settings](settings.md#data)."""
+A dataset that is not in `data.root` is replaced by its phantom if `data.if_missing` is `phantom`. The settings of the
+block `data` that all datasets have are among the [settings](settings.md#data)."""
 
 
 def settings_page() -> str:
