@@ -111,13 +111,17 @@ def _loaded(result: Any) -> Any:
 
 
 class _ImageFigure(Figure):
-    """A figure with images: a notebook shows and stores it as JPEG, in about a sixth of the bytes of a PNG file."""
+    """A figure with images, which a notebook stores as JPEG: about a sixth of the bytes of a PNG file."""
 
-    def _repr_jpeg_(self) -> bytes:
+    def _ipython_display_(self) -> None:
+        """Show the figure; matplotlib's own formatter, which writes PNG, is not used then."""
+        from IPython.display import Image as NotebookImage
+        from IPython.display import display
+
         pixels, file = Image.open(io.BytesIO(png_bytes(self))), io.BytesIO()
         pixels.thumbnail((NOTEBOOK_WIDTH, pixels.height), Image.Resampling.LANCZOS)
         pixels.save(file, "JPEG", quality=85)
-        return file.getvalue()
+        display(NotebookImage(data=file.getvalue(), format="jpeg"))
 
 
 def _stored(run: Run, name: str) -> Figure:
