@@ -120,7 +120,7 @@ class _ImageFigure(Figure):
 
         pixels, file = Image.open(io.BytesIO(png_bytes(self))), io.BytesIO()
         pixels.thumbnail((NOTEBOOK_WIDTH, pixels.height), Image.Resampling.LANCZOS)
-        pixels.save(file, "JPEG", quality=85)
+        pixels.save(file, "JPEG", quality=80)
         display(NotebookImage(data=file.getvalue(), format="jpeg"))
 
 
