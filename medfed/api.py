@@ -215,6 +215,13 @@ class Run:
         masks = self.task.predict(self.network, Volume(volume, volume, None))
         return masks if is_file or tensor.ndim == 4 else masks[..., 0]
 
+    def explain(self) -> str:
+        """Return the table of scores with calibration, failures and definitions, as `medfed train --explain` prints it.
+
+        `print(run.explain())` shows it.
+        """
+        return closing_table(self.summary, explain=True)
+
     def _repr_html_(self) -> str:
         figures = [self.folder / FIGURES / name for name in ("site_boxes.png", "roc.png")]
         images = [base64.b64encode(path.read_bytes()).decode() for path in figures if path.is_file()]
@@ -222,7 +229,7 @@ class Run:
         return PRE.format(html.escape(repr(self))) + shown
 
     def __str__(self) -> str:
-        return closing_table(self.summary)
+        return closing_table(self.summary, how_to_explain="print(run.explain())")
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})\n{self}"

@@ -66,6 +66,7 @@ def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, conf
     assert all(torch.equal(entry, weights[name]) for name, entry in run.network.state_dict().items())
     assert run.network(run.task.standardise(torch.rand(2, 1, 32, 32))).shape == (2, 1, 32, 32)
     assert repr(run).startswith(f"Run('{run.folder}')\n") and "UCL (UNSEEN)" in str(run)
+    assert str(run).endswith("print(run.explain()).") and "Student t over patients" in run.explain()
     learning, row = run.summary["learning"], run.history[run.summary["selected_round"] - 1]
     assert learning["images"] == "validation" and learning["score"] == row["validation_score"]
     assert 0 < learning["trivial"] < 1 and learning["learned"] == (row["validation_score"] > learning["trivial"])

@@ -1,5 +1,7 @@
 """`medfed.plot`: figures of runs and comparisons."""
 
+import io
+
 import numpy as np
 import pytest
 from made_runs import made_comparison, made_run
@@ -43,3 +45,15 @@ def test_cases_and_styles_are_the_figures_of_the_run_or_named_as_missing(run):
         draw(run).savefig(run.folder / "again.png")
         with Image.open(run.folder / "again.png") as png:
             assert np.array_equal(np.asarray(png.convert("RGB")), pixels)
+
+
+def test_a_notebook_shows_a_figure_with_images_as_jpeg_of_limited_width(run, monkeypatch):
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", displayed.append)
+    (run.folder / FIGURES).mkdir(exist_ok=True)
+    Image.new("RGB", (1200, 600), "#0072B2").save(run.folder / FIGURES / "unseen_cases.png")
+    medfed.plot.cases(run)._ipython_display_()
+    (image,) = displayed
+    shown = Image.open(io.BytesIO(image.data))
+    assert (shown.format, shown.size) == ("JPEG", (840, 420))
+    assert np.abs(np.asarray(shown).astype(int) - (0, 0x72, 0xB2)).max() <= 2

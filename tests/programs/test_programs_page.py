@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def page(monkeypatch) -> str:
     monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
     monkeypatch.setenv("COLUMNS", "40")  # the width of a terminal has no influence
-    return importlib.import_module("programs").programs_page()
+    return importlib.import_module("program_pages").programs_page()
 
 
 def sections_of(page: str) -> dict[str, str]:

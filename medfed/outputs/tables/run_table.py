@@ -31,10 +31,11 @@ FAILURE_NOTE = (
 )
 
 
-def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
+def closing_table(summary: Mapping[str, Any], explain: bool = False, how_to_explain: str = "--explain") -> str:
     """The text at the end of a run: scores of sites, means, and the gap between seen and unseen sites.
 
-    With `explain`, also calibration, failures, and what the columns mean.
+    With `explain`, also calibration, failures, and what the columns mean; otherwise the last line names
+    `how_to_explain`, which shows them.
     """
     scoring = scoring_of(summary)
     tables = [to_terminal(score_table(scoring, summary))]
@@ -46,7 +47,7 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False) -> str:
             definitions += failure_notes(scoring, summary)
         notes += [f"{note}." for note in definitions]
     else:
-        notes.append("[]: 95 % interval over patients; definitions, calibration and failures: --explain.")
+        notes.append(f"[]: 95 % interval over patients; definitions, calibration and failures: {how_to_explain}.")
     return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 
