@@ -20,6 +20,7 @@ from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import describe_value, mistakes_of
 from medfed.federation.method import Method
+from medfed.methods.stack import Stack
 
 MethodLike = str | Mapping[str, Any] | type[Method] | Method
 BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy", "cache")
@@ -141,6 +142,8 @@ def method_text(method: MethodLike, base: Config) -> str:
     defaults."""
     if isinstance(method, str):
         return method
+    if isinstance(method, Stack):
+        return "+".join(method_text(each, base) for each in method.methods)
     try:
         block: Any = as_block(base, "method", method)
     except UserError as error:

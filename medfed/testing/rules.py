@@ -73,6 +73,12 @@ def _check_order_of_sites(trial: Trial) -> None:
 
 def _check_restart(trial: Trial) -> None:
     """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted."""
+    names, restored = (list(rounds[1].state.memory) for rounds in (trial.rounds, trial.interrupted_rounds))
+    require(
+        names == restored or set(names) != set(restored),
+        "the tensors that `remember` returns have another order after a restart: a set has no fixed order, so iterate "
+        "over `sorted(state.parameters)`",
+    )
     require(
         trial.rounds[1].state.to_bytes() == trial.interrupted_rounds[1].state.to_bytes(),
         "a run that is continued after round 1 gives other weights than one that was not interrupted: what is needed "

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
-from medfed.federation.message import State
+from medfed.federation.local_round import LocalRound
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import Method
-from medfed.federation.settings import Training
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.densenet import DenseNetwork
@@ -157,6 +159,46 @@ class ToyFederation:
             for name in sites
         ]
         return InProcess(training_sites, folder)
+
+    def train(self, method: Method, rounds: int = 1, seed: int = 0) -> State:
+        """Train a new federation of the three sites, and return the coordinator's state after the last round.
+
+        >>> from medfed.methods import FedAvg, FedProx
+        >>> toy = ToySegmentation()
+        >>> toy.train(FedProx(mu=0)).to_bytes() == toy.train(FedAvg()).to_bytes()
+        True
+        """
+        settings, start = Federation(rounds=rounds), self.start(method, seed)
+        *_, last = federate(method, self.engine(method, seed=seed), start, settings, seed, self.settings)
+        return last.state
+
+    def local_round(
+        self, method: Method, site: str = SITES[0], tensors: Mapping[str, Tensor] | None = None, seed: int = 0
+    ) -> LocalRound:
+        """Return the first round of a site before `Method.on_round_start`, to call the hooks of a method one by one.
+
+        Args:
+            site: name of the site, which determines its images (`local.training`).
+            tensors: what the site receives together with the weights, as `Method.broadcast` returns it.
+            seed: seed of the initial weights and of `local.rng`.
+        """
+        start = self.start(method, seed)
+        return LocalRound(
+            site=site,
+            round=1,
+            network=self.network(method, seed).train(),
+            architecture=self.architecture,
+            task=self.task,
+            message=Message(Kind.TRAIN, start.weights, dict(tensors or {}), {"round": 1}),
+            memory={},
+            rng=stream(seed, "method", site, 1),
+            device=torch.device("cpu"),
+            training=self.samples(site, self.n_images, self.image_side),
+            start_weights=start.weights,
+            settings=self.settings,
+            learning_rate=self.settings.learning_rate,
+            rounds=1,
+        )
 
 
 class ToySegmentation(ToyFederation):

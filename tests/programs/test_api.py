@@ -19,7 +19,7 @@ from medfed.config.schema import load, load_text
 from medfed.experiments.arguments import method_text
 from medfed.experiments.grid import config_of
 from medfed.federation.settings import Training
-from medfed.methods import FedAvg, FedProx
+from medfed.methods import CCST, FedAvg, FedProx, Stack
 from medfed.results.row import ComparisonRow
 
 
@@ -161,6 +161,7 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
         ({"name": "elcfs", "episodic": True}, "elcfs:episodic=true"),
         (FedProx(mu=1e20), "fedprox:mu=1e20"),
         (FedProx(), "fedprox"),
+        (Stack((FedProx(mu=0.5), CCST(k=1))), "fedprox:mu=0.5+ccst:k=1"),
         ({"name": "ccst", "codec": "/data/a+b/c,d.safetensors"}, 'ccst:codec="/data/a+b/c,d.safetensors"'),
         ({"name": "ccst", "codec": "1"}, 'ccst:codec="1"'),
         (

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 from torch import nn
 
 import medfed
+from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.functional.weights import squared_distance
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.resnet import ResidualNetwork
 from medfed.testing import ContractError, ToyClassification, check_method, method_checks
+from medfed.testing.rules import RULES
 
 ONE_TASK = {"tasks": ["segmentation"]}
 
@@ -362,3 +365,12 @@ def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
     assert list(dict(method_checks(Proximal, tasks="segmentation"))) == list(dict(method_checks(Proximal, **ONE_TASK)))
     of_network = [name for name, _ in method_checks(Proximal, network="densenet")]
     assert all("classification" in name for name in of_network[1:])
+
+
+def test_a_memory_in_another_order_after_a_restart_is_named_as_such():
+    names = ["a", "b", "c"]
+    states = [State(2, {}, {name: torch.ones(1) for name in order}) for order in (names, names[::-1])]
+    rounds, restored = ([None, SimpleNamespace(state=state)] for state in states)
+    with pytest.raises(ContractError, match=r"another order after a restart: .* `sorted\(state.parameters\)`"):
+        RULES["restart"](SimpleNamespace(rounds=rounds, interrupted_rounds=restored))
+    RULES["restart"](SimpleNamespace(rounds=rounds, interrupted_rounds=rounds))
