@@ -27,7 +27,9 @@ FACTS = Path(__file__).with_name("reference") / "method_facts.json"
 IMAGES = Path(__file__).with_name("images") / "methods"
 # Arguments of `medfed train` besides `--set method.name=NAME`.
 EXAMPLES = {
+    "fedbn": ("prostate", " --set network.norm=batch"),
     "fedsr": ("camelyon17", ""),
+    "fisc": ("camelyon17", ""),
     "harmofl": ("prostate", " --set data.standardise=none"),
     "stable_fdg": ("camelyon17", ""),
     "stack": ("prostate", " --set 'method.methods=[{name: ccst}, {name: elcfs}]'"),

@@ -16,6 +16,7 @@ from medfed.datasets.base import Dataset
 from medfed.experiments.grid import Fold, config_of, folds_of, rows_of, with_equal_effort
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
 from medfed.experiments.setup import check_config, check_earlier_rounds, progress_bar
+from medfed.outputs.callback import Callbacks
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.beside import to_published_markdown
 from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, costs_by_row, effort_notes
@@ -55,6 +56,7 @@ def plan_comparison(
         raise UserError(
             "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
         )
+    Callbacks(config.tracking, config.source)  # each run creates its own; here a wrong name is refused once
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     names, root = dataset.site_names(), config.data.root
     every, incompatible = compatible_methods(config, dataset) if "all" in methods else ([], {})

@@ -30,7 +30,6 @@ from medfed.engines.parts.worker_process import (
 from medfed.experiments.grid import Fold
 from medfed.experiments.resume import LOG, check_new_run, check_resumed_run
 from medfed.experiments.run import run, write_row
-from medfed.outputs.callback import Callbacks
 from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
 from medfed.results.row import row_of
 
@@ -55,7 +54,6 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str,
         if fold.folder.is_finished():
             write_row(fold.folder, fold.row, fold.config)
     for fold in left[:1]:
-        Callbacks(fold.config.tracking, fold.config.source)  # so does a callback that cannot be created
         fold.folder.create()  # refuses a folder that cannot be written once, and not for each run
     reasons, n_jobs = dict[str, str](), 1 if len(left) == 1 else jobs or 1
     with closing(_Progress(len(folds), len(folds) - len(left), quiet, position=1)) as progress:  # below that of the run

@@ -10,7 +10,7 @@ import pytest
 from conftest import small_yaml
 
 import medfed
-from medfed import train
+from medfed import evaluate, train
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.registry import code_allowed
@@ -202,7 +202,10 @@ def test_a_wrong_name_is_refused_before_the_run_starts(name, allow, words, confi
     assert run(config, tmp_path / "run", name, flags=allow) == 2
     output = capsys.readouterr().err.strip()
     assert words in output and len(output.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
+    evaluated = ["--leave-one-site-out", "--quiet", "--out", str(tmp_path / "run"), "--set", f"tracking=[{name}]"]
+    assert evaluate.main([str(config), *evaluated, *allow]) == 2
+    assert words in (output := capsys.readouterr().err.strip()) and len(output.splitlines()) == 1
+    assert not list(tmp_path.glob("run/*"))
 
 
 def test_without_the_package_the_run_is_refused_and_the_extra_is_named(config, tmp_path, monkeypatch, capsys):
