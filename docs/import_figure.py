@@ -3,7 +3,11 @@
 import ast
 from pathlib import Path
 
-WIDTH, ROW, BOX, GAP = 760, 62, 34, 14  # pixels
+WIDTH, ROW, BOX, GAP = 640, 62, 34, 14  # pixels
+ARROW = (
+    '<marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0L8 4L0 8Z"/></marker>\n'
+)
 
 
 def imports_of_packages(root: Path) -> dict[str, set[str]]:
@@ -67,7 +71,7 @@ def draw(root: Path) -> str:
         a, b = (x1 + w1 / 2, y1 + BOX), (x2 + w2 / 2, y2)
         bend = (b[1] - a[1]) / 2
         lines.append(f'<path d="M{a[0]:.0f} {a[1]:.0f}C{a[0]:.0f} {a[1] + bend:.0f} {b[0]:.0f} {b[1] - bend:.0f} '
-                     f'{b[0]:.0f} {b[1]:.0f}"/>')
+                     f'{b[0]:.0f} {b[1]:.0f}" marker-end="url(#arrow)"/>')
     boxes = [
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{width}" height="{BOX}" rx="6"/>'
         f'<text x="{x + width / 2:.0f}" y="{y + BOX / 2 + 5:.0f}">{name}</text>'
@@ -75,5 +79,5 @@ def draw(root: Path) -> str:
     ]
     return (
         f'<svg class="imports" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Packages of medfed by level">\n'
-        f"<g>{''.join(lines)}</g>\n{''.join(boxes)}\n</svg>\n"
+        f"{ARROW}<g>{''.join(lines)}</g>\n{''.join(boxes)}\n</svg>\n"
     )
