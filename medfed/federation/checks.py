@@ -679,7 +679,7 @@ def _notices(replies: Replies, expected: Expected, earlier: Earlier) -> Iterator
     if expected.largest_change is not None and len(replies) < MIN_SITES:
         yield (
             f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
-            "round, but fewer sent a valid update"
+            f"round; {len(replies)} sent a valid update"
         )
     if len(counts) == MIN_SITES - 1 and max(counts.values()) > expected.largest_count * min(counts.values()):
         larger, smaller = sorted(counts, key=lambda site: -counts[site])

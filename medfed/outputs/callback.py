@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,12 +74,22 @@ class Callbacks:
     def _call(self, method: str, *arguments: object) -> None:
         for name, callback in self._callbacks.items():
             try:
-                getattr(callback, method)(*arguments)
-            except Exception as error:  # a tracker that fails must not lose a run of days
+                getattr(callback, method)(*copy.deepcopy(arguments))  # which a callback may change
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a tracker that fails, or exits, must not lose a run of days
                 if (name, method) not in self._failed:
                     self._failed.add((name, method))
-                    text = f"tracking: '{name}' failed in {method}: {describe_error(error)}; the run continues"
-                    warnings.warn(text, stacklevel=1)
+                    warnings.warn(
+                        f"tracking: '{name}' failed in {method}: {_describe(error)}; the run continues", stacklevel=1
+                    )
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return describe_error(error)
+    except Exception:  # the error's own text fails
+        return type(error).__name__
 
 
 def _create(name: str, source: str) -> Callback:

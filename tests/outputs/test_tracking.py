@@ -54,9 +54,26 @@ class Raising(medfed.Callback):
         Raising.calls += 1
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(Raising.calls)
+        row.clear()
         raise ConnectionError(f"no server in call {Raising.calls}")
 
     on_end = on_round
+
+
+class Exiting(medfed.Callback):
+    """Ends the process, and raises an error whose text fails."""
+
+    def on_round(self, row):
+        raise WithoutText()
+
+    def on_end(self, summary):
+        summary["scores"].clear()
+        raise SystemExit(0)
+
+
+class WithoutText(Exception):
+    def __str__(self):
+        return self.reason
 
 
 class NeverStarts(medfed.Callback):
@@ -149,14 +166,16 @@ def test_tensorboard_shows_the_history_and_the_scores_also_of_a_resumed_run(conf
 def test_callbacks_that_fail_leave_notices_and_the_same_weights(config, tmp_path, own, capsys):
     plain, tracked = tmp_path / "plain", tmp_path / "tracked"
     assert run(config, plain) == 0
-    names = [f"own_trackers.{name}" for name in ("Raising", "NeverStarts", "Recorder")]
+    names = [f"own_trackers.{name}" for name in ("Raising", "NeverStarts", "Exiting", "Recorder")]
     assert run(config, tracked, *names, flags=["--allow-code"]) == 0
-    for name in ("model.safetensors", "history.csv", "cases.csv"):
+    for name in ("model.safetensors", "history.csv", "cases.csv"):  # also after callbacks that change what they receive
         assert (tracked / name).read_bytes() == (plain / name).read_bytes(), name
     notices = [
         "tracking: 'own_trackers.NeverStarts' failed in on_start: ValueError: no name; the run continues",
         "tracking: 'own_trackers.Raising' failed in on_round: ConnectionError: no server in call 1; the run continues",
+        "tracking: 'own_trackers.Exiting' failed in on_round: WithoutText; the run continues",
         "tracking: 'own_trackers.Raising' failed in on_end: ConnectionError: no server in call 3; the run continues",
+        "tracking: 'own_trackers.Exiting' failed in on_end: SystemExit: 0; the run continues",
     ]
     for file in ("notices.json", "summary.json"):
         content = json.loads((tracked / file).read_text())
@@ -166,7 +185,7 @@ def test_callbacks_that_fail_leave_notices_and_the_same_weights(config, tmp_path
 
     history = medfed.load_run(tracked).history  # a finished run is read without the callback's code
     calls = sys.modules["own_trackers"].CALLS
-    n_scores = len(medfed.load_run(tracked).summary["scores"])
+    assert (n_scores := len(medfed.load_run(tracked).summary["scores"])) > 0
     rounds = [("on_round", row["round"], row["train_loss"]) for row in history]
     assert calls == [("on_start", 2, True), *rounds, ("on_end", 2, n_scores)]
 
