@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from page_text import body_of, paragraphs, table
 
+from medfed import api
 from medfed.core.registry import known_names, resolve
 
+SHARED_ARGUMENTS = "Arguments of several functions:"  # in the docstring of `medfed.api`
 PACKAGES = {
     "medfed": "Run, compare, export and score",
     "medfed.methods": "Federated methods",
@@ -55,6 +57,11 @@ def package_page(package: str) -> str:
             rows.append([f"{{py:obj}}`{name} <{of_module}>`", _summary(getattr(value, name, value))])
             entries.append(_entry(full, value))
     parts = [f"# {package}", paragraphs(_text_of(module)), table(["name", "what it is"], rows)]
+    if package == "medfed":
+        shared = _text_of(api).partition(SHARED_ARGUMENTS)[2]
+        parts += [
+            "The functions share some arguments. Where a text says \"see `medfed.api`\", look here:", paragraphs(shared)
+        ]
     if entries:
         parts.append("```{eval-rst}\n" + "\n\n".join(entries) + "\n```")
     return "\n\n".join(parts) + "\n"

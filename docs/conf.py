@@ -11,8 +11,8 @@ import import_figure  # noqa: E402
 import medfed  # noqa: E402
 
 project = "medfed"
-author = "the medfed developers"
-copyright = "the medfed developers, Apache-2.0"  # noqa: A001
+author = "The medfed authors"
+copyright = "The medfed authors, Apache-2.0"  # noqa: A001
 version = release = medfed.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docstrings"]  # docs/docstrings.py

@@ -7,7 +7,12 @@ with a meaning in reStructuredText are escaped. Sections such as `Args:` are lef
 from __future__ import annotations
 
 import re
+from inspect import Signature
 from typing import Any
+
+from docutils import nodes
+from sphinx.util import inspect
+from sphinx.util.inspect import stringify_signature
 
 CODE = re.compile(r"(``?)(.+?)\1", re.DOTALL)
 SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")  # a backslash, emphasis, a substitution, a reference
@@ -18,6 +23,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon, which has 500
     app.connect("autodoc-process-signature", process_signature)
     app.connect("config-inited", configure)
+    app.connect("doctree-read", replace_dashes)
     return {"parallel_read_safe": True}
 
 
@@ -38,10 +44,26 @@ def process(app: Any, what: str, name: str, obj: object, options: Any, lines: li
     lines[:] = to_rst(lines)
 
 
+def replace_dashes(app: Any, doctree: nodes.document) -> None:
+    """Write "x: meaning" instead of "x -- meaning" in the lists of arguments."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(": "))
+
+
 def process_signature(
     app: Any, what: str, name: str, obj: object, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Replace defaults such as `<factory>`, which are no Python: Sphinx cannot shorten the types beside them."""
+    """Hide a constructor with private arguments; show `__init__` of a MONAI transform, and the names of ranges.
+
+    Defaults such as `<factory>` are no Python: Sphinx cannot shorten the types beside them.
+    """
+    if signature and " _keep" in signature:
+        return "", returns
+    if signature and isinstance(obj, type) and (signature == "(*args, **kwargs)" or "FieldInfo" in signature):
+        read = Signature.from_callable if "FieldInfo" in signature else inspect.signature  # types as names, or in full
+        parameters = list(read(obj.__init__).parameters.values())[1:]
+        signature = stringify_signature(Signature(parameters), unqualified_typehints=True)
     return signature and re.sub(r"<[^<>]*>", "...", signature), returns
 
 
@@ -57,9 +79,16 @@ def to_rst(lines: list[str]) -> list[str]:
         elif indent >= 4 and not in_section and not _in_list(result):
             result += [" " * (indent - 4) + "::", "", *block]
         else:
-            result += escape("\n".join(block)).split("\n")
+            result += _without_type(escape("\n".join(block)).split("\n"))
         result.append("")
     return result
+
+
+def _without_type(lines: list[str]) -> list[str]:
+    """Begin what a function returns with a colon: napoleon takes the text before the first colon as a type."""
+    if lines[0] in ("Returns:", "Yields:"):
+        lines[1] = re.sub(r"^( *)", r"\1: ", lines[1])
+    return lines
 
 
 def escape(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from page_text import body_of, code, linked, paragraphs, sentence, settings_table, table
+from page_text import as_json, body_of, code, linked, paragraphs, sentence, settings_table, table
 
 from medfed import methods
 from medfed.config import search
@@ -38,8 +38,15 @@ TASKS = {"segmentation": "masks, U-Net", "classification": "classes, ResNet18"} 
 FACTS_CONDITION = (
     "`docs/method_facts.py` measured the bytes in a federation of three sites, each with six images of three patients: "
     "the U-Net of `configs/prostate.yaml`, which has no BatchNorm, on images with one channel and one structure, "
-    "and a ResNet18 with `width: 16` on colour images of two classes."
+    "and a ResNet18 with `width: 16` on colour images of two classes. "
+    "Every round was validated, the default of `federation.validate_every`. A round that is not validated ends without "
+    "the transfer for the validation; the next round then begins with this transfer of the weights."
 )
+# What a reader could not guess from the table of a method's messages.
+NOTES = {
+    methods.FPL: "The site has fewer than `min_images` images of one of the two classes, so it sends the prototype of "
+    "the other class alone. Another site sends both.",
+}
 ONLY_WEIGHTS = "This method changes the training or the average, and no image."
 FEATURES_SHOWN = (
     "The features are those of medfed's style codec, which decodes them; in training, the method changes feature maps "
@@ -54,7 +61,8 @@ CAPTIONS = {
     f"(weight 0.7). {FEATURES_SHOWN}, and the other image is of the same site.",
     "elcfs": "An image, and the same image with the mean low-frequency amplitudes of three other sites "
     "(mixing ratio 1).",
-    "fisc": "Images of four sites, and below each one the same image in the style common to all sites.",
+    "fisc": "Images of four sites, and below each one the same image halfway to the style common to all sites "
+    "(`alpha` 0.5).",
     "gin": "An image, and the same image after three random networks.",
     "harmofl": "Images of four sites, and below each one the same image with the common low-frequency amplitudes.",
     "jigen": "An image, and three of the puzzles that the second head solves.",
@@ -76,9 +84,8 @@ def card(name: str, facts: Mapping[str, Any]) -> str:
     """The page of one method: paper, idea, figure, equations and departures, settings, presets, messages."""
     cls, [group] = resolve("methods", name), search.find(name)
     title, _, what = group.title.partition(": ")
-    heading, bracket, _ = title.partition(" (")
-    summary = f"`method.name: {name}`. {sentence(what if bracket else group.title)}"
-    parts = [f"# {heading if bracket else cls.__name__}", summary]
+    summary = f"`method.name: {name}`. {sentence(what if ' (' in title else group.title)}"
+    parts = [f"# {_title(name)}", summary]
     parts += [f"**Source.** {linked(group.source)}", f"**Works on** {_works_on(cls, facts)}."]
     module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
     if idea := re.search(r"^Idea: (.*?)(?:\n\n|\Z)", module, re.DOTALL | re.MULTILINE):
@@ -92,6 +99,13 @@ def card(name: str, facts: Mapping[str, Any]) -> str:
     parts += ["## What a site sends and receives", _messages(cls, facts), FACTS_CONDITION]
     parts += ["## Run it", f"```\n{command(name)}\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def _title(name: str) -> str:
+    """The heading of a card: the name of the method in its paper, or that of its class."""
+    [group] = search.find(name)
+    heading, bracket, _ = group.title.partition(": ")[0].partition(" (")
+    return heading if bracket else resolve("methods", name).__name__
 
 
 def command(name: str) -> str:
@@ -123,7 +137,8 @@ def index(facts: Mapping[str, Any]) -> str:
         heads = ["name", "paper", "what it does", "a site sends", "other presets"]
         parts += [f"## {title}", table(heads, rows)]
     parts += [f"The bytes are those of one site. {FACTS_CONDITION}", "## Limits", LIMITS]
-    toc = "\n".join(known_names("methods"))
+    titles = {name: _title(name) for name in known_names("methods")}
+    toc = "\n".join(sorted(titles, key=lambda name: titles[name].lower()))
     parts.append(f"```{{toctree}}\n:hidden:\n\n{toc}\n```")
     return "\n\n".join(parts) + "\n"
 
@@ -163,7 +178,7 @@ def _settings(cls: type[Method], group: search.Group) -> str:
         equal = "" if changed else " They have the same values."
         parts.append(f"Presets: {', '.join(map(code, presets))}.{equal}")
     if changed:
-        rows = [[f"`{key}`", *(code(json.dumps(values[key])) for values in presets.values())] for key in changed]
+        rows = [[f"`{key}`", *(code(as_json(values[key])) for values in presets.values())] for key in changed]
         parts.append(table(["setting", *(f"`{name}`" for name in presets)], rows))
     return "\n\n".join(parts)
 
@@ -196,7 +211,8 @@ def _messages(cls: type[Method], facts: Mapping[str, Any]) -> str:
     settings = {task: measured["settings"] for task, measured in tasks.items() if measured["settings"]}
     parts = [table(["a site", "content", "when", *(f"bytes: {TASKS[task]}" for task in tasks)], rows)]
     numbers = ", ".join(code(name) for name in dict.fromkeys(sent_facts))
-    parts.append(f"With the update, a site also sends these numbers: {numbers}.")
+    parts.append(f"A site also sends these numbers: {numbers}. `score` is from the validation, the others are not.")
+    parts += [NOTES[cls]] if cls in NOTES else []
     parts += [f"The settings for {task} were `{json.dumps(values)}`." for task, values in settings.items()]
     return "\n\n".join(parts)
 
@@ -215,7 +231,9 @@ def _statistics(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _when(row: Mapping[str, Any]) -> str:
-    """When a message is sent: "before round 1", "before every round", "in every round" or "from round 2 on"."""
+    """When a message is sent: "before round 1", "before every round", "in every round", "from round 2 on", ..."""
+    if row["kind"] == "validate":
+        return "after every round, for the validation"
     if row["rounds"] == [1]:
         return "before round 1" if row["kind"] == "share" else "in round 1"
     if row["rounds"][0] > 1:

@@ -10,6 +10,7 @@ from typing import Any
 
 from medfed.config.search import describe_schema
 
+TITLE = r"^(Departures|Volumes|Segmentation|Readings)\b.*?(?:[:.]$|:(?= )|\.(?= [A-Z`]))"
 SECTION = re.compile(r"^(Args|Attributes|Example|Raises|Returns):$", re.MULTILINE)
 
 
@@ -21,8 +22,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def code(value: object) -> str:
     """A value of a config as code, as it is written in JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else as_json(value)
     return f"`{text}`" if text else ""
+
+
+def as_json(value: object) -> str:
+    """A value of a config in JSON; a number with a long fraction, such as 1/3, has four decimals."""
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"\b\d+\.\d{10,}\b(?!e)", lambda number: f"{float(number[0]):.4f}", text)
 
 
 def sentence(text: str) -> str:
@@ -37,7 +44,7 @@ def settings_table(settings: Mapping[str, Mapping[str, Any]], meanings: Mapping[
     """
     rows = []
     for key, schema in settings.items():
-        default = f"default `{json.dumps(schema.get('default'), ensure_ascii=False)}`"
+        default = f"default `{as_json(schema.get('default'))}`"
         kind = "name or dotted name" if key == "name" and "anyOf" in schema else describe_schema(schema)
         values = [f"**`{key}`**", re.sub(r'("[^"]*")', r"`\1`", kind), default if "default" in schema else "required"]
         meaning = (meanings or {}).get(key, schema["description"])
@@ -74,7 +81,7 @@ def paragraphs(text: str) -> str:
             blocks.append("\n".join(["```text", *_with_numbers([line[4:] for line in lines]), "```"]))
         else:
             paragraph = linked(" ".join(line.strip() for line in lines))
-            blocks.append(re.sub(r"^(Departures|Volumes|Segmentation|Readings)\b[^:.]*[:.]", r"**\g<0>**", paragraph))
+            blocks.append(re.sub(TITLE, r"**\g<0>**", paragraph))
     return "\n\n".join(blocks)
 
 

@@ -8,15 +8,24 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from medfed.cli.program import EXAMPLES, programs
 
+DOCS = Path(__file__).parent
+QUOTES = "'`"
+# An example in quotes or backticks, a flag with or without its example, a setting with a value
+CODE = (
+    r"('[^' ]+'|`[^`]+`|(?<![\w-])--(?:set|vary|name) [\w.]+=(?:\.\.\.|[\w.,]*\w)|(?<![\w-])--[a-z][a-z-]*"
+    r"|\b[a-z_]+\.[a-z_.]+=[\w.]*\w)"
+)
 INTRODUCTION = """# Programs
 
 Look up the arguments of every program.
 
-`medfed PROGRAM` and `python -m medfed.PROGRAM` are the same. `medfed` alone lists the programs, and `medfed PROGRAM --help` prints
-what is on this page."""
+`medfed PROGRAM` and `python -m medfed.PROGRAM` are the same, except that `python -m` runs the code of a folder `medfed`
+in the current folder: in a folder that somebody else has sent, use `medfed PROGRAM`. `medfed` alone lists the programs,
+and `medfed PROGRAM --help` prints what is on this page."""
 
 
 def programs_page() -> str:
@@ -54,7 +63,8 @@ def _table(parser: argparse.ArgumentParser) -> str:
         if isinstance(action, argparse._SubParsersAction):
             rows += [(choice.dest, choice.help) for choice in action._choices_actions]
         elif not isinstance(action, argparse._HelpAction):
-            rows.append((formatter._format_action_invocation(action), formatter._expand_help(action)))
+            meaning = formatter._expand_help(action) + _default(action)
+            rows.append((formatter._format_action_invocation(action), meaning))
     if not rows:
         return ""
     lines = [f"| `{name.replace('|', chr(92) + '|')}` | {_escape(meaning or '')} |" for name, meaning in rows]
@@ -69,11 +79,28 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _escape(text: str) -> str:
-    """Text without Markdown's markup; flags, and words in quotes, become code."""
-    parts = re.split(r"('[^' ]+'|(?<![\w-])--[a-z][a-z-]*)", text)  # every second part is to become code
+    """Text without Markdown's markup. Flags with their example, and words in quotes or backticks, become code; names of
+    pages become links."""
+    parts = re.split(CODE, text)  # every second part is to become code
     escaped = [re.sub(r"([\\`*_{}\[\]<>|#$])", r"\\\1", part) for part in parts]
-    escaped[1::2] = [f"`{part.strip(chr(39))}`" for part in parts[1::2]]
-    return "".join(escaped)
+    escaped[1::2] = [f"`{part.strip(QUOTES)}`" for part in parts[1::2]]
+    return re.sub(r"docs/((?:\w|\\_|/)+\.md)", _link, "".join(escaped))
+
+
+def _link(page: re.Match[str]) -> str:
+    """A link to a page, whose path begins with "docs/", with its title."""
+    path = page[1].replace("\\", "")
+    title = (DOCS / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"[{title}](../{path})"
+
+
+def _default(action: argparse.Action) -> str:
+    """The default value of an argument, if it has one that its help does not name."""
+    has_default = isinstance(action.default, str | int | float) and not isinstance(action.default, bool)
+    if not has_default or action.default in ("", argparse.SUPPRESS) or "default" in (action.help or ""):
+        return ""
+    value = f"{action.default:g}" if isinstance(action.default, float) else action.default
+    return f" (default: {value})"
 
 
 @contextmanager

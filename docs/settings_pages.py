@@ -25,12 +25,20 @@ Find out here what a dataset contains, what its licence allows, where to get it 
 A dataset that is not in `data.root` is replaced by its phantom if `data.if_missing` is `phantom`. The settings of the
 block `data` that all datasets have are among the [settings](settings.md#data)."""
 
+NAMES = {
+    "data": "The dataset: a name of the [list of datasets](datasets.md), or the dotted name of a class.",
+    "method": "The method: a name of the [list of methods](methods/index.md), or the dotted name of a class.",
+    "network": "The network: a name of the list below, or the dotted name of a class.",
+}
+
 
 def settings_page() -> str:
     """The text of `reference/settings.md`."""
     parts = [SETTINGS_HEAD]
     for block, group in search.blocks().items():
-        parts += [f"## {block or 'Top level'}", sentence(group.title), settings_table(group.settings)]
+        meanings = {key: schema["description"] for key, schema in group.settings.items()}
+        meanings |= {"name": NAMES[block]} if block in NAMES else {}
+        parts += [f"## {block or 'Top level'}", sentence(group.title), settings_table(group.settings, meanings)]
         if block == "network":
             parts += [_networks()]
         if block == "federation":
@@ -61,12 +69,13 @@ def datasets_page() -> str:
 
 
 def _networks() -> str:
-    """Each network with its settings."""
-    parts = []
+    """Each network with its own settings."""
+    parts, common = [], search.blocks()["network"].settings
     for name in known_names("networks"):
         [group] = search.find(name)
-        own = {key: entry for key, entry in group.settings.items() if key != "name"}
-        parts += [f"### network.name: {name}", sentence(group.title), settings_table(own)]
+        own = {key: entry for key, entry in group.settings.items() if key not in common}
+        parts += [f"### network.name: {name}", sentence(group.title)]
+        parts += [settings_table(own) if own else "This network has no settings of its own."]
     return "\n\n".join(parts)
 
 

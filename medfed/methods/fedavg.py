@@ -4,7 +4,7 @@ H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communicati
 from Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629.
 
 Idea: each site trains the global network on its own images for some steps, and the coordinator averages the results. In
-every round, a site receives the weights and sends the weights, and nothing else.
+every round, a site receives the weights and sends the weights and single numbers such as its mean loss.
 """
 
 from __future__ import annotations

