@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, add_command, add_common_flags, new_parser, run_program
+from medfed.cli.program import add_code_flag, add_command, add_setting_flags, new_parser, run_program
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
             "prepare my.yaml --sites BMC HK UCL --host coordinator.example --out fed",
             "write the plan and a folder for each hospital",
         ),
-        ("run fed --resume", "train with the hospitals; continue after the last finished round"),
+        ("run fed", "train with the hospitals"),
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     prepares = add_command(
@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     prepares.add_argument(
         "--port", type=int, default=8002, help="port of FLARE's server; the next port is for FLARE's admin console"
     )
-    add_common_flags(prepares)
+    prepares.add_argument("--out", type=Path, metavar="FOLDER", help="new folder (default: federations/NAME)")
+    add_setting_flags(prepares)
     runs = add_command(
         commands,
         "run",

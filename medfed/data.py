@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         "card",
         "Describe a dataset: its licence, its folder layout, how to get it.",
         ("prostate", "prostate MRI of six sites"),
+        ("folder", "your own images: how folders and files are arranged"),
     )
     card.add_argument("name", help="name in a config: prostate, folder, ...")
     checks = add_command(
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "fetch",
         "Generate a phantom, or explain how to get a dataset.",
         ("prostate_phantom", "in data/prostate_phantom"),
+        ("fundus", "no phantom: print how to get the images, and into which folders"),
     )
     fetch.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
     fetch.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
@@ -65,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
         commands,
         "dicom-seg",
         "Store masks of a bundle as DICOM SEG objects of their series.",
-        ("predictions series --out dicom_seg", "one object for each structure of each series"),
+        ("predictions series --out dicom_seg", "one object for each series, with one segment for each structure"),
+        ("bundle/eval series --out dicom_seg", "the folder in which a bundle writes its masks without --output_dir"),
     )
     masks.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
     masks.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")

@@ -7,7 +7,7 @@ site: `MixStyle`, `DSU`, `EFDMix`, `BigAug`, `GIN`. Training at each site: `JiGe
 combines several methods.
 
 To write a method, inherit from `Method` in a file of your own; `medfed.testing.check_method` checks it. The name of the
-method in a config is `package.module` or `package.module.Class`.
+method in a config is `package.module.Class`.
 
 >>> from medfed.methods import FedProx, Stack, FedBN
 >>> FedProx(mu=0.1)
