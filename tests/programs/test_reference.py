@@ -44,7 +44,8 @@ def test_a_method_has_a_card_with_its_paper_settings_presets_and_messages(pages,
     own = [key for key in group.settings if key not in ("name", "preset")]
     assert all(f"| **`{key}`**<br>" in page for key in own) and (own or "This method has no settings." in page)
     assert all(f"`{preset}`" in page for preset in cls.presets if len(cls.presets) > 1)
-    assert "| sends | weights | in every round |" in page
+    assert "| sends | weights | in every round |" in page and "`score`" in page
+    assert "| receives | weights | after every round, for the validation |" in page
     assert page.count("```") % 2 == 0
 
 
@@ -101,6 +102,30 @@ def test_docstrings_become_restructuredtext():
     expected = "Return ``a * b`` of \\*args, \\|x\\| and name\\_.\n\n::\n\n    a = b\n\n* one ``x``\\ s\n\n"
     expected += "Args:\n    x: a ``y``."
     assert to_rst(docstring.splitlines()) == [*expected.splitlines(), ""]
+    returned = "Returns:\n    A pair: `a` and b."
+    assert to_rst(returned.splitlines())[:2] == ["Returns:", "    : A pair: ``a`` and b."]  # no colon ends a type
+
+
+def test_a_long_fraction_is_shown_with_four_decimals():
+    from page_text import as_json
+
+    assert as_json([1 / 3, 1e-05, 0.1, "1/3"]) == '[0.3333, 1e-05, 0.1, "1/3"]'
+
+
+def test_the_title_of_a_paragraph_ends_before_a_sentence():
+    from page_text import paragraphs
+
+    assert paragraphs("Readings, of eq. 4-7: a. B") == "**Readings, of eq. 4-7:** a. B"
+    assert paragraphs("Departures. A loss") == "**Departures.** A loss"
+
+
+def test_the_help_of_an_argument_shows_examples_as_code_and_pages_as_links():
+    from program_pages import _escape
+
+    assert _escape("one: --set a.b_c=8; see docs/how_to/collections.md") == (
+        "one: `--set a.b_c=8`; see [Get the published collections](../how_to/collections.md)"
+    )
+    assert _escape("which `x y` wrote, or a_b") == "which `x y` wrote, or a\\_b"
 
 
 def test_a_page_is_written_only_if_its_content_has_changed(tmp_path, monkeypatch):
