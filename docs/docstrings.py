@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from inspect import Signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from docutils import nodes
-from sphinx.util import inspect
-from sphinx.util.inspect import stringify_signature
+if TYPE_CHECKING:
+    from docutils import nodes
 
 CODE = re.compile(r"(``?)(.+?)\1", re.DOTALL)
 SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")  # a backslash, emphasis, a substitution, a reference
@@ -46,6 +45,8 @@ def process(app: Any, what: str, name: str, obj: object, options: Any, lines: li
 
 def replace_dashes(app: Any, doctree: nodes.document) -> None:
     """Write "x: meaning" instead of "x -- meaning" in the lists of arguments."""
+    from docutils import nodes  # here, because `to_rst` is tested without Sphinx
+
     for text in list(doctree.findall(nodes.Text)):
         if text == " -- ":
             text.parent.replace(text, nodes.Text(": "))
@@ -58,12 +59,14 @@ def process_signature(
 
     Defaults such as `<factory>` are no Python: Sphinx cannot shorten the types beside them.
     """
+    from sphinx.util import inspect
+
     if signature and " _keep" in signature:
         return "", returns
     if signature and isinstance(obj, type) and (signature == "(*args, **kwargs)" or "FieldInfo" in signature):
         read = Signature.from_callable if "FieldInfo" in signature else inspect.signature  # types as names, or in full
         parameters = list(read(obj.__init__).parameters.values())[1:]
-        signature = stringify_signature(Signature(parameters), unqualified_typehints=True)
+        signature = inspect.stringify_signature(Signature(parameters), unqualified_typehints=True)
     return signature and re.sub(r"<[^<>]*>", "...", signature), returns
 
 

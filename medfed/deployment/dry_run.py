@@ -96,7 +96,7 @@ def _explanation(sent: Sequence[Outgoing], site: Site, agreement: Agreement) -> 
     """Sentences about what the replies reveal, epsilon of all planned rounds, and the survey."""
     text = (
         "None of this is anonymous: weights and statistics contain information about the images from which they were "
-        "computed. python -m medfed.audit measures how much. Each number of a statistic is computed from at least the "
+        "computed. medfed audit measures how much. Each number of a statistic is computed from at least the "
         "number of patients in the last column."
     )
     if agreement.max_epsilon is not None:
