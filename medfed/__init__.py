@@ -10,8 +10,6 @@ wrote, and `Callback` reports runs to a tracker. A mistake in a config or in dat
 Every name is imported when it is first used.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -14,8 +14,9 @@ from medfed.core.registry import PACKAGE
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """The current folder, with a module of the name of one that every program imports."""
-    (tmp_path / "argparse.py").write_text("raise SystemExit('the module in the current folder was imported')")
+    """The current folder, with modules that have the names of some that every program imports."""
+    for name in ("argparse", "__future__"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the module in the current folder was imported')")
     (tmp_path / "only_here.py").write_text("x = 1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -64,6 +64,13 @@ def test_every_method_is_in_the_table_of_methods_once_with_what_a_site_sends(pag
     assert sorted(re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE)) == sorted(NAMES)
     row = next(line for line in table.splitlines() if line.startswith("| [`elcfs`]"))
     assert "weights; `windows`: 600 bytes before round 1" in row  # six images of 25 numbers of 4 bytes
+    assert row.endswith("| `paper`, `released` |")
+
+
+def test_a_card_shows_the_values_that_its_presets_change(pages):
+    card = pages["methods/stable_fdg.md"]
+    assert "| setting | `medfed` | `paper` | `released` |" in card
+    assert '| `similarity` | `"cosine"` | `"inner"` | `"cosine"` |' in card
 
 
 def test_facts_are_of_every_method_and_name_the_statistics_that_it_declares(facts):
