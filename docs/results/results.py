@@ -52,7 +52,7 @@ def collect(folders: Sequence[str]) -> None:
         if target.exists():
             continue
         target.mkdir(parents=True)
-        table = unseen_or_few(read_scores(run / "cases.csv"))
+        table = unseen_or_few(read_scores(run / "cases.csv")).round({"value": 3})
         content = table.to_csv(index=False, lineterminator="\n").encode()
         is_large = table.image.nunique() > MAX_TEXT
         name = "scores.csv.gz" if is_large else "scores.csv"
