@@ -35,16 +35,18 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
     "fundus_vessel": ("Retinal vessels", "fedavg elcfs:ring_width=2 gin fedavg@steps=elcfs:ring_width=2"),
 }
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")
+SHOWN = (*METRICS, "auroc")
 DIFFERENCE = ("row", "minus", "difference [95 %, patients]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
 DIFFERENCE += ("detectable", "minus fedavg of less effort")
 MAX_TEXT = 1000  # images of a run whose scores are text; more are compressed, without those of the source sites
 
 
 def collect(folders: Sequence[str]) -> None:
-    """Add each finished run of a comparison below `folders` to runs/; a run that is there stays as it is."""
+    """Add each finished run of a comparison below `folders` to runs/; a run that is there stays as it is. The collection
+    is the name of a folder above the run."""
     for path in sorted(path for folder in folders for path in Path(folder).rglob("row.json")):
-        run, data = path.parent, path.parents[3].name
-        if data not in ROWS or not (run / "summary.json").is_file():
+        run, data = path.parent, next((folder.name for folder in path.parents if folder.name in ROWS), "")
+        if not data or not (run / "summary.json").is_file():
             continue
         summary, row = json.loads((run / "summary.json").read_text()), row_of(json.loads(path.read_text()))
         seed, unseen = summary["seed"], summary["unseen_site"]
@@ -128,7 +130,8 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
     rows = []
     for line in own[own.kind == "method"].itertuples():
         less = [_signed(other) for other in own[(own.kind == "effort") & (own.row == line.row)].itertuples()]
-        over_seeds = f"{number(line.seeds_low, 1, '+')} to {number(line.seeds_high, 1, '+')}"
+        has_seeds = not pd.isna(line.seeds_low)
+        over_seeds = f"{number(line.seeds_low, 1, '+')} to {number(line.seeds_high, 1, '+')}" if has_seeds else "-"
         seeds, p = (
             ", ".join(f"{value:+.1f}" for value in line.of_seeds),
             "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
@@ -177,7 +180,7 @@ def section(data: str) -> list[str]:
     seeds = {run.key[2]: run.summary["environment"]["cuda"] or "CPU" for run in methods}
     devices = ", ".join(f"seed {seed} on {device}" for seed, device in sorted(seeds.items()))
     text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over patients.", ""]
-    blocks = comparison.scores[comparison.scores.metric.isin(comparison.shown) & (comparison.scores.site == AVERAGE)]
+    blocks = comparison.scores[comparison.scores.metric.isin(SHOWN) & (comparison.scores.site == AVERAGE)]
     for metric, unit in dict.fromkeys(zip(blocks.metric, blocks.unit)):
         text += [] if metric == main.name else [f"{comparison.metrics[metric].label} ({unit}), not tested:", ""]
         text += [to_markdown(_score_table(comparison, metric, unit)), ""]
@@ -186,17 +189,19 @@ def section(data: str) -> list[str]:
     text += [to_markdown(_difference_table(own)), "", f"![Differences by fold](differences_{data}.png)", ""]
     _draw(own, comparison.sites(), f"{ROWS[data][0]}, {main.label}", HERE / f"differences_{data}.png")
     first = [run for run in runs if run.key[2] == 1 and run.key[0] in ("fedavg", "pooled", "local")]
-    if first:
+    if any(run.row.arrangement != "federated" for run in first):
         text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]
         text += [to_markdown(_score_table(compare_runs(first), main.name, "%")), ""]
     text += [
-        "Cost of a run, all sites together, mean over folds and seeds (seconds: other runs shared the machine):",
+        "Cost of a run, all sites together: mean steps and images, and seconds of the fastest run, because other runs "
+        "shared the machine:",
         "",
     ]
     rows = []
     for label in comparison.rows:
         costs = [run.summary["cost"] for run in methods if run.row.label == label]
-        rows.append([label, *(f"{fmean(cost[key] for cost in costs):.0f}" for key in COSTS)])
+        means = [f"{fmean(cost[key] for cost in costs):.0f}" for key in COSTS[:2]]
+        rows.append([label, *means, f"{min(cost[COSTS[2]] for cost in costs):.0f}"])
     text += [to_markdown(text_table("", ["row", "steps", "images", "training, s"], rows)), ""]
     return text + [f"{CONCLUSIONS}:", "", *(f"* {line}" for line in notes_and_conclusions(comparison)), ""]
 
