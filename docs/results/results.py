@@ -42,8 +42,10 @@ MAX_TEXT = 1000  # images of a run whose scores are text; more are compressed, w
 
 
 def collect(folders: Sequence[str]) -> None:
-    """Add each finished run of a comparison below `folders` to runs/; a run that is there stays as it is. The collection
-    is the name of a folder above the run."""
+    """Add each finished run of a comparison below `folders` to runs/; a run that is there stays as it is.
+
+    The collection is the name of a folder above the run.
+    """
     for path in sorted(path for folder in folders for path in Path(folder).rglob("row.json")):
         run, data = path.parent, next((folder.name for folder in path.parents if folder.name in ROWS), "")
         if not data or not (run / "summary.json").is_file():
