@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
@@ -25,7 +26,7 @@ from medfed.results.render import notes_and_conclusions
 from medfed.results.row import row_of
 from medfed.results.run_scores import run_scores_of
 from medfed.results.scores import COLUMNS, GROUP, IDENTITY, VALUES, is_probability, predictions, read_scores
-from medfed.results.statistics import AVERAGE, verdict_text
+from medfed.results.statistics import ALPHA, AVERAGE, UNDECIDED, verdict_text
 from medfed.results.text_tables import TextTable, interval, number, text_table, to_markdown
 
 HERE = Path(__file__).parent
@@ -34,7 +35,7 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
     "breast_us": ("Breast ultrasound", "fedavg elcfs:ring_width=2 bigaug fedavg@steps=elcfs:ring_width=2"),
     "fundus_vessel": ("Retinal vessels", "fedavg elcfs:ring_width=2 gin fedavg@steps=elcfs:ring_width=2"),
 }
-METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")
+METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")  # training in seconds
 SHOWN = (*METRICS, "auroc")
 DIFFERENCE = ("row", "minus", "difference [95 %, patients]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
 DIFFERENCE += ("detectable", "minus fedavg of less effort")
@@ -138,9 +139,19 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
             ", ".join(f"{value:+.1f}" for value in line.of_seeds),
             "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
         )
-        end = [over_seeds, seeds, p, verdict_text(line), number(line.detectable, 1), *less, *[""] * (not less)]
+        end = [over_seeds, seeds, p, _verdict(line), number(line.detectable, 1), *less, *[""] * (not less)]
         rows.append([line.row, line.minus, _signed(line), *end])
     return text_table("", DIFFERENCE, rows)
+
+
+def _verdict(line: Any) -> str:
+    """The verdict; one that is not decided names each condition that does not hold."""
+    if line.verdict != UNDECIDED:
+        return verdict_text(line)
+    holds = {"p": line.p_holm < ALPHA, "interval": line.low > 0 or line.high < 0}
+    holds["seeds"] = len(set(np.sign(line.of_seeds))) == 1
+    failed = ", ".join(name for name, value in holds.items() if not value)
+    return f"{verdict_text(line)} ({failed or 'less effort'})"
 
 
 def _signed(line: Any) -> str:
@@ -194,17 +205,15 @@ def section(data: str) -> list[str]:
     if any(run.row.arrangement != "federated" for run in first):
         text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]
         text += [to_markdown(_score_table(compare_runs(first), main.name, "%")), ""]
-    text += [
-        "Cost of a run, all sites together: mean steps and images, and seconds of the fastest run, because other runs "
-        "shared the machine:",
-        "",
-    ]
+    text += ["Cost of a run, all sites together, mean over folds and seeds:", ""]
     rows = []
     for label in comparison.rows:
-        costs = [run.summary["cost"] for run in methods if run.row.label == label]
-        means = [f"{fmean(cost[key] for cost in costs):.0f}" for key in COSTS[:2]]
-        rows.append([label, *means, f"{min(cost[COSTS[2]] for cost in costs):.0f}"])
-    text += [to_markdown(text_table("", ["row", "steps", "images", "training, s"], rows)), ""]
+        summaries = [run.summary for run in methods if run.row.label == label]
+        means = [fmean(summary["cost"][key] for summary in summaries) for key in COSTS[:2]]
+        n_bytes = [sum(sum(way.values()) for way in summary["sent_bytes"].values()) for summary in summaries]
+        means.append(fmean(n_bytes) / 1e6)
+        rows.append([label, *(f"{mean:.0f}" for mean in means)])
+    text += [to_markdown(text_table("", ["row", "steps", "images", "MB sent"], rows)), ""]
     return text + [f"{CONCLUSIONS}:", "", *(f"* {line}" for line in notes_and_conclusions(comparison)), ""]
 
 

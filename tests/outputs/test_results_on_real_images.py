@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import re
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_runs import made_run, mask_rows
@@ -29,7 +32,8 @@ def toy_run(path: Path, method: str, unseen: str, shift: float) -> None:
     """A finished run with two sites; the six segmented patients of the unseen site have Dice 0.85 to 0.8, one 0."""
     source = ("A",) if unseen == "B" else ("B",)
     run = path / "breast_us" / method / f"unseen_{unseen}" / "seed_1"
-    made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), data="real")
+    sent = {"up": {"weight": 3_000_000, "fact": 10}, "down": {"weight": 4_000_000, "fact": 10}}
+    made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), data="real", sent_bytes=sent)
     RunFolder(run).write_json(ROW_FILE, asdict(ComparisonRow(method)))
     (run / "config.yaml").write_text("data:\n  root: /somewhere/breast_us\n")
     (run / "environment.json").write_text(json.dumps({"cuda": None}))
@@ -46,6 +50,7 @@ def test_the_table_has_the_mean_and_the_paired_difference_of_collected_runs(scri
     mean = 100 * (0.85 + 0.84 + 0.83 + 0.82 + 0.81 + 0.80) / 7  # the seventh patient is missed by both
     assert f"| fedavg | {mean:.1f} [" in page
     assert f"| bigaug | fedavg | {100 * 0.07 * 6 / 7:+.1f} [" in page
+    assert "| fedavg | 10 | 40 | 7 |" in page
     assert "  root: data/breast_us" in next(tmp_path.glob("runs/*/*/*/config.yaml")).read_text()
     assert (tmp_path / "differences_breast_us.png").is_file()
 
@@ -61,3 +66,21 @@ def test_a_seed_without_all_first_rows_is_not_in_the_table_and_a_collected_run_i
     scores.write_text("mine")
     script.main(["collect", str(tmp_path / "work")])
     assert scores.read_text() == "mine"
+
+
+def test_the_cell_by_hand_is_what_its_command_prints():
+    page = (SCRIPT.parent / "README.md").read_text()
+    command, printed = re.search(r"```\n(gzip .+)\n```\n\nIt prints `(.+)`", page).groups()
+    shown = subprocess.run(["bash", "-c", command], cwd=SCRIPT.parent, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == printed
+    assert f"{float(printed.split()[2]):.1f} [" in page
+
+
+@pytest.mark.parametrize(
+    ("p_holm", "low", "of_seeds", "failed"),
+    [(0.2, -4.0, (-2.0,), "p"), (0.01, -4.0, (-3.0, 1.0), "seeds"), (0.2, -9.0, (-2.0, -1.0), "p, interval")],
+)
+def test_what_is_not_decided_names_the_conditions_that_do_not_hold(script, p_holm, low, of_seeds, failed):
+    high = 5.0 if low == -9.0 else -1.0
+    line = SimpleNamespace(verdict="not decided", p_holm=p_holm, low=low, high=high, of_seeds=of_seeds)
+    assert script._verdict(line) == f"not decided ({failed})"
