@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
@@ -26,7 +25,7 @@ from medfed.results.render import notes_and_conclusions
 from medfed.results.row import row_of
 from medfed.results.run_scores import run_scores_of
 from medfed.results.scores import COLUMNS, GROUP, IDENTITY, VALUES, is_probability, predictions, read_scores
-from medfed.results.statistics import ALPHA, AVERAGE, UNDECIDED, verdict_text
+from medfed.results.statistics import AVERAGE, verdict_text
 from medfed.results.text_tables import TextTable, interval, number, text_table, to_markdown
 
 HERE = Path(__file__).parent
@@ -139,19 +138,9 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
             ", ".join(f"{value:+.1f}" for value in line.of_seeds),
             "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
         )
-        end = [over_seeds, seeds, p, _verdict(line), number(line.detectable, 1), *less, *[""] * (not less)]
+        end = [over_seeds, seeds, p, verdict_text(line), number(line.detectable, 1), *less, *[""] * (not less)]
         rows.append([line.row, line.minus, _signed(line), *end])
     return text_table("", DIFFERENCE, rows)
-
-
-def _verdict(line: Any) -> str:
-    """The verdict; one that is not decided names each condition that does not hold."""
-    if line.verdict != UNDECIDED:
-        return verdict_text(line)
-    holds = {"p": line.p_holm < ALPHA, "interval": line.low > 0 or line.high < 0}
-    holds["seeds"] = len(set(np.sign(line.of_seeds))) == 1
-    failed = ", ".join(name for name, value in holds.items() if not value)
-    return f"{verdict_text(line)} ({failed or 'less effort'})"
 
 
 def _signed(line: Any) -> str:

@@ -104,11 +104,17 @@ def differences(
 
 
 def verdict_text(difference: Any) -> str:
-    """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds"."""
+    """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds".
+
+    "not decided" beside an interval that excludes 0 names the condition that does not hold: "not decided (p)".
+    """
     n = len(difference.of_seeds)
-    if difference.verdict not in (BETTER, WORSE) or n >= MIN_SEEDS:
-        return difference.verdict
-    return f"{difference.verdict} in {n} seed{'s' * (n > 1)}"
+    if difference.verdict in (BETTER, WORSE) and n < MIN_SEEDS:
+        return f"{difference.verdict} in {n} seed{'s' * (n > 1)}"
+    if difference.verdict == UNDECIDED and (difference.low > 0 or difference.high < 0):
+        failed = ["p"] * (not difference.p_holm < ALPHA) + ["seeds"] * (not _seeds_agree(difference))
+        return f"{UNDECIDED} ({', '.join(failed) or 'less effort'})"
+    return difference.verdict
 
 
 def failure_shares(failures: pd.DataFrame) -> pd.DataFrame:
@@ -273,5 +279,10 @@ def _direction(difference: Any, metrics: Mapping[str, Metric]) -> str:
 
 def _verdict(difference: Any, metrics: Mapping[str, Metric]) -> str:
     """ "better" or "worse" if p, the interval and all seeds agree."""
-    agree = difference.of_seeds and len(set(np.sign([difference.difference, *difference.of_seeds]))) == 1
-    return _direction(difference, metrics) if difference.p_holm < ALPHA and agree else UNDECIDED
+    is_decided = difference.p_holm < ALPHA and _seeds_agree(difference)
+    return _direction(difference, metrics) if is_decided else UNDECIDED
+
+
+def _seeds_agree(difference: Any) -> bool:
+    """Whether the differences of all seeds have the sign of their mean."""
+    return len(set(np.sign([difference.difference, *difference.of_seeds]))) == 1 and bool(difference.of_seeds)

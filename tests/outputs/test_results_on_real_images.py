@@ -6,7 +6,6 @@ import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from made_runs import made_run, mask_rows
@@ -74,13 +73,3 @@ def test_the_cell_by_hand_is_what_its_command_prints():
     shown = subprocess.run(["bash", "-c", command], cwd=SCRIPT.parent, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == printed
     assert f"{float(printed.split()[2]):.1f} [" in page
-
-
-@pytest.mark.parametrize(
-    ("p_holm", "low", "of_seeds", "failed"),
-    [(0.2, -4.0, (-2.0,), "p"), (0.01, -4.0, (-3.0, 1.0), "seeds"), (0.2, -9.0, (-2.0, -1.0), "p, interval")],
-)
-def test_what_is_not_decided_names_the_conditions_that_do_not_hold(script, p_holm, low, of_seeds, failed):
-    high = 5.0 if low == -9.0 else -1.0
-    line = SimpleNamespace(verdict="not decided", p_holm=p_holm, low=low, high=high, of_seeds=of_seeds)
-    assert script._verdict(line) == f"not decided ({failed})"

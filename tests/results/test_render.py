@@ -87,6 +87,21 @@ def test_a_verdict_of_fewer_than_three_seeds_says_their_number():
         assert verdict_text(SimpleNamespace(verdict="better", of_seeds=(4.5,) * n)) == text
 
 
+@pytest.mark.parametrize(
+    ("p_holm", "high", "of_seeds", "text"),
+    [
+        (0.2, -1.0, (-2.0,), "not decided (p)"),
+        (float("nan"), -1.0, (-3.0, 1.0), "not decided (p, seeds)"),
+        (0.01, -1.0, (-3.0, 1.0), "not decided (seeds)"),
+        (0.01, -1.0, (-2.0, -1.0), "not decided (less effort)"),
+        (0.2, 1.0, (-2.0,), "not decided"),
+    ],
+)
+def test_a_difference_that_is_not_decided_although_its_interval_excludes_0_says_why(p_holm, high, of_seeds, text):
+    line = SimpleNamespace(verdict="not decided", difference=-2, p_holm=p_holm, low=-4, high=high, of_seeds=of_seeds)
+    assert verdict_text(line) == text
+
+
 def test_a_conclusion_keeps_methods_of_other_numbers_of_seeds_apart():
     runs = [*gaining({"fedavg": ZERO, "all": UP}, "A", (0, 1, 2)), *gaining({"one": UP}, "A")]
     text = conclusions_of(compare_runs(runs))[0]
