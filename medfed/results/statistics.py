@@ -285,4 +285,4 @@ def _verdict(difference: Any, metrics: Mapping[str, Metric]) -> str:
 
 def _seeds_agree(difference: Any) -> bool:
     """Whether the differences of all seeds have the sign of their mean."""
-    return len(set(np.sign([difference.difference, *difference.of_seeds]))) == 1 and bool(difference.of_seeds)
+    return bool(difference.of_seeds) and len(set(np.sign([difference.difference, *difference.of_seeds]))) == 1

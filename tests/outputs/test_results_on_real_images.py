@@ -30,9 +30,12 @@ def script(tmp_path, monkeypatch):
 def toy_run(path: Path, method: str, unseen: str, shift: float) -> None:
     """A finished run with two sites; the six segmented patients of the unseen site have Dice 0.85 to 0.8, one 0."""
     source = ("A",) if unseen == "B" else ("B",)
-    run = path / "breast_us" / method / f"unseen_{unseen}" / "seed_1"
+    run = path / "breast_us" / f"one_fold_{unseen}" / method / f"unseen_{unseen}" / "seed_1"
     sent = {"up": {"weight": 3_000_000, "fact": 10}, "down": {"weight": 4_000_000, "fact": 10}}
-    made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), data="real", sent_bytes=sent)
+    where = {"role": "unseen", "site": unseen, "structure": "disc", "metric": "hd", "unit": "% of diagonal"}
+    hd = where | {"mean": 50.0, "low": None, "high": None, "n_patients": None, "n_images": None}  # not kept
+    others = {"data": "real", "sent_bytes": sent, "trivial": {"prediction": "no pixel", "scores": [hd]}}
+    made_run(run, method, unseen, 1, source, mask_rows([*source], unseen, shift), **others)
     RunFolder(run).write_json(ROW_FILE, asdict(ComparisonRow(method)))
     (run / "config.yaml").write_text("data:\n  root: /somewhere/breast_us\n")
     (run / "environment.json").write_text(json.dumps({"cuda": None}))
@@ -43,12 +46,18 @@ def test_the_table_has_the_mean_and_the_paired_difference_of_collected_runs(scri
     for unseen in "AB":
         toy_run(tmp_path / "work", "fedavg", unseen, 0.0)
         toy_run(tmp_path / "work", "bigaug", unseen, 0.07)
+    cases = next((tmp_path / "work").glob("**/bigaug/unseen_B/*/cases.csv"))
+    cases.write_text(cases.read_text().replace(",dice,92.0,", ",dice,92.0012345,"))
     script.main(["collect", str(tmp_path / "work")])
     script.main(["table"])
     page = (tmp_path / "README.md").read_text()
     mean = 100 * (0.85 + 0.84 + 0.83 + 0.82 + 0.81 + 0.80) / 7  # the seventh patient is missed by both
     assert f"| fedavg | {mean:.1f} [" in page
     assert f"| bigaug | fedavg | {100 * 0.07 * 6 / 7:+.1f} [" in page
+    assert re.search(r"\| bigaug \| fedavg \| [^|]+ \| - \|", page)  # one seed has no interval over seeds
+    assert "HD95" in page and "HD (" not in page and "References" not in page
+    kept = next(tmp_path.glob("runs/breast_us/bigaug/unseen_B*/scores.csv")).read_text()
+    assert ",dice,91.0,%," in kept and ",dice,92.0,%," not in kept and ",dice,92.001,%," in kept
     assert "| fedavg | 10 | 40 | 7 |" in page
     assert "  root: data/breast_us" in next(tmp_path.glob("runs/*/*/*/config.yaml")).read_text()
     assert (tmp_path / "differences_breast_us.png").is_file()
