@@ -14,6 +14,7 @@ import fcntl
 import gc
 import logging
 import shutil
+import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -214,3 +215,16 @@ def small_config(tmp_path, small_phantom) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(small_yaml(small_phantom))
     return path
+
+
+def free_port() -> int:
+    """Return a free port whose next port is also free."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue

@@ -36,6 +36,8 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
 }
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")  # training in seconds
 SHOWN = (*METRICS, "auroc")
+AT_SOURCES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "dice": "Dice", "ece": "ECE"}
+ROLE_TITLES = {"seen": "source sites", "unseen": "unseen site"}
 DIFFERENCE = ("row", "minus", "difference [95 %, patients]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
 DIFFERENCE += ("detectable", "minus fedavg of less effort")
 MAX_TEXT = 1000  # images of a run whose scores are text; more are compressed, without those of the source sites
@@ -143,6 +145,17 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
     return text_table("", DIFFERENCE, rows)
 
 
+def _source_table(methods: list[ScoredRun], labels: Sequence[str]) -> TextTable:
+    """Averages over folds and seeds at the source sites (test images) and at the unseen site."""
+    scores = pd.concat(run_scores_of(run.summary).assign(row=run.row.label) for run in methods)
+    means = scores[scores.site == AVERAGE].groupby(["metric", "role", "row"])["mean"].mean()
+    metrics = [metric for metric in AT_SOURCES if metric in means]
+    columns = [(metric, role) for metric in metrics for role in ROLE_TITLES]
+    titles = [f"{AT_SOURCES[metric]}, {ROLE_TITLES[role]}" for metric, role in columns]
+    rows = [[row, *(number(means[*column, row], 1) for column in columns)] for row in labels]
+    return text_table("", ["row", *titles], rows)
+
+
 def _signed(line: Any) -> str:
     ends = "" if pd.isna(line.low) else f" [{line.low:+.1f}, {line.high:+.1f}]"
     return f"{line.difference:+.1f}{ends}"
@@ -190,6 +203,8 @@ def section(data: str) -> list[str]:
     own = own[own.metric == main.name]
     text += [to_markdown(_difference_table(own)), "", f"![Differences by fold](differences_{data}.png)", ""]
     _draw(own, comparison.sites(), f"{ROWS[data][0]}, {main.label}", HERE / f"differences_{data}.png")
+    text += ["At the source sites (test images) and at the unseen site, mean over folds and seeds (%), not tested:", ""]
+    text += [to_markdown(_source_table(methods, comparison.rows)), ""]
     first = [run for run in runs if run.key[2] == 1 and run.key[0] in ("fedavg", "pooled", "local")]
     if any(run.row.arrangement != "federated" for run in first):
         text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]

@@ -7,7 +7,6 @@ import csv
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import tiny_yaml
+from conftest import free_port, tiny_yaml
 
 import medfed
 from medfed.config.schema import load
@@ -37,19 +36,6 @@ def program(log: Path, module: str, *arguments: object) -> subprocess.Popen:
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with open(log, "ab") as file:
         return subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
-
-
-def free_port() -> int:
-    """Return a free port whose next port is also free."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                other.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                continue
 
 
 def kill_process_tree(process: subprocess.Popen) -> None:

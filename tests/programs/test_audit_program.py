@@ -138,7 +138,7 @@ def test_without_shared_statistics_only_the_weights_are_audited(small_phantom, t
     assert result["sent"]["entries"] == [] and result["reconstruction"] == []
     assert [case["case"] for case in result["update"]] == ["easy", "one", "batch", "round"]
     assert [case["optimizer"] for case in result["update"]] == ["sgd", "sgd", "sgd", "adam"]
-    assert result["model_membership"] is None or result["model_membership"]["loss"]["auc"] <= 1
+    assert result["model_membership"]["members"] == 2
     n_figures = 3 * sum(len(case["scores"]) for case in result["update"])
     assert page.count("<img ") == n_figures and "Images reconstructed from updates" in page
     output = capsys.readouterr().out

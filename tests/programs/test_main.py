@@ -40,14 +40,11 @@ def test_the_list_describes_programs_and_names_what_a_config_may_hold(capsys):
     for kind in registry.KINDS:
         names = "".join(lines[lines.index(kind.replace("_", " ")) :]).replace("  ", " ")
         assert ", ".join(registry.known_names(kind)) in names
-    assert len(printed.split()) < 460
 
 
 def test_the_list_imports_nothing_heavy():
     heavy = "[name for name in ('torch', 'monai', 'numpy', 'yaml') if name in sys.modules]"
-    start = time.perf_counter()
     assert run_python(f"import sys, medfed.__main__ as m; m.listing(); print({heavy})").stdout == "[]\n"
-    assert time.perf_counter() - start < 5  # 0.1 s alone; a loaded machine is given time
 
 
 def test_the_list_survives_a_closed_pipe():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import free_port
 from fake_sites import is_alive
 
 from medfed.core.errors import UserError
@@ -191,8 +192,13 @@ def test_a_kit_of_another_authority_than_the_servers_is_reported(authorities, tm
 
 
 @pytest.fixture
-def server_kit(tmp_path) -> Path:
-    server = {"service": {"target": "localhost:18702"}, "admin_port": 18703}
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def server_kit(tmp_path, port) -> Path:
+    server = {"service": {"target": f"localhost:{port}"}, "admin_port": port + 1}
     write(tmp_path / "startup" / "fed_server.json", json.dumps({"servers": [server]}))
     write(tmp_path / "local" / "resources.json.default", json.dumps({"a": 3, "class_allow_list": ["*"]}))
     return tmp_path
@@ -208,14 +214,14 @@ def test_a_servers_jobs_may_use_medfeds_controller_only_and_other_entries_are_ke
     }
 
 
-@pytest.mark.parametrize("port", [18702, 18703])
-def test_a_server_is_not_started_if_another_program_uses_a_port_of_it(server_kit, port):
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_server_is_not_started_if_another_program_uses_a_port_of_it(server_kit, port, number):
     """Even if the other program would share the port, as FLARE's server does."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("127.0.0.1", port))
+        other.bind(("127.0.0.1", port + number))
         other.listen()
-        with pytest.raises(UserError, match=f"port {port} is used by another program"):
+        with pytest.raises(UserError, match=f"port {port + number} is used by another program"):
             server_process(server_kit)
 
 
