@@ -116,9 +116,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         table = comparison.folder / "table"
         print(f"\nAll metrics, p values, failures and costs: {table}.md (.csv, .json, .tex). --explain: column names.")
         unfinished = {"n_locked": n_locked, "failed": comparison.failed, "incompatible": comparison.incompatible}
-        print_json(
-            {"folder": str(comparison.folder), **json.loads(table.with_suffix(".json").read_text()), **unfinished}
-        )
+        content = json.loads(table.with_suffix(".json").read_text("utf-8"))
+        print_json({"folder": str(comparison.folder), **content, **unfinished})
     return 1 if comparison.n_locked or comparison.failed else 0
 
 

@@ -103,17 +103,6 @@ def own_images_only(config: Config, name: str | None) -> Config:
     names = config.data.ensure_available(None).site_names()
     if name is None and len(names) > 1:
         raise UserError(f"--own-images: {config.data.root} has the sites {', '.join(names)}; choose one with --site")
-    alone = {
-        "data.sites": [name or names[0]],
-        "evaluation.unseen_every": 0,
-        "federation.unseen_site": "",
-        "federation.unseen_ratio": 1.0,
-        "federation.validation_site": "",
-        "federation.participating": None,
-        "federation.clients": 0,
-        "federation.partition": "domains",
-        "federation.selection": "last",
-        "federation.clients_per_round": 0,
-        "federation.quorum": 0,
-    }
-    return changed(config, alone)
+    training = {key: getattr(config.federation, key) for key in ("rounds", "local_epochs", "batch_norm")}
+    alone = {"data.sites": [name or names[0]], "federation": training}
+    return changed(config, {**alone, "evaluation.unseen_every": 0, "evaluation.match": "none"})

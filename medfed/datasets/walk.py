@@ -22,7 +22,7 @@ class Files:
     root: Path
     images: tuple[str, ...]  # image files by their suffix, DICOM SEG objects, and files of unknown formats
     series: tuple[str, ...]  # folders that hold DICOM images, in them or in folders inside them
-    slices: dict[str, int]  # number of DICOM images directly in each of the folders that hold some
+    slices: tuple[str, ...]  # folders with DICOM images directly in them
 
     def without(self, ignored_names: Sequence[str]) -> Files:
         """Return these files without those of which a part of the path has an ignored name."""
@@ -32,14 +32,13 @@ class Files:
 
         if not ignored_names:
             return self
-        images, series = (tuple(filter(is_read, paths)) for paths in (self.images, self.series))
-        return Files(self.root, images, series, {path: n for path, n in self.slices.items() if is_read(path)})
+        return Files(self.root, *(tuple(filter(is_read, paths)) for paths in (self.images, self.series, self.slices)))
 
 
 def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
     """List all files below a folder; only of files without a known suffix, the first bytes are read."""
     images: list[str] = []
-    slices: dict[str, int] = {}
+    slices: set[str] = set()
     pending = [""]
     while pending:
         inner = pending.pop()
@@ -56,8 +55,8 @@ def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
                 elif entry.name.lower().endswith(VOXEL_SUFFIXES):  # the header beside it is the image
                     continue
                 elif (kind := kind_of(path)) == "image":
-                    slices[inner[:-1]] = slices.get(inner[:-1], 0) + 1
+                    slices.add(inner[:-1])
                 elif kind != "other":
                     images.append(place)
     series = {str(folder) for place in slices for folder in (PurePosixPath(place), *PurePosixPath(place).parents)}
-    return Files(root, tuple(sorted(images)), tuple(sorted(series - {"."})), slices)
+    return Files(root, tuple(sorted(images)), tuple(sorted(series - {"."})), tuple(sorted(slices)))

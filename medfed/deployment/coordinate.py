@@ -19,6 +19,7 @@ from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.job import require_flare
 from medfed.engines.flare.kit import server_process
 from medfed.experiments.resume import changed_settings
+from medfed.experiments.run import identity_of
 from medfed.experiments.training import record_notices, selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
@@ -27,6 +28,8 @@ from medfed.federation.message import FAILED, Kind, Message, State
 from medfed.outputs.callback import Callbacks
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
+from medfed.results.notes import NOT_STATED
+from medfed.results.scores import table_of, write_scores
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import task_of_images
 
@@ -99,13 +102,15 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State, callba
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
+    no_scores, identity = table_of([], ()), identity_of(folder.path, plan)
+    write_scores(folder.path / "cases.csv", no_scores, identity)  # every run has the file
     images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
     summary = {
         **task_of_images(images, plan.data, Evaluation()).scoring.describe(),
         "scores": [],
-        "data": "not stated",  # the coordinator has no data
+        "data": NOT_STATED,
         "dataset": images.pop("dataset"),
         "images": images,
         "method": plan.method_name,

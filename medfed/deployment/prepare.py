@@ -123,6 +123,8 @@ def _plan(config: Config, sites: list[str]) -> Config:
     values: dict[str, object] = {
         "federation.survey": survey,
         "federation.unseen_site": "",
+        "federation.unseen_ratio": 1.0,
+        "evaluation.match": "none",
         "data.sites": [],
         "data.root": "data",
         "data.if_missing": "error",

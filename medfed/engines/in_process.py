@@ -64,7 +64,7 @@ class InProcess(Engine):
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let each site reply; the sites of one process work one after another, in the order of their names.
+        """Let each site reply; the sites of one process work one after another, in the order of `local_sites`.
 
         A site's UserError becomes a "failed" reply if `federation.on_bad_update` is "drop", and is raised otherwise.
         UserError also if a site's file is missing or damaged, or a worker process ends; OSError and MemoryError also
@@ -78,7 +78,8 @@ class InProcess(Engine):
             return dict(sorted(replies.items()))
         # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
         start, cpu_start = time.perf_counter(), time.thread_time()
-        for n_replies, (name, reply) in enumerate(self.replies(kind, complete), start=1):
+        in_order = {site.name: complete[site.name] for site in self._all_sites() if site.name in complete}
+        for n_replies, (name, reply) in enumerate(self.replies(kind, in_order), start=1):
             replies[name] = Message.from_bytes(reply)
             if self.on_reply:
                 self.on_reply(kind, name, n_replies, len(complete))
@@ -90,7 +91,7 @@ class InProcess(Engine):
         return dict(sorted(replies.items()))
 
     def replies(self, kind: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, bytes]]:
-        """Let each site of this process reply; yield its name and the bytes of its reply, sorted by name.
+        """Let each site of this process reply; yield its name and the bytes of its reply, in the order of `messages`.
 
         The iterator must be used until it ends, because only then is the last file written.
         """
@@ -101,7 +102,7 @@ class InProcess(Engine):
         request, written = b"", Future[None]()
         written.set_result(None)
         with ThreadPoolExecutor(1) as disk:  # writes a site's files while the next site trains
-            for name in sorted(messages):
+            for name in messages:
                 if messages[name] is not sent:  # most requests are the same object
                     sent, request = messages[name], messages[name].to_bytes()
                 reply, save = self._deliver(by_name[name], request)

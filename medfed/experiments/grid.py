@@ -19,7 +19,16 @@ from medfed.federation.method import Effort
 from medfed.federation.settings import Federation
 from medfed.outputs.comparison_folder import Key
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import BASELINE, LOCAL, POOLED, SENT, ComparisonRow, is_federated, is_taken_without_federation
+from medfed.results.row import (
+    BASELINE,
+    LOCAL,
+    ONLY_FEDERATED,
+    POOLED,
+    SENT,
+    ComparisonRow,
+    is_federated,
+    is_taken_without_federation,
+)
 
 # Settings that are equal in all rows of a table.
 FIXED = (
@@ -32,8 +41,6 @@ FIXED = (
     "data.root",
     "data.sites",
 )
-# Settings of a federation that have no meaning for one participant.
-_UNUSED = "clients partition mixing concentration min_images clients_per_round quorum engine survey".split()
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,7 @@ def without_federation(config: Config, arrangement: str, site: str = "") -> Conf
     """Return a config of FedAvg with one participant, whose average is its own weights: `pooled` (the images of all
     source sites), or `local` at one site. Nothing leaves a site, so settings about messages have their defaults."""
     federation = config.federation
-    changes: dict[str, object] = {f"federation.{name}": getattr(Federation(), name) for name in _UNUSED}
+    changes: dict[str, object] = {f"federation.{name}": getattr(Federation(), name) for name in ONLY_FEDERATED}
     changes |= {"federation.largest_change": None, "privacy": {}, "data.min_patients": 1}
     if arrangement == POOLED:
         changes["federation.clients"] = 1

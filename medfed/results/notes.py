@@ -27,12 +27,14 @@ TRANSDUCTIVE = {  # what was done with unlabelled test images, by the name of th
     "label; transductive in a weak sense: the prediction for an image depends on this image and on no other test image",
 }
 ADAPTATIONS = {"tent": "Tent", "window": "window match", "style": "style match"}
+NOT_STATED = "not stated"  # the data of a federation of hospitals, whose coordinator has no images
+NO_IMAGES = "A federation of hospitals: its coordinator has no images and no scores of them"
 DECIMALS = 4  # of scores in percent; smaller changes count as none
 
 
 def data_label(data: str) -> str:
     """First line of every table of results: whether the images are synthetic ("phantom") or "real"."""
-    return PHANTOM if data == "phantom" else f"{data} data"
+    return {"phantom": PHANTOM, NOT_STATED: NO_IMAGES}.get(data, f"{data} data")
 
 
 def computation_notes(summary: Mapping[str, Any]) -> list[str]:

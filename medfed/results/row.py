@@ -14,20 +14,11 @@ ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
 POOLED, LOCAL = "pooled", "local"  # rows that are no federated methods: nothing is exchanged between sites
 SENT = {POOLED: "images moved", LOCAL: "nothing sent"}  # what these rows move, in the tables of costs
-# Settings that such rows do not have, so that they have one row for all values; a dot ends the name of a block.
-_ONLY_FEDERATED = (
-    "method.",
-    "privacy.",
-    "federation.clients",
-    "federation.partition",
-    "federation.mixing",
-    "federation.concentration",
-    "federation.min_images",
-    "federation.quorum",
-    "federation.engine",
-    "federation.largest_change",
-    "federation.survey",
-)
+# Settings of the federation that such rows do not have, so that they have one row for all values.
+ONLY_FEDERATED = (
+    "clients partition mixing concentration min_images clients_per_round quorum on_bad_update largest_change "
+    "largest_count engine reply_timeout_s survey"
+).split()
 MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
@@ -80,7 +71,8 @@ class ComparisonRow:
 
 def is_taken_without_federation(setting: str) -> bool:
     """Whether a setting, such as `training.batch_size=8`, has an effect on rows that exchange nothing."""
-    return not setting.startswith(_ONLY_FEDERATED)
+    block, _, name = setting.partition("=")[0].partition(".")
+    return block not in ("method", "privacy") and not (block == "federation" and name in ONLY_FEDERATED)
 
 
 def is_federated(label: str) -> bool:

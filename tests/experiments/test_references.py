@@ -76,15 +76,19 @@ def test_a_site_that_does_not_participate_and_the_validation_site_train_in_no_ro
 def test_rows_without_a_federation_have_no_settings_of_messages_and_one_row_for_all_their_values(tiny_config):
     federation = ["federation.clients=3", "federation.quorum=1", "federation.clients_per_round=2"]
     config = load(tiny_config, ["privacy.clip=1", "privacy.noise=1", *federation])
-    result = folds(config, "fedavg", "pooled", "local", vary=["federation.clients=2,3", "training.batch_size=4,8"])
+    checks = ["federation.on_bad_update=stop,drop", "federation.largest_count=5,6"]
+    vary = ["federation.clients=2,3", "training.batch_size=4,8", *checks]
+    result = folds(config, "fedavg", "pooled", "local", vary=vary)
+    pooled_or_local = [fold for fold in result if fold.row.arrangement != "federated"]
     labels = list(dict.fromkeys(fold.row.label for fold in result))
-    assert len(labels) == 4 + 2 + 2
-    assert labels[4:] == [f"{name}, training.batch_size={n}" for name in ("pooled", "local") for n in (4, 8)]
-    for fold in result[4:]:
+    assert len(labels) == 16 + 2 + 2
+    assert labels[16:] == [f"{name}, training.batch_size={n}" for name in ("pooled", "local") for n in (4, 8)]
+    for fold in pooled_or_local:
         federation = fold.config.federation
+        assert (federation.on_bad_update, federation.largest_count) == ("stop", 100)
         assert fold.config.privacy == Privacy() and not federation.quorum and not federation.clients_per_round
         assert federation.clients == (1 if fold.row.arrangement == "pooled" else 0)
-    references = [row for row in {fold.row for fold in result[4:]} if row.is_reference_of(result[0].row)]
+    references = [row for row in {fold.row for fold in pooled_or_local} if row.is_reference_of(result[0].row)]
     assert {row.varied for row in references} == {("training.batch_size=4",)}
 
 

@@ -153,8 +153,15 @@ def test_a_hospital_audits_its_own_images_without_those_of_others(small_phantom,
     shutil.copy(small_phantom / "PHANTOM.json", root)
     config = tmp_path / "tiny.yaml"
     config.write_text(small_yaml(root).replace("sites: [BMC, HK, UCL], ", ""))
+    # settings without effect on one site
+    of_federation = "clients=4 partition=dirichlet concentration=0.3 unseen_ratio=0.5 quorum=2".split()
+    more = [
+        "evaluation.match=window",
+        *(f"federation.{setting}" for setting in of_federation),
+    ]
     with few_steps():
-        assert main([str(config), "--out", str(tmp_path), *FEW, "--own-images", "--weights-steps", "1"]) == 0
+        arguments = [*FEW, "--own-images", "--weights-steps", "1", *(word for one in more for word in ("--set", one))]
+        assert main([str(config), "--out", str(tmp_path), *arguments]) == 0
     result = json.loads((tmp_path / "audit.json").read_text())
     assert result["site"] == "BMC" and len(result["update"]) == 4 and result["site_identification"] is None
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 from conftest import tiny_yaml
 
-from medfed import coordinator
+import medfed
+from medfed import coordinator, report
 from medfed.config import strict_yaml
 from medfed.config.schema import load
 from medfed.core.errors import UserError
@@ -75,6 +76,14 @@ def test_the_plan_has_the_settings_of_the_config_and_names_no_path_of_this_machi
     for block in ("method", "network", "training", "seed"):
         assert getattr(plan, block) == getattr(asked, block)
     assert plan.federation == replace(asked.federation, survey="warn")
+
+
+def test_settings_of_an_unseen_site_are_not_in_the_plan(config, tiny_phantom, tmp_path):
+    of_unseen = "federation.unseen_site=UCL", "federation.unseen_ratio=0.5", "evaluation.match=window"
+    where = ["--out", tmp_path / "federation", "--host", "hub.example", "--sites", *SITES]
+    assert run("prepare", config, *where, *(word for setting in of_unseen for word in ("--set", setting))) == 0
+    plan = load(tmp_path / "federation" / "plan.yaml")
+    assert (plan.federation.unseen_site, plan.federation.unseen_ratio, plan.evaluation.match) == ("", 1.0, "none")
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):
@@ -239,3 +248,9 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     assert all(torch.equal(entry, last.weights[name]) for name, entry in result.items()) and result
     card = (bundle / "docs" / "README.md").read_text()
     assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
+    trained = medfed.load_run(folder.path)
+    assert trained.scores.empty and "its coordinator has no images" in str(trained)
+    assert report.main([str(folder.path)]) == 0
+    page = (folder.path / "report.html").read_text()
+    assert "its coordinator has no images" in page and "What left each site" in page
+    assert not any(wrong in page for wrong in ("REAL", "Scores by site", "This run simulated"))

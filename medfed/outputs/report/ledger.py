@@ -13,6 +13,7 @@ from medfed.federation.ledger import COLUMNS, CONTENTS
 from medfed.federation.sent import UNKNOWN, Sent, describe
 from medfed.outputs.report.read import ReportRun
 from medfed.outputs.report.tables import PageTable
+from medfed.results.notes import NOT_STATED
 from medfed.results.row import LOCAL, POOLED
 from medfed.results.text_tables import text_table
 
@@ -70,7 +71,8 @@ def _overview(run: ReportRun, table: pd.DataFrame) -> str:
     """Sentences about how many bytes left the sites and came to them."""
     if not run.is_federated:
         return WITHOUT_FEDERATION[run.row.arrangement]
-    is_simulated = (run.config.get("federation") or {}).get("engine", "in_process") == "in_process"
+    engine = (run.config.get("federation") or {}).get("engine", "in_process")
+    is_simulated = engine == "in_process" and run.summary["data"] != NOT_STATED
     start = "This run simulated all sites on one machine: the ledger counts what a message between them would contain. "
     sums = table.groupby(["direction", "content"]).bytes.sum()
     texts = []

@@ -17,7 +17,7 @@ from medfed.outputs.report.read import ReportRun, RunGroup
 from medfed.outputs.report.tables import PageTable, cost_table, patient_table, site_table
 from medfed.outputs.run_folder import FIGURES
 from medfed.outputs.tables import run_table
-from medfed.results.notes import PHANTOM, computation_notes, did_not_learn
+from medfed.results.notes import NOT_STATED, computation_notes, data_label, did_not_learn
 from medfed.results.render import explanations, full_tables, main_table, notes_and_conclusions
 from medfed.results.scores import ALL
 from medfed.results.statistics import verdict_text
@@ -57,7 +57,7 @@ def build_page(runs: Sequence[ReportRun], groups: Sequence[RunGroup]) -> str:
         "report.html.jinja",
         kind="medfed report",
         title=f"{named} on {_distinct(run.summary.get('dataset') or 'unnamed data' for run in every)}",
-        banner=PHANTOM if kinds == {"phantom"} else REAL + MIXED * ("phantom" in kinds),
+        banner=data_label(*kinds) if kinds in ({"phantom"}, {NOT_STATED}) else REAL + MIXED * ("phantom" in kinds),
         is_phantom=kinds == {"phantom"},
         comparisons=[_group_content(group, n_overlays) for group in groups],
         runs=[_run_content(run, groups, n_overlays, None if len(runs) <= FEW_RUNS else 1) for run in runs],
@@ -83,7 +83,7 @@ def _run_content(
         ],
         "n_hidden_figures": len(names[n_figures:]) if n_figures is not None else 0,
         "patients": patient_table(run, n_overlays) if len(run.scores) else None,
-        "scores": site_table(summary),
+        "scores": None if summary["data"] == NOT_STATED else site_table(summary),
         "cost": cost_table([run]),
         "sent": sent_of_run(run),
         "settings": _settings(summary),
@@ -113,7 +113,7 @@ def _first_properties(run: ReportRun, groups: Sequence[RunGroup]) -> list[tuple[
     entries += [("Difference", text) for text in differences]
     learned = (summary.get("learning") or {}).get("learned")
     entries.append(("Did it learn?", {None: "not measured", True: "yes", False: "NO"}[learned]))
-    return [*entries, ("Images", "synthetic PHANTOM" if summary["data"] == "phantom" else "REAL")]
+    return [*entries, ("Images", {"phantom": "synthetic PHANTOM", "real": "REAL"}.get(summary["data"], NOT_STATED))]
 
 
 def _differences(run: ReportRun, groups: Sequence[RunGroup]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from medfed.core.errors import UserError
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.run_folder import RunFolder
 from medfed.results.comparison import Comparison, ScoredRun, compare_runs
+from medfed.results.notes import NOT_STATED
 from medfed.results.row import BASELINE, SENT, ComparisonRow, read_row
 from medfed.results.scores import read_scores
 from medfed.tasks.factory import scoring_of
@@ -35,7 +36,8 @@ class ReportRun:
 
     @property
     def data_label(self) -> str:
-        return f"{self.summary['data'].upper()} data"
+        data = self.summary["data"]
+        return f"Data {data}" if data == NOT_STATED else f"{data.upper()} data"
 
     @property
     def title(self) -> str:

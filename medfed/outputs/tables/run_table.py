@@ -8,7 +8,14 @@ from typing import Any
 import pandas as pd
 
 from medfed.metrics.metric import DISTANCE, Metric
-from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, data_label, did_not_learn
+from medfed.results.notes import (
+    NOT_STATED,
+    TRANSDUCTIVE,
+    adaptation_notes,
+    computation_notes,
+    data_label,
+    did_not_learn,
+)
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE, MIN_PATIENTS
 from medfed.results.text_tables import TextTable, number, score_text, text_table, to_terminal
@@ -37,6 +44,8 @@ def closing_table(summary: Mapping[str, Any], explain: bool = False, how_to_expl
     With `explain`, also calibration, failures, and what the columns mean; otherwise the last line names
     `how_to_explain`, which shows them.
     """
+    if summary["data"] == NOT_STATED:
+        return "\n".join([*_head(summary), *weights_notes(summary)])
     scoring = scoring_of(summary)
     tables = [to_terminal(score_table(scoring, summary))]
     notes = [*summary_notes(summary), *weights_notes(summary)]
