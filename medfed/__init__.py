@@ -69,20 +69,4 @@ __all__ = [
     "write_report",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.api": "Comparison Run check_data leave_one_site_out leave_two_sites_out load_config load_run make_plan "
-        "run score_bundle write_report",
-        "medfed.config.schema": "Config",
-        "medfed.core.errors": "UserError",
-        "medfed.outputs.callback": "Callback",
-        # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of
-        # that name to the module, so the module itself is callable and does what the function does.
-        "medfed.export": "export",
-        **{
-            f"medfed.{name}": name
-            for name in "datasets functional losses methods metrics networks plot testing transforms".split()
-        },
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

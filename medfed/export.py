@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from medfed.api import export
 
 __all__ = ["export"]  # help(medfed.export) shows the function, although `medfed.export` is this module
-__getattr__, __dir__ = lazy_names(__name__, {"medfed.api": "export"})
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of the package with this `__name__`.
 
-    Args:
-        package: the package's `__name__`.
-        modules: by full name of a module, its public names, separated by spaces; the module's own last name if users
-            may access it.
+    Its names are those that its file imports from medfed in the block `if TYPE_CHECKING:`.
     """
-    module_of = {name: module for module, names in modules.items() for name in names.split()}
+    module = sys.modules[package]
+
+    @cache
+    def module_of() -> dict[str, str]:
+        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+        (block,) = (
+            node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        )
+        imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.module != "torch"]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def get_attribute(name: str) -> Any:
-        if name not in module_of:
+        if name not in module_of():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(module_of[name])
-        value = module if module.__name__ == f"{package}.{name}" else getattr(module, name)
-        setattr(sys.modules[package], name, value)
+        source = module_of()[name]
+        if source == package:
+            value: Any = importlib.import_module(f"{package}.{name}")
+        else:
+            value = getattr(importlib.import_module(source), name)
+        setattr(module, name, value)
         return value
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *module_of})
+        return sorted({*vars(module), *module_of()})
 
     return get_attribute, list_names

@@ -52,20 +52,4 @@ __all__ = [
     "recognise",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.datasets.base": "Card Case Dataset Volume",
-        "medfed.datasets.collections.camelyon17": "Camelyon17",
-        "medfed.datasets.checking": "DatasetReport check_dataset",
-        "medfed.datasets.collections.digits_dg": "DigitsDG",
-        "medfed.datasets.collections.folder": "Folder",
-        "medfed.datasets.collections.fundus": "Fundus",
-        "medfed.datasets.collections.officehome": "OfficeHome",
-        "medfed.datasets.collections.pacs": "PACS",
-        "medfed.datasets.collections.prostate": "Prostate",
-        "medfed.datasets.recognition": "recognise",
-        "medfed.datasets.splits": "Split",
-        "medfed.datasets.collections.vlcs": "VLCS",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -81,21 +81,4 @@ __all__ = [
     "triplet_loss",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.functional.clustering": "finch finch_partition kmeans_plus_plus",
-        "medfed.functional.contrastive": "info_nce masked_mean nearest_of_same_class region_means triplet_loss",
-        "medfed.functional.feature_style": (
-            "SiteStyle add_style_noise compute_site_style explore_styles feature_mean_std mix_styles shift_style"
-        ),
-        "medfed.functional.fourier": (
-            "exchange_amplitude low_frequency_spectrum low_frequency_window mix_amplitude replace_amplitude"
-        ),
-        "medfed.functional.hooks": "capture_features evaluation_mode features_at insert_layer replace_output",
-        "medfed.functional.regions": "background_ring boundary edge_agreement",
-        "medfed.functional.standardisation": "image_moments standardise_by standardise_slices",
-        "medfed.functional.style": "adain channel_mean_std moment_match replace_mean_std",
-        "medfed.functional.weights": "add_scaled average select_prefix squared_distance trimmed_mean",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

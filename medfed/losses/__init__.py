@@ -29,11 +29,4 @@ __all__ = [
     "triplet_loss",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.functional.contrastive": "info_nce masked_mean triplet_loss",
-        "medfed.functional.weights": "squared_distance",
-        "medfed.losses.dice": "soft_dice_loss",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -59,23 +59,4 @@ __all__ = [
     "wilcoxon_test",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.metrics.classes.accuracy": "Accuracy",
-        "medfed.metrics.masks.assd": "AverageSurfaceDistance",
-        "medfed.metrics.classes.auroc": "AreaUnderROC",
-        "medfed.metrics.classes.balanced_accuracy": "BalancedAccuracy",
-        "medfed.metrics.class_metric": "ClassMetric compute_class_metric jackknife_values",
-        "medfed.metrics.masks.dice": "Dice",
-        "medfed.metrics.classes.ece": "ExpectedCalibrationError",
-        "medfed.metrics.masks.hd": "HausdorffDistance",
-        "medfed.metrics.masks.hd95": "HausdorffDistance95",
-        "medfed.metrics.masks.hd95_pooled": "PooledHausdorffDistance95",
-        "medfed.metrics.masks.mask_ece": "MaskCalibrationError",
-        "medfed.metrics.mask_metric": "MaskMetric MaskPair compute_mask_metrics",
-        "medfed.metrics.metric": "Metric",
-        "medfed.metrics.ratio": "vertical_ratio",
-        "medfed.metrics.significance": "wilcoxon_test",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

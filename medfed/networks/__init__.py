@@ -39,17 +39,7 @@ __all__ = [
     "load_codec",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.networks.parts.adain": "StyleCodec load_codec",
-        "medfed.networks.parts.amplitude_normaliser": "AmplitudeNormaliser",
-        "medfed.networks.parts.base": "NetworkSettings",
-        "medfed.networks.parts.highlighter": "Highlighter",
-        "medfed.networks.parts.style_layers": "DSU EFDMix MixStyle",
-        "medfed.networks.parts.tent": "Tent",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:

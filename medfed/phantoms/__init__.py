@@ -21,11 +21,4 @@ __all__ = [
     "ProstatePhantom",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.phantoms.camelyon17_phantom": "Camelyon17Phantom",
-        "medfed.phantoms.fundus_phantom": "FundusPhantom",
-        "medfed.phantoms.prostate_phantom": "ProstatePhantom",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -23,11 +23,4 @@ __all__ = [
     "method_checks",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.testing.checks": "check_method check_metric check_network method_checks",
-        "medfed.testing.rules": "ContractError",
-        "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation ToyVolumes",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -61,18 +61,4 @@ __all__ = [
     "low_frequency_window",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "medfed.functional.fourier": "low_frequency_window",
-        "medfed.networks.parts.adain": "load_codec",
-        "medfed.transforms.adain_style": (
-            "AdaINStyle MomentMatch RandAdaINStyle RandAdaINStyled RandMomentMatch RandMomentMatchd"
-        ),
-        "medfed.transforms.amplitude_mix": "AmplitudeMix RandAmplitudeMix RandAmplitudeMixd",
-        "medfed.transforms.big_aug": "BigAugRanges build_big_aug",
-        "medfed.transforms.resize_slices": "ResizeSlicesd",
-        "medfed.transforms.scale_intensity": "ScalePercentilesd",
-        "medfed.transforms.simpleitk_reader": "SimpleITKReader",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
