@@ -69,4 +69,6 @@ __all__ = [
     "write_report",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+# `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of that name to
+# the module, so the module itself is callable and does what the function does.
+__getattr__, __dir__ = lazy_names(__name__, modules={"export"})

@@ -28,11 +28,6 @@ def write_atomically(path: Path, *parts: bytes | str) -> None:
 
     If this fails (a full disk, a killed process), a file that existed before stays unchanged.
     """
-    stage_file(path, *parts)()
-
-
-def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
-    """Write a temporary file, and return the function that renames it to `path`, so that several change together."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a folder, a device or a pipe", str(path))
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -40,14 +35,10 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
     with _removed_on_failure(unfinished), open(unfinished, "xb") as file:
         for part in parts:
             file.write(part.encode(errors="backslashreplace") if isinstance(part, str) else part)
-
-    def commit() -> None:
-        with _removed_on_failure(unfinished):
-            _sync(unfinished)
-            os.replace(unfinished, path)
-        _sync(path.parent)
-
-    return commit
+    with _removed_on_failure(unfinished):
+        _sync(unfinished)
+        os.replace(unfinished, path)
+    _sync(path.parent)
 
 
 def sha256_digest(*parts: bytes) -> bytes:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, modules: Collection[str] = ()) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of the package with this `__name__`.
 
-    Its names are those that its file imports from medfed in the block `if TYPE_CHECKING:`.
+    Its names are those that its file imports from medfed in the block `if TYPE_CHECKING:`. Those in `modules` are
+    modules of the package, whatever the block says.
     """
     module = sys.modules[package]
 
@@ -31,7 +32,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         if name not in module_of():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source = module_of()[name]
-        if source == package:
+        if source == package or name in modules:
             value: Any = importlib.import_module(f"{package}.{name}")
         else:
             value = getattr(importlib.import_module(source), name)

@@ -21,7 +21,6 @@ class CheckedCase:
     measures: CaseMeasures
     labels: tuple[int, ...]  # values in the mask file; for classification, the class number
     notices: tuple[str, ...]  # short descriptions of what was converted or looks unusual
-    sha256: str  # of the image file, hexadecimal (`duplicates.file_sha256`)
 
 
 @dataclass(frozen=True)

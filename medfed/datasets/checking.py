@@ -17,7 +17,7 @@ from medfed.datasets.case import Case
 from medfed.datasets.case_measures import measure_case
 from medfed.datasets.check_groups import as_problem
 from medfed.datasets.check_report import CheckedCase, CheckedSite, DatasetReport
-from medfed.datasets.duplicates import file_sha256, find_duplicates
+from medfed.datasets.duplicates import find_duplicates
 from medfed.datasets.splits import split
 
 
@@ -95,8 +95,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CheckedCase | None, list[P
         labels = tuple(mask.meta["label_values"])
         notices += [f"no {name} in the mask" for name, shown in zip(dataset.structures, mask) if not shown.any()]
     measures = measure_case(case, image, mask)
-    sha256 = file_sha256(case.image)
-    return CheckedCase(case.name, case.patient, measures, labels, tuple(notices), sha256), []
+    return CheckedCase(case.name, case.patient, measures, labels, tuple(notices)), []
 
 
 @contextmanager

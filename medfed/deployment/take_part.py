@@ -6,6 +6,7 @@ import argparse
 import warnings
 from pathlib import Path
 
+from medfed.cli.progress import case_bar
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
@@ -15,7 +16,6 @@ from medfed.deployment.dry_run import agreed_replies, format_report
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
-from medfed.experiments.setup import progress_bar
 
 
 def run_site(args: argparse.Namespace) -> int:
@@ -47,8 +47,7 @@ def run_site(args: argparse.Namespace) -> int:
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """Print the report of `medfed.data check`; raise UserError if it has a problem."""
-    progress = None if quiet else progress_bar("checking the data")
-    report = check_dataset(dataset, progress, others_take_part=True)
+    report = check_dataset(dataset, case_bar("checking the data", quiet), others_take_part=True)
     print(to_text(report))
     if report.problems:
         raise UserError(

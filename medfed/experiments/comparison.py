@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from medfed.cli.progress import case_bar
 from medfed.config.schema import Config, resolved
 from medfed.core import registry
 from medfed.core.errors import UserError
@@ -15,7 +16,7 @@ from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset
 from medfed.experiments.grid import Fold, config_of, folds_of, rows_of, with_equal_effort
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
-from medfed.experiments.setup import check_config, check_earlier_rounds, progress_bar
+from medfed.experiments.setup import check_config, check_earlier_rounds
 from medfed.outputs.callback import Callbacks
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.beside import to_published_markdown
@@ -57,7 +58,7 @@ def plan_comparison(
             "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
         )
     Callbacks(config.tracking, config.source)  # each run creates its own; here a wrong name is refused once
-    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
+    dataset = config.data.ensure_available(case_bar("making the phantom", quiet))
     names, root = dataset.site_names(), config.data.root
     every, incompatible = compatible_methods(config, dataset) if "all" in methods else ([], {})
     methods = [name for method in methods for name in (every if method == "all" else [method])]

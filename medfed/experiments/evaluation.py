@@ -73,7 +73,7 @@ def evaluate(
                 plain = task.evaluate(network, dataset, cases, role, lambda case, notices: None, bar.update)
                 result.unadapted.extend(plain.rows)
             if task.evaluation.tent:
-                network = Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
+                network = Tent(network, task.evaluation.tent_learning_rate, task.has_masks)
             on_images = None if role == "seen" else match
             result.extend(task.evaluate(network, dataset, cases, role, count, bar.update, on_images))
     for (name, notice), n in counts.items():

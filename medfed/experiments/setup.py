@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from medfed.cli.progress import ProgressBar
+from medfed.cli.progress import case_bar
 from medfed.config.schema import ONLY_FOR_GPUS, Config
 from medfed.core import registry
 from medfed.core.determinism import allow_faster_algorithms
@@ -19,7 +19,7 @@ from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.machine import available_memory_bytes
 from medfed.core.seeds import seeded_layers
-from medfed.datasets.base import Case, Dataset, Progress
+from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.experiments.sites import assign_patients, local_entries, read_sites
 from medfed.federation import privacy_accounting
@@ -59,7 +59,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     """Read the images of the sites that train, and build the network, the sites and the engine of a simulated run.
     Sites store their replies and tensors in `sites_folder`, unless it is None; `jobs` None leaves the number of
     processes to the engine."""
-    dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
+    dataset = config.data.ensure_available(case_bar("making the phantom", quiet))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = check_config(config, dataset)
     task.check_metrics(config.source)
@@ -118,8 +118,8 @@ def prepare_device(config: Config) -> torch.device:
 def build_task(config: Config, dataset: Dataset) -> Task:
     """Return the task of a dataset; UserError if the config's network is made for the other task."""
     task = task_of_dataset(dataset, config.evaluation)
-    if task.uses_decoder != bool(config.network.decoder_levels):
-        name, other = registry.name_of("networks", type(config.network)), "unet" if task.uses_decoder else "densenet"
+    if task.has_masks != bool(config.network.decoder_levels):
+        name, other = registry.name_of("networks", type(config.network)), "unet" if task.has_masks else "densenet"
         raise UserError(
             f"{config.source}: network.name: '{name}' is not made for {task.name}, which the data in {dataset.root} "
             f"need; choose another network, such as {other}"
@@ -224,8 +224,3 @@ def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, obje
         "pictures": reading.is_2d_image_file(first.image),
         "suffix": reading.suffix(first.image),
     }
-
-
-def progress_bar(text: str) -> Progress:
-    """Return a function that iterates over items and shows a progress bar after `text`."""
-    return lambda items: ProgressBar(items, desc=text, leave=False)

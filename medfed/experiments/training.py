@@ -114,7 +114,7 @@ def survey_sites(engine: Engine, task: Task, folder: RunFolder, stops: bool, qui
         except ValueError as error:
             rejected.append(Rejection(site, 1, Kind.SURVEY, str(error)))
     described = {site: numbers for site, numbers in facts.items() if TOO_FEW not in numbers}
-    mismatches = find_mismatches(described, task.labels, not task.uses_decoder, task.has_fixed_range)
+    mismatches = find_mismatches(described, task.labels, not task.has_masks, task.has_fixed_range)
     columns = ["site", *sorted({name for numbers in described.values() for name in numbers}), TOO_FEW]
     table = DataFrame([{"site": site, **numbers} for site, numbers in facts.items()], columns=columns, dtype=object)
     folder.write_text("survey.csv", table.to_csv(index=False, lineterminator="\n"))

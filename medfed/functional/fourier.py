@@ -197,26 +197,26 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
     return low_frequency_spectrum(images, alpha).window()
 
 
-def pack_window(window: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Return the first half of each window of amplitudes (..., S, S[, S]), frequency 0 last.
+def pack_window(window: Tensor) -> Tensor:
+    """Return the first half of each window of amplitudes (..., S, S), frequency 0 last.
 
     The second half repeats the same numbers, as the amplitudes of a real image are point-symmetric around frequency 0:
     a window of 7 x 7 frequencies has 25 different numbers, 300 bytes for an RGB image in float32.
     """
-    flat = window.flatten(-spatial_dims)
+    flat = window.flatten(-2)
     return flat[..., : (flat.shape[-1] + 1) // 2]
 
 
-def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Restore the windows (..., S, S[, S]) from their first halves (..., (S^spatial_dims + 1) / 2) of `pack_window`."""
+def unpack_window(packed: Tensor) -> Tensor:
+    """Restore the windows (..., S, S) from their first halves (..., (S^2 + 1) / 2) of `pack_window`."""
     count = 2 * packed.shape[-1] - 1
-    side = round(count ** (1 / spatial_dims))
-    if side**spatial_dims != count:
+    side = math.isqrt(count)
+    if side**2 != count:
         raise ValueError(
-            f"{packed.shape[-1]} values do not fit a {spatial_dims}-D window with an odd side S; expected half of the "
-            "window's values and its centre, such as 5, 13 or 25 values in 2-D (S = 3, 5 or 7)"
+            f"{packed.shape[-1]} values do not fit a window with an odd side S; expected half of the window's values "
+            "and its centre, such as 5, 13 or 25 values (S = 3, 5 or 7)"
         )
-    return torch.cat([packed, packed[..., :-1].flip(-1)], dim=-1).unflatten(-1, (side,) * spatial_dims)
+    return torch.cat([packed, packed[..., :-1].flip(-1)], dim=-1).unflatten(-1, (side, side))
 
 
 def _phase_factors(spectrum: Tensor, amplitude: Tensor) -> Tensor:

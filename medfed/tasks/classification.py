@@ -140,13 +140,7 @@ class Classification(Task):
     name = CLASSIFICATION
     metric_kind = "class_metrics"
     own_metrics = CLASS_METRICS
-    uses_sigmoid = False
-    uses_decoder = False
-    uses_volumes = False
-
-    @property
-    def out_channels(self) -> int:
-        return len(self.classes)
+    has_masks = False
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -51,10 +51,6 @@ class PatchBundle(MaskBundle):
     def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
         """A training batch has patches of one volume, a third of them around the structures."""
         parts = super().training_parts(training, inference)
-        labels = [part for key in self._label_keys() for part in self._label(key)]
-        if len(self.structures) > 1:
-            labels.append(step("ConcatItemsd", self._label_keys(), name="label", dim=0))
-        prepared = [*self._preprocessing(), *labels, step("EnsureTyped", BOTH, track_meta=False)]
         crop = step(
             "RandCropByPosNegLabeld",
             BOTH,
@@ -64,11 +60,11 @@ class PatchBundle(MaskBundle):
             neg=2,
             num_samples=training["batch_size"],
         )
-        train = [*prepared, crop]
+        train = [*parts.validate, crop]
         if training["augment"]:
             train += random_transforms(0, ["bilinear", "nearest"], BOTH)
             train[-2] |= {"rotate_range": [0.0, 0.0, MAX_ROTATION], "scale_range": [MAX_SCALING, MAX_SCALING, 0.0]}
-        return replace(parts, train=train, validate=prepared)
+        return replace(parts, train=train)
 
     def _label(self, key: str) -> list[Json]:
         """Read a mask, every value above 0 as the structure, and resample it linearly."""

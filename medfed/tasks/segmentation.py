@@ -67,13 +67,7 @@ class Segmentation(Task):
     name = SEGMENTATION
     metric_kind = "mask_metrics"
     own_metrics = MASK_METRICS
-    uses_sigmoid = True
-    uses_decoder = True
-    uses_volumes = True
-
-    @property
-    def out_channels(self) -> int:
-        return len(self.structures)
+    has_masks = True
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -55,9 +55,7 @@ class Task(ABC):
     name: ClassVar[str]
     metric_kind: ClassVar[str]  # kind of its metrics in the registry
     own_metrics: ClassVar[tuple[Metric, ...]]  # metrics that every run of the task computes
-    uses_sigmoid: ClassVar[bool]  # whether each logit is an independent structure instead of one of several classes
-    uses_decoder: ClassVar[bool]  # whether its networks have a decoder
-    uses_volumes: ClassVar[bool]  # whether a case is a volume of slices, instead of one image
+    has_masks: ClassVar[bool]  # masks: a decoder, a sigmoid for each structure, and a case is a volume of slices
 
     @property
     def scoring(self) -> Scoring:
@@ -92,9 +90,9 @@ class Task(ABC):
             raise UserError(f"{source}: {error}") from error
 
     @property
-    @abstractmethod
     def out_channels(self) -> int:
         """Number of logits: per image for classification, per pixel for segmentation."""
+        return len(self.labels)
 
     @property
     @abstractmethod
@@ -140,7 +138,7 @@ class Task(ABC):
         """
         if self.standardised != "volume":
             return None
-        return image_moments(image, as_one_volume=self.uses_volumes)
+        return image_moments(image, as_one_volume=self.has_masks)
 
     @property
     def input_size(self) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ SIDE, ALPHA = 16, 0.2  # up to floor(0.2 * 16) = 3 waves along a side
 
 
 def windows(images):
-    return pack_window(low_frequency_window(images, ALPHA), 2)
+    return pack_window(low_frequency_window(images, ALPHA))
 
 
 def state_of(banks, prefix=""):

@@ -242,55 +242,17 @@ def test_only_weights_are_shared(any_toy, name):
     assert rows == plain
 
 
-INVALID = {  # each setting alone is refused, and the sentence begins with its name
-    "bigaug": (
-        {"probability": 2.0}, {"noise": (-0.1, 0.1)}, {"blur": (0.0, 1.0)}, {"contrast": (0.0, 1.0)},
-        {"deformation": 0.5}, {"scaling": (1.5, 0.5)}, {"rotation_deg": (20.0, -20.0)},
-    ),
-    "ccst": ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}),
-    "copa": ({"weight": -1.0},),
-    "dsu": ({"factor": -1.0}, {"stages": (2, 2)}, {"probability": 1.1}),
-    "efdmix": ({"concentration": 0.0}, {"stages": (0,)}, {"probability": 1.1}),
-    "elcfs": (
-        {"alpha": 0.5}, {"alpha": -0.1}, {"ratio": "half"}, {"ratio": 1.5}, {"ratio": -0.1}, {"ratio": [0.6, 0.2]},
-        {"ratio": [0.5, 1.5]}, {"boundary_pairs": "patient"}, {"boundary_features": "theta"}, {"denominator": "all"},
-        {"bank_share": 0.0}, {"temperature": 0.0}, {"gamma": -1.0}, {"decoder_levels": 0},
-    ),
-    "epi_fcr": (
-        {"foreign_classifier": -1.0}, {"foreign_features": -1.0}, {"warm_up": 0}, {"random_classifier": -0.1},
-        {"domain_learning_rate": 0.0},
-    ),
-    "fedbn": ({"unseen_bn": "own"}, {"site_weights": "all"}),
-    "feddg_ga": ({"step": -0.1},),
-    "feddyn": ({"alpha": -1.0},),
-    "fedgma": ({"tau": 1.5}, {"step": 0.0}, {"votes": "all"}),
-    "fedprox": ({"mu": -1.0},),
-    "fedsr": ({"l2": -1.0}, {"cmi": -1.0}, {"n_samples": -1}, {"site_weights": "some"}),
-    "fisc": (
-        {"positives": "close"}, {"restyled_loss": True, "positives": "augmented"}, {"median": "upper"},
-        {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0}, {"transfer": "paint"}, {"spread": "none"},
-    ),
-    "fpl": ({"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}),
-    "gin": ({"kernel_sizes": (1, 2)},),
-    "harmofl": ({"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}),
-    "jigen": ({"weight": -1.0}, {"ordered": 1.5}, {"grey": -0.1}, {"n_orders": 1}),
-    "mixstyle": ({"concentration": 0.0}, {"stages": ()}, {"probability": -0.1}),
-    "norm_clipping": ({"bound": 0.0}, {"times": -1.0}, {"site_weights": "by size"}),
-    "rsc": (
-        {"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1}, {"rounds_each": 0}, {"sample_shares": ()},
-        {"sample_shares": (0.3, 2.0)},
-    ),
-    "scaffold": ({"site_weights": "all"},),
-    "stable_fdg": (
-        {"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5}, {"concentration": 0.0},
-        {"level": -1.0}, {"received": -1}, {"similarity": "dot"}, {"query_of": "other"}, {"kept": "all"},
-    ),
-    "trimmed_mean": ({"trim": 0.5}, {"trim": float("nan")}),
-}  # fmt: skip
+INVALID = (  # what no single bound refuses; the sentence begins with the name
+    ("bigaug", {"scaling": (1.5, 0.5)}),
+    ("bigaug", {"rotation_deg": (20.0, -20.0)}),
+    ("elcfs", {"ratio": [0.6, 0.2]}),
+    ("fisc", {"restyled_loss": True, "positives": "augmented"}),
+    ("gin", {"kernel_sizes": (1, 2)}),
+    ("trimmed_mean", {"trim": float("nan")}),
+)
 
 
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_settings_are_rejected_by_name(name):
-    for settings in INVALID[name]:
-        with pytest.raises(ValueError, match=f"^{next(iter(settings))}"):
-            resolve("methods", name)(**settings)
+@pytest.mark.parametrize(("name", "settings"), INVALID)
+def test_invalid_settings_are_rejected_by_name(name, settings):
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))}"):
+        resolve("methods", name)(**settings)

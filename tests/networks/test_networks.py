@@ -126,23 +126,6 @@ def test_an_image_size_that_does_not_fit_is_rejected(settings, wrong, right, exp
             settings.check_image_size(size)
 
 
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (lambda: UNet(features=(4, 4)), "^features: expected a list of at least 6 entries, got fewer$"),
-        (lambda: UNet(norm="layer"), "norm: expected"),
-        (lambda: ElcfsUNet(width=0), "width: expected"),
-        (lambda: EfficientNetLite(dropout=1.0), "dropout: expected a number below 1, got 1.0"),
-        (lambda: ResidualNetwork(depth=20), "expected 10, 18, 34 or 50, got 20"),
-        (lambda: ResidualNetwork(width=0), "at least 1"),
-        (lambda: ResidualNetwork(embedding_size=-1), "at least 0"),
-    ],
-)
-def test_wrong_settings_are_rejected(build, expected):
-    with pytest.raises(ValueError, match=expected):
-        build()
-
-
 @pytest.mark.parametrize("cls", [DenseNetwork, EfficientNetLite, EfficientNetUNet, ElcfsUNet, ResidualNetwork, UNet])
 def test_the_settings_are_registered_by_their_file_name(cls):
     assert resolve("networks", cls.__module__.rpartition(".")[2]) is cls
