@@ -115,8 +115,13 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def unpainted_figures(monkeypatch) -> None:
-    """Figures have their size, axes and labels, but nothing is painted, which takes most of the time of a figure."""
+def unpainted_figures(monkeypatch, request) -> None:
+    """Figures have their size, axes and labels, but nothing is painted, which takes most of the time of a figure.
+
+    Tests with the mark `figures` look at them.
+    """
+    if "figures" in request.keywords:
+        return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     monkeypatch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)  # an empty image of the right size

@@ -3,10 +3,9 @@
 import shutil
 from pathlib import Path
 
-from made_runs import scores_of
+from made_bundles import exported
 
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.segmentation import Segmentation
 
 TARGETS = [*"os.system medfed.networks.unet.UNet subprocess.run LoadImaged monai.transforms.Lambda".split()]
@@ -62,15 +61,7 @@ HOSTILE_EXPRESSIONS = [
 def small_bundle(folder: Path) -> Path:
     """Write a bundle with a small untrained U-Net, which is not hostile."""
     network, task = UNet(features=(2, 2, 2, 2, 2, 2)), Segmentation(("organ",), 1, 32)
-    return write_bundle(
-        folder / "organ_segmentation",
-        network=network,
-        weights=network.build(1, 1).state_dict(),
-        task=task,
-        provenance={},
-        summary=scores_of([], task.scoring),
-        input_is_2d=False,
-    )
+    return exported(folder / "organ_segmentation", network, network.build(1, 1), task, input_is_2d=False)
 
 
 def changed_copy(bundle: Path, path: Path, contents: dict[str, bytes | str]) -> Path:

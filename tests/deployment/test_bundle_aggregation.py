@@ -7,31 +7,21 @@ import shutil
 
 import pytest
 import torch
-from made_runs import scores_of
+from made_bundles import UNET, exported
 
 from medfed import aggregate
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.program import PROGRAM_DEF
-from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.segmentation import Segmentation
 
-UNET = UNet(features=(4, 4, 4, 8, 8, 4))
 ENTRY = "conv_0.conv_0.conv.weight"
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    task = Segmentation(("organ",), 1, 32)
-    return write_bundle(
-        tmp_path_factory.mktemp("start") / "organ_segmentation",
-        network=UNET,
-        weights=UNET.build(1, 1).state_dict(),
-        task=task,
-        provenance={"method": "fedavg"},
-        summary=scores_of([], task.scoring),
-        input_is_2d=False,
-    )
+    out = tmp_path_factory.mktemp("start") / "organ_segmentation"
+    return exported(out, UNET, UNET.build(1, 1), Segmentation(("organ",), 1, 32), input_is_2d=False)
 
 
 @pytest.fixture

@@ -9,18 +9,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from made_runs import scores_of
+from made_bundles import UNET, exported
 
 from medfed.networks.bundle import Bundle
-from medfed.networks.unet import UNet
-from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.segmentation import Segmentation
 
 pytest.importorskip("nvflare")
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "flare_client.md"
-UNET = UNet(features=(4, 4, 4, 8, 8, 4))
 
 
 def write_site(folder, seed):
@@ -43,18 +40,10 @@ def test_the_documented_client_and_job_train_a_bundle_and_medfed_starts_from_the
     (tmp_path / "job.py").write_text(job, encoding="utf-8")
     for number in (1, 2):
         write_site(tmp_path / "images" / f"site-{number}", number)
-    weights = UNET.build(1, 1).state_dict()
+    module, task = UNET.build(1, 1), Segmentation(("organ",), 1, 32)
     training = {"optimizer": "sgd", "learning_rate": 0.05, "batch_size": 3}
-    task = Segmentation(("organ",), 1, 32)
-    bundle = write_bundle(
-        tmp_path / "bundle",
-        network=UNET,
-        weights=weights,
-        task=task,
-        provenance={"training_settings": training},
-        summary=scores_of([], task.scoring),
-        input_is_2d=False,
-    )
+    bundle = exported(tmp_path / "bundle", UNET, module, task, input_is_2d=False, training_settings=training)
+    weights = module.state_dict()
     paths = [str(tmp_path / name) for name in ("bundle", "images", "workspace")]
     command = [sys.executable, "job.py", *paths, "site-1", "site-2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)

@@ -1,7 +1,6 @@
 """`python -m medfed.export`: a finished run in, a bundle out; whatever is not a finished run, a sentence."""
 
 import json
-import logging
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from medfed.federation.method import Method
 from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("quiet")
 CONFIG = """
 data: {name: prostate, root: nowhere, image_size: 32}
 network: {name: unet, features: [2, 2, 2, 2, 2, 2]}
@@ -64,13 +64,6 @@ class Layered(Method):
 
 class Changing(Layered):
     changes = True
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

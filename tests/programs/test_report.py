@@ -15,12 +15,7 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.report import main
 from medfed.results.row import ROW_FILE, ComparisonRow
 
-
-@pytest.fixture(autouse=True)
-def charts_are_drawn_if_asked(request):
-    """The charts take longer than the rest of a page; tests that look at them have the mark `figures`."""
-    if "figures" not in request.keywords:
-        request.getfixturevalue("unpainted_figures")
+pytestmark = pytest.mark.usefixtures("unpainted_figures")
 
 
 @pytest.mark.figures

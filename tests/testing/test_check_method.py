@@ -33,14 +33,6 @@ class Proximal(Method):
 
 
 @dataclass(frozen=True)
-class WrongSign(Proximal):
-    """The penalty has the wrong sign: wrong mathematics, which the contract cannot know."""
-
-    def regulariser(self, local, output):
-        return -super().regulariser(local, output)
-
-
-@dataclass(frozen=True)
 class GlobalNoise(Method):
     """Draws from PyTorch's global generator at the coordinator."""
 

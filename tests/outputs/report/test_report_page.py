@@ -80,11 +80,7 @@ def address(data: bytes) -> str:
     return f"data:image/webp;base64,{base64.b64encode(data).decode()}"
 
 
-@pytest.fixture(autouse=True)
-def charts_are_drawn_if_asked(request):
-    """The figures of a comparison take longer than the rest of a page."""
-    if "figures" not in request.keywords:
-        request.getfixturevalue("unpainted_figures")
+pytestmark = pytest.mark.usefixtures("unpainted_figures")
 
 
 @pytest.fixture(scope="module")
