@@ -27,7 +27,7 @@ import pytest
 if TYPE_CHECKING:
     from medfed.federation.settings import Federation
     from medfed.methods.fedavg import FedAvg
-    from medfed.testing.toy import ToyFederation, ToySegmentation
+    from medfed.testing.toy import ToySegmentation
 
 pytest_plugins = ["hardening_table"]
 
@@ -132,13 +132,6 @@ def toy() -> ToySegmentation:
     from medfed.testing.toy import ToySegmentation
 
     return ToySegmentation()
-
-
-@pytest.fixture(params=["ToySegmentation", "ToyClassification"], ids=["masks", "classes"])
-def any_toy(request) -> ToyFederation:
-    from medfed.testing import toy
-
-    return getattr(toy, request.param)()
 
 
 @pytest.fixture

@@ -12,6 +12,11 @@ def toy() -> ToySegmentation:
     return ToySegmentation(n_images=N_IMAGES)
 
 
+@pytest.fixture
+def toy_of_classes() -> ToyClassification:
+    return ToyClassification(n_images=N_IMAGES)
+
+
 @pytest.fixture(params=[ToySegmentation, ToyClassification], ids=["masks", "classes"])
 def any_toy(request) -> ToyFederation:
     return request.param(n_images=N_IMAGES)

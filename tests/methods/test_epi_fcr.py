@@ -202,9 +202,7 @@ def test_the_random_head_is_the_same_at_all_sites_and_is_not_trained(any_toy):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_attention_at_the_head_is_rejected(any_toy, order):
-    if any_toy.architecture.decoder_levels:
-        pytest.skip("there is no attention on masks")
+def test_attention_at_the_head_is_rejected(toy_of_classes, order):
     methods = EpiFCR(), StableFDG(min_patients=1, stages=(1, 2))
     with pytest.raises(UserError, match="adds a layer to it .*set attention to false"):
-        rounds_of(any_toy, Stack(tuple(methods[i] for i in order)))
+        rounds_of(toy_of_classes, Stack(tuple(methods[i] for i in order)))

@@ -40,13 +40,11 @@ def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy,
         assert torch.allclose(gradient, torch.full_like(gradient, 3 * change), atol=1e-8 * (change > 0))
 
 
-def test_local_entries_are_pulled_to_the_sites_own_start_values(any_toy, monkeypatch):
+def test_local_entries_are_pulled_to_the_sites_own_start_values(toy_of_classes, monkeypatch):
     """With FedBN the message contains the untrained BatchNorm, which must not attract the weights later."""
-    if any_toy.architecture.decoder_levels:
-        pytest.skip("this network has no BatchNorm")
     both = Stack((FedProx(mu=1.0), FedBN()))
-    engine = any_toy.engine(both)
-    rounds = federate(both, engine, any_toy.start(both), Federation(rounds=2), 0)
+    engine = toy_of_classes.engine(both)
+    rounds = federate(both, engine, toy_of_classes.start(both), Federation(rounds=2), 0)
     next(rounds)
     site = engine.local_sites[0]
     name = next(n for n in sorted(site.local_keys) if n.endswith("weight"))
@@ -60,7 +58,7 @@ def test_local_entries_are_pulled_to_the_sites_own_start_values(any_toy, monkeyp
     monkeypatch.setattr(FedProx, "regulariser", watch)
     next(rounds)
     actual = next(entry for site_name, entry in seen if site_name == site.name)
-    assert torch.equal(actual, own) and not torch.equal(own, any_toy.start(both).weights[name])
+    assert torch.equal(actual, own) and not torch.equal(own, toy_of_classes.start(both).weights[name])
 
 
 @pytest.mark.parametrize("fedprox_first", [True, False])

@@ -161,13 +161,13 @@ def test_without_a_common_class_the_loss_is_the_tasks_loss(any_toy):
     assert torch.equal(actual, plain) and torch.isfinite(actual)
 
 
-def test_running_statistics_change_as_in_fedavg(any_toy):
+def test_running_statistics_change_as_in_fedavg(toy_of_classes):
     """One step in round 2 from equal weights gives equal running statistics."""
-    clusters = {f"{CLUSTERS}1": torch.ones(1, width(any_toy))}
+    clusters = {f"{CLUSTERS}1": torch.ones(1, width(toy_of_classes))}
     actual = []
     for method in (FPL(), FedAvg()):
-        local = local_round(any_toy, method, clusters)
-        method.loss(local, batch_of(any_toy))
+        local = local_round(toy_of_classes, method, clusters)
+        method.loss(local, batch_of(toy_of_classes))
         method.on_round_end(local)
         actual.append([norm.running_mean.clone() for norm in batch_norm_layers(local.network).values()])
     assert all(torch.equal(a, b) for a, b in zip(*actual, strict=True))
