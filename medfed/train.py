@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medfed.cli import program
-from medfed.core.errors import UserError
+from medfed.outputs.run_files import check_holds_run
 
 if TYPE_CHECKING:
     from medfed.config.schema import Config
@@ -46,7 +46,7 @@ def _train(args: argparse.Namespace) -> int:
 
     check_config(args.config, program.overrides(args))
     if args.out:
-        _check_out(args.out, args.resume)
+        check_holds_run(args.out, args.resume)  # before torch is imported
     from medfed import api
     from medfed.outputs.tables.run_table import closing_table
     from medfed.results.notes import did_not_learn
@@ -78,18 +78,6 @@ def _default_folder(config: Config) -> Path:
     unseen, validation = config.federation.unseen_site or "none", config.federation.validation_site
     sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    """Raise UserError for a folder with a run, or without one to resume, before torch is imported."""
-    holds_run = (out / "config.yaml").is_file()
-    if resume and not holds_run:
-        raise UserError(
-            f"{out}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
-        )
-    if holds_run and not resume:
-        content = "a finished run" if (out / "summary.json").is_file() else "a run that is not finished"
-        raise UserError(f"{out}: holds {content}; continue it with --resume, or choose another folder with --out")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,18 @@ def damaged_file(path: Path) -> Iterator[Path]:
         raise UserError(f"{path}: the file cannot be read ({why}); copy the whole folder of the run again") from error
 
 
+def check_holds_run(path: Path, resume: bool) -> None:
+    """Raise UserError if a new run would start in a folder with one, or if there is none to resume."""
+    holds_run = (path / "config.yaml").is_file()
+    if resume and not holds_run:
+        raise UserError(
+            f"{path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
+        )
+    if holds_run and not resume:
+        content = "a finished run" if (path / "summary.json").is_file() else "a run that is not finished"
+        raise UserError(f"{path}: holds {content}; continue it with --resume, or choose another folder with --out")
+
+
 def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a CSV file (created with a header) and wait until they are on the disk; None is an empty field."""
     append_text(path, format_rows(columns, rows, header=not path.is_file()))
