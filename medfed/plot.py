@@ -46,6 +46,8 @@ def scores(result: Run | Comparison | str | Path) -> Figure:
         are the predicted probabilities of the true class.
     """
     if isinstance(result := _loaded(result), Run):
+        if result.scores.empty:
+            raise UserError(f"{result.folder}: the run has no scores; expected a run with test images")
         return boxes.site_boxes(result.scores, _scoring(result), _data_label(result))
     runs = _runs_by_row(result)
     table = pd.concat([run.scores.assign(row=row) for row, of_row in runs.items() for run in of_row])
@@ -152,4 +154,5 @@ def _scoring(run: Run) -> Scoring:
 
 
 def _data_label(run: Run) -> str:
-    return "synthetic phantom data" if run.summary["data"] == "phantom" else "real data"
+    labels = {"phantom": "synthetic phantom data", "real": "real data"}
+    return labels.get(run.summary["data"], "a federation of hospitals")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medfed.cli import program
-from medfed.outputs.run_files import check_holds_run
+from medfed.outputs.run_files import check_may_start
 
 if TYPE_CHECKING:
     from medfed.config.schema import Config
@@ -46,7 +46,7 @@ def _train(args: argparse.Namespace) -> int:
 
     check_config(args.config, program.overrides(args))
     if args.out:
-        check_holds_run(args.out, args.resume)  # before torch is imported
+        check_may_start(args.out, resume=args.resume)  # before torch is imported
     from medfed import api
     from medfed.outputs.tables.run_table import closing_table
     from medfed.results.notes import did_not_learn

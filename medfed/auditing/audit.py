@@ -103,6 +103,6 @@ def own_images_only(config: Config, name: str | None) -> Config:
     names = config.data.ensure_available(None).site_names()
     if name is None and len(names) > 1:
         raise UserError(f"--own-images: {config.data.root} has the sites {', '.join(names)}; choose one with --site")
-    training = {key: getattr(config.federation, key) for key in ("rounds", "local_epochs", "batch_norm")}
-    alone = {"data.sites": [name or names[0]], "federation": training}
-    return changed(config, {**alone, "evaluation.unseen_every": 0, "evaluation.match": "none"})
+    of_training = {key: getattr(config.federation, key) for key in ("rounds", "local_epochs", "batch_norm")}
+    changes = {"data.sites": [name or names[0]], "federation": of_training}
+    return changed(config, {**changes, "evaluation.unseen_every": 0, "evaluation.match": "none"})

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import ast
 import importlib
+import linecache
 import sys
 from collections.abc import Callable, Collection
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 
 def lazy_names(package: str, modules: Collection[str] = ()) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of the package with this `__name__`.
 
-    Its names are those that its file imports from medfed in the block `if TYPE_CHECKING:`. Those in `modules` are
-    modules of the package, whatever the block says.
+    Its names are those that its source file imports from medfed in the block `if TYPE_CHECKING:`. Those in `modules`
+    are modules of the package, also if the block imports a function of this name.
     """
     module = sys.modules[package]
 
     @cache
     def module_of() -> dict[str, str]:
-        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
-        (block,) = (
-            node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        )
-        imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.module != "torch"]
-        return {alias.name: str(node.module) for node in imports for alias in node.names}
+        tree = ast.parse("".join(linecache.getlines(str(module.__file__), vars(module))))  # also from a zip file
+        tests = {ast.unparse(node.test): node.body for node in tree.body if isinstance(node, ast.If)}
+        imports = [node for node in tests.get("TYPE_CHECKING", []) if isinstance(node, ast.ImportFrom)]
+        ours = [node for node in imports if str(node.module).partition(".")[0] == "medfed"]
+        return {alias.name: str(node.module) for node in ours for alias in node.names}
 
     def get_attribute(name: str) -> Any:
         if name not in module_of():

@@ -70,7 +70,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
         engine = FlareEngine(sites, server, admin, folder.path, settings, args.join_seconds)
         try:
             server.start(folder.path / "server.log")
-            with record_notices(folder, args.quiet):
+            with record_notices(folder, args.quiet) as notices:
                 task = task_of_images(_images(folder), plan.data, plan.evaluation)
                 last = train(
                     plan,
@@ -79,7 +79,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
                     state,
                     task,
                     args.quiet,
-                    finish=lambda end: _finish(plan, engine, folder, end, callbacks),
+                    finish=lambda end: _finish(plan, engine, folder, end, callbacks, notices),
                     callbacks=callbacks,
                 )
         finally:
@@ -98,12 +98,14 @@ def _images(folder: RunFolder) -> dict[str, Any]:
     return images
 
 
-def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State, callbacks: Callbacks) -> None:
+def _finish(
+    plan: Config, engine: Engine, folder: RunFolder, last: State, callbacks: Callbacks, notices: list[str]
+) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
-    no_scores, identity = table_of([], ()), identity_of(folder.path, plan)
-    write_scores(folder.path / "cases.csv", no_scores, identity)  # every run has the file
+    no_scores = table_of([], ())  # every run has the file
+    write_scores(folder.path / "cases.csv", no_scores, identity_of(folder.path, plan))
     images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
@@ -129,6 +131,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State, callba
         "method_summary": plan.method.summarise(final),
         "sent_bytes": sum_bytes(folder.ledger()),
         "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
+        "notices": notices,
     }
     callbacks.end(summary)
     folder.finish(summary)

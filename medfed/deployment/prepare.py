@@ -125,6 +125,8 @@ def _plan(config: Config, sites: list[str]) -> Config:
         "federation.unseen_site": "",
         "federation.unseen_ratio": 1.0,
         "evaluation.match": "none",
+        "evaluation.match_ratio": 1.0,
+        "evaluation.unseen_every": 0,
         "data.sites": [],
         "data.root": "data",
         "data.if_missing": "error",

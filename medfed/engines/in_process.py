@@ -78,7 +78,8 @@ class InProcess(Engine):
             return dict(sorted(replies.items()))
         # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
         start, cpu_start = time.perf_counter(), time.thread_time()
-        in_order = {site.name: complete[site.name] for site in self._all_sites() if site.name in complete}
+        order = [site.name for site in self._all_sites()]
+        in_order = {name: complete[name] for name in sorted(complete, key=order.index)}
         for n_replies, (name, reply) in enumerate(self.replies(kind, in_order), start=1):
             replies[name] = Message.from_bytes(reply)
             if self.on_reply:

@@ -14,7 +14,7 @@ from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
 from medfed.federation.settings import Cache
 from medfed.networks.parts.adain import codec_path
-from medfed.outputs.run_files import check_holds_run
+from medfed.outputs.run_files import check_may_start
 from medfed.outputs.run_folder import BEGINNINGS, RunFolder
 
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
@@ -74,14 +74,14 @@ def _lies_in_data(path: Path, dataset: Dataset) -> bool:
 
 def check_new_run(folder: RunFolder) -> None:
     """Raise UserError unless a new run may start in the folder."""
-    check_holds_run(folder.path, False)
+    check_may_start(folder.path, resume=False)
     check_no_other_files(folder.path, (*BEGINNINGS, "run.lock", LOG))
 
 
 def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_change: bool = False) -> None:
     """Raise UserError unless the run in the folder may be continued. Continuing with other `settings`
     (`medfed.config.schema.resolved`) needs `accept_change`, and only those in MAY_CHANGE may differ."""
-    check_holds_run(folder.path, True)
+    check_may_start(folder.path, resume=True)
     changed = changed_settings(folder, settings)
     if not folder.rounds() and folder.history() and (changed or not folder.is_finished()):
         raise UserError(

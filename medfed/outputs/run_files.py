@@ -27,7 +27,7 @@ def damaged_file(path: Path) -> Iterator[Path]:
         raise UserError(f"{path}: the file cannot be read ({why}); copy the whole folder of the run again") from error
 
 
-def check_holds_run(path: Path, resume: bool) -> None:
+def check_may_start(path: Path, *, resume: bool) -> None:
     """Raise UserError if a new run would start in a folder with one, or if there is none to resume."""
     holds_run = (path / "config.yaml").is_file()
     if resume and not holds_run:

@@ -17,7 +17,7 @@ SENT = {POOLED: "images moved", LOCAL: "nothing sent"}  # what these rows move, 
 # Settings of the federation that such rows do not have, so that they have one row for all values.
 ONLY_FEDERATED = (
     "clients partition mixing concentration min_images clients_per_round quorum on_bad_update largest_change "
-    "largest_count engine reply_timeout_s survey"
+    "largest_count batch_norm engine reply_timeout_s survey"
 ).split()
 MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
@@ -71,8 +71,10 @@ class ComparisonRow:
 
 def is_taken_without_federation(setting: str) -> bool:
     """Whether a setting, such as `training.batch_size=8`, has an effect on rows that exchange nothing."""
-    block, _, name = setting.partition("=")[0].partition(".")
-    return block not in ("method", "privacy") and not (block == "federation" and name in ONLY_FEDERATED)
+    key = setting.partition("=")[0]
+    block, _, name = key.partition(".")
+    is_of_federation = block == "federation" and name in ONLY_FEDERATED
+    return not is_of_federation and block not in ("method", "privacy") and key != "data.min_patients"
 
 
 def is_federated(label: str) -> bool:

@@ -27,6 +27,7 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.evaluation import Evaluation
 
 SITES = ("BMC", "HK", "UCL")
 
@@ -79,11 +80,12 @@ def test_the_plan_has_the_settings_of_the_config_and_names_no_path_of_this_machi
 
 
 def test_settings_of_an_unseen_site_are_not_in_the_plan(config, tiny_phantom, tmp_path):
-    of_unseen = "federation.unseen_site=UCL", "federation.unseen_ratio=0.5", "evaluation.match=window"
+    of_unseen = ["federation.unseen_site=UCL", "federation.unseen_ratio=0.5"]
+    of_unseen += ["evaluation.match=window", "evaluation.match_ratio=0.5", "evaluation.unseen_every=1"]
     where = ["--out", tmp_path / "federation", "--host", "hub.example", "--sites", *SITES]
     assert run("prepare", config, *where, *(word for setting in of_unseen for word in ("--set", setting))) == 0
     plan = load(tmp_path / "federation" / "plan.yaml")
-    assert (plan.federation.unseen_site, plan.federation.unseen_ratio, plan.evaluation.match) == ("", 1.0, "none")
+    assert (plan.federation.unseen_site, plan.federation.unseen_ratio) == ("", 1.0) and plan.evaluation == Evaluation()
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):
@@ -239,7 +241,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     for site in ("VUMC", ""):
         validated = replace(plan, federation=replace(plan.federation, validation_site=site))
         with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-            _finish(validated, engine, folder, last, callbacks)
+            _finish(validated, engine, folder, last, callbacks, ["HK has few patients"])
         assert folder.read_json("summary.json").get("validation_site", "") == site
         assert tracked[-1]["selected_round"] == 1 and tracked[-1].get("validation_site", "") == site
     assert ended == [("end", {*SITES, "VUMC"}), ("end", set(SITES))]
@@ -253,4 +255,8 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     assert report.main([str(folder.path)]) == 0
     page = (folder.path / "report.html").read_text()
     assert "its coordinator has no images" in page and "What left each site" in page
-    assert not any(wrong in page for wrong in ("REAL", "Scores by site", "This run simulated"))
+    assert "HK has few patients" in page
+    assert not any(wrong in page for wrong in ("REAL", "Scores by site", "This run simulated", "To repeat the run"))
+    assert "real data" not in medfed.plot.curves(trained).get_suptitle()
+    with pytest.raises(UserError, match="has no scores"):
+        medfed.plot.scores(trained)

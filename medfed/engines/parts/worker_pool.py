@@ -69,7 +69,7 @@ class WorkerPool:
     ) -> dict[str, Message]:
         """Return the sites' replies to their requests; several workers work at the same time.
 
-        Warnings of the sites are shown at the end, in the order of the names, as if one site worked after another.
+        Warnings of the sites are shown at the end, in the order of their names.
         """
         replies: dict[str, Message] = {}
         warned: dict[str, list[str]] = {}

@@ -51,13 +51,14 @@ def build_page(runs: Sequence[ReportRun], groups: Sequence[RunGroup]) -> str:
     every = list({run.folder.path: run for run in (*runs, *(run for group in groups for run in group.runs))}.values())
     n_overlays = MAX_OVERLAYS if len(every) == 1 else MAX_SHARED_OVERLAYS // len(every)
     kinds = {run.summary["data"] for run in every}
+    kinds = kinds - {NOT_STATED} or kinds  # the page shows no image of a federation
     methods = list(dict.fromkeys(run.row.label for run in every))
     named = ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods"
     return render_page(
         "report.html.jinja",
         kind="medfed report",
         title=f"{named} on {_distinct(run.summary.get('dataset') or 'unnamed data' for run in every)}",
-        banner=data_label(*kinds) if kinds in ({"phantom"}, {NOT_STATED}) else REAL + MIXED * ("phantom" in kinds),
+        banner=REAL + MIXED * ("phantom" in kinds) if "real" in kinds else data_label(*kinds),
         is_phantom=kinds == {"phantom"},
         comparisons=[_group_content(group, n_overlays) for group in groups],
         runs=[_run_content(run, groups, n_overlays, None if len(runs) <= FEW_RUNS else 1) for run in runs],
@@ -83,7 +84,8 @@ def _run_content(
         ],
         "n_hidden_figures": len(names[n_figures:]) if n_figures is not None else 0,
         "patients": patient_table(run, n_overlays) if len(run.scores) else None,
-        "scores": None if summary["data"] == NOT_STATED else site_table(summary),
+        "has_images": summary["data"] != NOT_STATED,
+        "scores": site_table(summary),
         "cost": cost_table([run]),
         "sent": sent_of_run(run),
         "settings": _settings(summary),
