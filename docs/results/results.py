@@ -152,7 +152,7 @@ def _source_table(methods: list[ScoredRun], labels: Sequence[str]) -> TextTable:
     metrics = [metric for metric in AT_SOURCES if metric in means]
     columns = [(metric, role) for metric in metrics for role in ROLE_TITLES]
     titles = [f"{AT_SOURCES[metric]}, {ROLE_TITLES[role]}" for metric, role in columns]
-    rows = [[row, *(number(means[*column, row], 1) for column in columns)] for row in labels]
+    rows = [[row, *(number(means[metric, role, row], 1) for metric, role in columns)] for row in labels]
     return text_table("", ["row", *titles], rows)
 
 

@@ -55,6 +55,7 @@ def test_the_table_has_the_mean_and_the_paired_difference_of_collected_runs(scri
     assert f"| fedavg | {mean:.1f} [" in page
     assert f"| bigaug | fedavg | {100 * 0.07 * 6 / 7:+.1f} [" in page
     assert re.search(r"\| bigaug \| fedavg \| [^|]+ \| - \|", page)  # one seed has no interval over seeds
+    assert "| row | Dice, source sites | Dice, unseen site |" in page
     assert "HD95" in page and "HD (" not in page and "References" not in page
     kept = next(tmp_path.glob("runs/breast_us/bigaug/unseen_B*/scores.csv")).read_text()
     assert ",dice,91.0,%," in kept and ",dice,92.0,%," not in kept and ",dice,92.001,%," in kept
