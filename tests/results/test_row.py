@@ -4,7 +4,7 @@ import pytest
 
 from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
-from medfed.results.row import ROW_FILE, ComparisonRow, is_federated, read_row
+from medfed.results.row import ROW_FILE, ComparisonRow, is_federated, is_taken_without_federation, read_row
 
 METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:codec=a_b ccst:codec=../x".split()
 VALUES = "federation.participating=2 network.weights=/a/b.pth network.weights=/a_b.pth data.root=Ä".split()
@@ -57,3 +57,10 @@ def test_rows_without_a_federation_are_the_references_of_rows_with_the_same_sett
     row = ComparisonRow("ccst", ("method.k=1", "federation.rounds=2", "federation.clients=5"))
     assert pooled.is_reference_of(row) and not other.is_reference_of(row) and not row.is_reference_of(pooled)
     assert is_federated("fedavg@steps=ccst") and not is_federated("pooled@steps=fedavg, federation.rounds=2")
+
+
+def test_only_settings_that_change_the_training_of_one_participant_are_taken_by_pooled_and_local():
+    without = "method.k=1 privacy.clip=1 federation.on_bad_update=drop federation.reply_timeout_s=9 data.min_patients=2"
+    assert not any(map(is_taken_without_federation, [*without.split(), "federation.batch_norm=local"]))
+    taken = "training.batch_size=4 federation.rounds=3 federation.participating=1 data.image_size=64"
+    assert all(map(is_taken_without_federation, taken.split()))
