@@ -21,7 +21,8 @@ from torch import Tensor
 
 from medfed.core import registry, site_names
 from medfed.core.errors import UserError
-from medfed.federation.checks import Earlier, Expected, check_replies, find_failing_sites
+from medfed.federation.checks.expected import Earlier, Expected
+from medfed.federation.checks.replies import check_replies, find_failing_sites
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Kind, Message, State, digest
 from medfed.federation.method import Method

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from medfed.core.errors import UserErrors
 from medfed.deployment.agreement import TRAIN, Agreement, Outgoing, Refused
 from medfed.deployment.hospital_state import SentReply, count_releases
-from medfed.federation.checks import REPLY_FACTS, is_number
+from medfed.federation.checks.expected import REPLY_FACTS, is_number
 from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.message import Kind, Message, digest, fact_bytes, n_bytes
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method

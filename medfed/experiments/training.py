@@ -16,7 +16,8 @@ from medfed.cli.notes import show_notes_by
 from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
 from medfed.core.errors import UserErrors
-from medfed.federation.checks import Earlier, Expected, Rejection, check_replies
+from medfed.federation.checks.expected import Earlier, Expected
+from medfed.federation.checks.replies import Rejection, check_replies
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Row
 from medfed.federation.ledger import message_rows

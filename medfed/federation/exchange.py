@@ -15,15 +15,9 @@ from typing import TypeVar
 
 from medfed.core.errors import UserError
 from medfed.federation import ledger
-from medfed.federation.checks import (
-    DIVERGED,
-    Earlier,
-    Expected,
-    Rejection,
-    check_replies,
-    find_failing_sites,
-    received_ratios,
-)
+from medfed.federation.checks.expected import DIVERGED, Earlier, Expected
+from medfed.federation.checks.measures import received_ratios
+from medfed.federation.checks.replies import Rejection, check_replies, find_failing_sites
 from medfed.federation.engine import Engine
 from medfed.federation.message import Kind, Message, State
 from medfed.federation.model_transfer import WeightsSender

@@ -20,7 +20,7 @@ from torch import Tensor
 from medfed.core import bounds
 from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
-from medfed.federation.checks import range_of
+from medfed.federation.checks.expected import range_of
 from medfed.federation.message import Message
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
-from medfed.federation.checks import ADVICE, REPLY_FACTS
+from medfed.federation.checks.expected import ADVICE, REPLY_FACTS
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
 from medfed.federation.image_moments import RANGES as MOMENT_RANGES

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.federation.checks import MAX_COUNT
+from medfed.federation.checks.expected import MAX_COUNT
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import ALL_DIMENSIONS, Method, SiteWeights, Tensors

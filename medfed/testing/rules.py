@@ -11,7 +11,7 @@ import torch
 
 from medfed.core.bounds import DEFAULT_PRESET
 from medfed.core.seeds import stream
-from medfed.federation.checks import REPLY_FACTS
+from medfed.federation.checks.expected import REPLY_FACTS
 from medfed.federation.ledger import FACT
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import Kind

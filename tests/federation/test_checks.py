@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from medfed.federation.checks import Earlier, Expected, check_replies, find_failing_sites
+from medfed.federation.checks.expected import Earlier, Expected
+from medfed.federation.checks.replies import check_replies, find_failing_sites
 from medfed.federation.ledger import message_rows
 from medfed.federation.message import Message, failed_reply
 

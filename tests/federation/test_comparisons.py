@@ -10,18 +10,11 @@ import torch
 from toy_runs import changing_replies
 
 from medfed.core.errors import UserError
-from medfed.federation.checks import (
-    MAX_MEAN_DISTANCE,
-    MAX_VARIANCE_RATIO,
-    NAMED_LAYER_ROUNDS,
-    OPPOSED_ROUNDS,
-    Earlier,
-    Expected,
-    change_products,
-    check_replies,
-    range_of,
-    received_ratios,
-)
+from medfed.federation.checks.comparisons import MAX_MEAN_DISTANCE, MAX_VARIANCE_RATIO
+from medfed.federation.checks.expected import Earlier, Expected, range_of
+from medfed.federation.checks.measures import change_products, received_ratios
+from medfed.federation.checks.notices import NAMED_LAYER_ROUNDS, OPPOSED_ROUNDS
+from medfed.federation.checks.replies import check_replies
 from medfed.federation.exchange import Exchange
 from medfed.federation.image_moments import MOMENTS, RANGES
 from medfed.federation.message import Message, State

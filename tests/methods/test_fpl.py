@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 from toy_runs import batch_of, local_round, shared_run
 
-from medfed.federation.checks import find_failing_sites
+from medfed.federation.checks.replies import find_failing_sites
 from medfed.federation.local_round import mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import batch_norm_layers
