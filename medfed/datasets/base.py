@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -204,7 +204,10 @@ class Dataset:
         return contents
 
     def _check_site(self, site: str, contents: Contents) -> None:
-        """Sort the cases of a site by their names, and add the problems with the names and the missing classes."""
+        """Sort the cases of a site by their names, and add the problems with the names and the missing classes.
+
+        Patients whose names differ only in upper and lower case, or in the Unicode form, are one patient.
+        """
         cases = contents.cases[site]
         problems = contents.problems[site]
         for path in dict.fromkeys(path for case in cases for path in case.files if not has_utf8_name(path)):
@@ -218,8 +221,13 @@ class Dataset:
         if not cases and not problems:
             found = f"the site {site} has no images; expected {self.card.layout}"
             problems.append(Problem("site without images", self.root, found, self._help()))
-        usable = [case for case in cases if all(map(has_utf8_name, case.files))]
-        contents.cases[site] = sorted(usable, key=lambda case: case.name)
+        usable = sorted((case for case in cases if all(map(has_utf8_name, case.files))), key=lambda case: case.name)
+        first: dict[str, str] = {}
+        patients = [first.setdefault(folded(case.patient), case.patient) for case in usable]
+        contents.cases[site] = [
+            case if case.patient == patient else replace(case, patient=patient)
+            for case, patient in zip(usable, patients)
+        ]
         labels = {case.label for case in cases}
         contents.warnings[site].extend(
             Problem("no images of a class", site, f"no images of the class '{name}'", "check the names of the folders")

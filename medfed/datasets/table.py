@@ -115,8 +115,9 @@ def find_table_cases(
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
             cases.append(Case(site, name, file, masks, patient, label, row.split))
-        parts = Counter(patient for patient, _ in dict.fromkeys((case.patient, case.part) for case in cases))
-        for patient in (patient for patient, n in parts.items() if n > 1):
+        names = {folded(case.patient): case.patient for case in cases}
+        parts = Counter(patient for patient, _ in dict.fromkeys((folded(case.patient), case.part) for case in cases))
+        for patient in (names[patient] for patient, n in parts.items() if n > 1):
             found = f"{patient} of {site} has rows with different values in the column 'split'; expected one"
             problems.append(Problem("patient in two parts of the split", path, found, "correct the column"))
 

@@ -11,7 +11,7 @@ from medfed.config.schema import difference
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.duplicates import MAX_HASHED_CASES, file_sha256
-from medfed.datasets.splits import Split
+from medfed.datasets.splits import PARTS, Split
 from medfed.federation.settings import Cache
 from medfed.networks.parts.adain import codec_path
 from medfed.outputs.run_files import check_may_start
@@ -108,26 +108,33 @@ def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Record the files of a run in `data.json` at the first start; later, raise UserError if any of them changed.
+    """Record the cases of a run in `data.json` at the first start; later, raise UserError if any of them changed.
 
-    Recorded are the SHA-256 of every image and mask of `splits` and of each codec file. For more than MAX_HASHED_CASES
-    cases, the sizes of images and masks are recorded instead, because hashing at every start would take too long.
+    Recorded are the patient, the class and the part of the split of each case in `splits`, and the SHA-256 of its image
+    and masks and of each codec file. For more than MAX_HASHED_CASES cases, the sizes of images and masks are recorded
+    instead, because hashing at every start would take too long.
     """
-    cases = [case for patients in splits.values() for case in patients.all()]
-    hashed = len(cases) <= MAX_HASHED_CASES
-    files = {
-        f"{case.site}/{case.name}": [file_sha256(path) if hashed else path.stat().st_size for path in case.files]
-        for case in cases
+    hashed = sum(len(patients.all()) for patients in splits.values()) <= MAX_HASHED_CASES
+    cases = {
+        f"{case.site}/{case.name}": {
+            "patient": case.patient,
+            "class": case.label,
+            "part": part,
+            "files": [file_sha256(path) if hashed else path.stat().st_size for path in case.files],
+        }
+        for patients in splits.values()
+        for part in PARTS
+        for case in getattr(patients, part)
     }
     digests = {name: file_sha256(codec_path(name)) for name in codecs}
     if not (folder.path / "data.json").is_file():
-        folder.write_json("data.json", {"codecs": digests, "files": files})
+        folder.write_json("data.json", {"codecs": digests, "cases": cases})
         return
     recorded = folder.read_json("data.json")
-    before, now = {**recorded["codecs"], **recorded["files"]}, {**digests, **files}
+    before, now = {**recorded["codecs"], **recorded["cases"]}, {**digests, **cases}
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise UserError(
-            f"{dataset.root}: {len(changed)} of {len(before | now)} files changed, appeared or disappeared since the "
-            f"run in {folder.path} was started, the first is {changed[0]}; restore them, or choose another folder "
-            "with --out"
+            f"{dataset.root}: {len(changed)} of {len(before | now)} cases or codecs changed (files, patient, class or "
+            f"part of the split), appeared or disappeared since the run in {folder.path} was started, the first is "
+            f"{changed[0]}; restore them, or choose another folder with --out"
         )

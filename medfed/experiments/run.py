@@ -90,11 +90,12 @@ def run(
 
 def write_row(folder: RunFolder, row: ComparisonRow, config: Config) -> None:
     """Write `row.json`. The row of a finished run changes if a later command compares it with another row."""
-    is_finished = folder.is_finished()
-    if not (is_finished and read_row(folder.path, row.method) == row):
+    if not folder.is_finished():
         folder.write_json(ROW_FILE, asdict(row))
-        if is_finished:
-            folder.finish(folder.read_summary(), config.evaluation.unseen_every)
+    elif read_row(folder.path, row.method) != row:
+        folder.reopen()
+        folder.write_json(ROW_FILE, asdict(row))
+        folder.finish(folder.read_summary(), config.evaluation.unseen_every)
 
 
 def _train_and_conclude(
@@ -110,6 +111,11 @@ def _train_and_conclude(
     run_notices += [notice for notice in config.notices if notice not in run_notices]
     experiment = build_experiment(config, folder.path / "sites", quiet, jobs)
     state = replace(folder.newest_state() or experiment.start, local_keys=experiment.start.local_keys)
+    if state.round > federation.rounds:
+        raise UserError(
+            f"{source}: federation.rounds: is {federation.rounds}, but the run in {folder.path} has finished "
+            f"{state.round} rounds; expected at least as many, or choose another folder with --out"
+        )
     check_data(folder, experiment.dataset, experiment.splits, config.method.files)
     if federation.selection == "source_validation" and not any(site.validation for site in experiment.sites):
         raise UserError(

@@ -44,6 +44,12 @@ def assign_patients(
     cases = dataset.cases_by_site([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
         _refuse_duplicates(dataset, sum(cases.values(), []))
+    elif not dataset.allow_duplicates:
+        warnings.warn(
+            f"more than {MAX_HASHED_CASES:,} images, so they are not searched for copies; python -m medfed.data check "
+            "does that, and data.allow_duplicates: true hides this sentence",
+            stacklevel=2,
+        )
     splits = {site: split(cases[site], seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
     for site, parts in splits.items():
         if not parts.train:

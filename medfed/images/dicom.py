@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from monai.data import MetaTensor
 from medfed.core.errors import Problem, UserError
 from medfed.images import grids
 from medfed.images.dicom_files import files_of_kind
+from medfed.images.file_names import fits
 from medfed.images.problems import library_errors
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ def text(header: Dataset, keyword: str) -> str:
 
 
 def _check_slice(entry: Dataset) -> None:
-    for keyword, (fits, expected) in _EXPECTED.items():
+    for keyword, (is_usable, expected) in _EXPECTED.items():
         value = entry.get(keyword)
-        if value not in (None, "") and not fits(value):
+        if value not in (None, "") and not is_usable(value):
             shown = "a table" if keyword == "ModalityLUTSequence" else value
             found = f"{keyword} is {shown}; expected {expected}"
             raise Problem(f"unusable {keyword}", path_of(entry), found, _CURE)
@@ -171,7 +171,7 @@ def _choose_series(folder: Path, headers: Sequence[Dataset], series: str | None)
     for entry in headers:
         groups.setdefault(text(entry, "SeriesInstanceUID"), []).append(entry)
     names = {uid: text(group[0], "SeriesDescription") for uid, group in groups.items()}
-    chosen = [uid for uid, name in names.items() if series is None or fnmatch(name.casefold(), series.casefold())]
+    chosen = [uid for uid, name in names.items() if series is None or fits(name, series)]
     if len(chosen) == 1:
         return groups[chosen[0]]
     listed = ", ".join(sorted(f"'{names[uid]}' (slices: {len(group)})" for uid, group in groups.items()))

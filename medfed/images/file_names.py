@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from medfed.images.reading import suffix
@@ -30,8 +30,14 @@ def is_ignored(name: str, patterns: Sequence[str] = ()) -> bool:
 
     In a pattern, a `*` stands for any characters; upper and lower case are not distinguished.
     """
-    name = folded(name)
-    return name.startswith(".") or name in SYSTEM_FILES or any(fnmatch(name, folded(pattern)) for pattern in patterns)
+    own = folded(name)
+    return own.startswith(".") or own in SYSTEM_FILES or any(fits(name, pattern) for pattern in patterns)
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return whether a name fits a pattern, in which only `*` has a meaning; upper and lower case are not
+    distinguished."""
+    return fnmatchcase(folded(name), folded(pattern).replace("[", "[[]").replace("?", "[?]"))
 
 
 def leads_back(path: Path) -> bool:

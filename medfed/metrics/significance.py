@@ -19,12 +19,14 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float]) -> dict:
         b: the second method's values, by tuples of the same form. Cases that only one method has are ignored.
 
     Returns:
-        `p`, the p value, None if the values of fewer than six cases differ; `n`, the number of common cases.
+        `p`, the p value, None if the values of fewer than six cases differ; `rank_sign`, that of the sum of the signed
+        ranks: 1 if `a` is higher, -1 if it is lower, 0 if neither; `n`, the number of common cases.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     differing = difference[difference != 0]
     p = float(stats.wilcoxon(differing).pvalue) if len(differing) >= MIN_PAIRS else None
-    return {"p": p, "n": len(difference)}
+    signed_ranks = np.sign(differing) @ stats.rankdata(np.abs(differing))
+    return {"p": p, "rank_sign": int(np.sign(signed_ranks)), "n": len(difference)}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -77,7 +77,8 @@ class RunFolder:
 
     def rounds(self) -> list[int]:
         """The rounds whose checkpoint is in the folder, in ascending order."""
-        return sorted(int(path.stem.removeprefix("round_")) for path in (self.path / "states").glob("round_*.state"))
+        numbers = (path.stem.removeprefix("round_") for path in (self.path / "states").glob("round_*.state"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     def newest_state(self) -> State | None:
         """Read the newest valid checkpoint; None without any, UserError if all are damaged."""
@@ -203,6 +204,10 @@ class RunFolder:
         """The content of `summary.json`."""
         summary: dict[str, Any] = self.read_json("summary.json")
         return summary
+
+    def reopen(self) -> None:
+        """Make the run an unfinished one until `finish` is called again."""
+        (self.path / CHECKSUMS).unlink()
 
     def forget_conclusions(self) -> None:
         """Make the run an unfinished one: delete its checksums, its summary, its figures, and what only some configs

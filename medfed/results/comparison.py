@@ -16,7 +16,7 @@ from medfed.metrics.metric import Metric
 from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
 from medfed.results.row import BASELINE, LOCAL, ComparisonRow, is_compared, is_federated
 from medfed.results.run_scores import run_scores_of
-from medfed.results.scores import VALUES, failures, patient_values
+from medfed.results.scores import VALUES, absent_values, failures, patient_values
 from medfed.results.statistics import (
     AVERAGE,
     MIN_PATIENTS,
@@ -42,6 +42,7 @@ class ScoredRun:
     values: pd.DataFrame  # of `patient_values`
     failed: pd.DataFrame | None = None  # of `failures`; None for a task without masks
     scores: pd.DataFrame | None = None  # of the images
+    absent: pd.DataFrame | None = None  # of `absent_values`
 
     @classmethod
     def of(cls, row: ComparisonRow, summary: Mapping[str, Any], scores: pd.DataFrame) -> ScoredRun:
@@ -49,9 +50,10 @@ class ScoredRun:
         scoring = scoring_of(summary)
         failed = failures(scores, scoring.failure_dice) if scoring.failure_dice else None
         values = patient_values(scores, scoring.by_name)
+        absent = absent_values(scores, values, scoring.by_name) if scoring.has_structures else None
         if not scoring.has_structures:  # metrics of classification whose code is not at hand
             values = pd.concat([values, _stored(summary, {*scoring.by_name} - {*values.metric})], ignore_index=True)
-        return cls(row, summary, values, failed, scores)
+        return cls(row, summary, values, failed, scores, absent)
 
     @property
     def key(self) -> Key:
@@ -129,6 +131,7 @@ def compare_runs(
     values = pd.concat([_of_run(run, run.values) for run in runs], ignore_index=True)
     if not values.value.notna().any():
         raise UserError("no test image has a score, so there is no table; look at the cases.csv of the runs")
+    absent = [_of_run(run, run.absent) for run in runs if run.absent is not None and len(run.absent)]
     scores = site_scores(pd.concat([values, *_trivial(runs, metrics)], ignore_index=True), metrics)
     compared = [label for label in rows if (is_compared(label) or label == baseline) and label not in copies]
     scores["rank"] = ranks(scores, compared, metrics)
@@ -149,7 +152,13 @@ def compare_runs(
         shown=shown,
         on_screen=tuple(dict.fromkeys([*shown[:2], *(name for scoring in scorings for name in scoring.chosen)])),
         scores=scores.astype({"n_seeds": "Int64", "n_patients": "Int64"}),
-        differences=differences(values, _pairs(rows, baseline, copies), metrics, not_learned),
+        differences=differences(
+            values,
+            _pairs(rows, baseline, copies),
+            metrics,
+            not_learned,
+            pd.concat(absent, ignore_index=True) if absent else None,
+        ),
         compared=tuple(compared),
         missing=tuple(_missing(runs, planned)),
         not_learned=tuple(not_learned),
@@ -288,13 +297,15 @@ def _notes(
         summaries = [run.summary for run in runs if run.row.label == label]
         notes += [f"{label}: {note}" for note in adaptation_notes(summaries)]
     notes += dict.fromkeys(note for run in runs for note in computation_notes(run.summary))
-    n_patients = values[(values.role != "seen") & (values.patient != "")].groupby("site").patient.nunique()
+    own = values[(values.role != "seen") & (values.patient != "")]
+    n_patients = own.groupby(["site", "structure"], sort=False).patient.nunique().groupby("site").min()
     if few := [f"{site} ({n})" for site, n in n_patients.items() if n < MIN_PATIENTS]:
         notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and no verdict: {', '.join(few)}")
-    images: dict[str, set[frozenset[str]]] = {}
-    for table in (run.scores for run in runs if run.scores is not None):
-        for site, names in table[table.role != "seen"].groupby("site").image:
-            images.setdefault(site, set()).add(frozenset(names))
-    if differ := sorted(site for site, of_runs in images.items() if len(of_runs) > 1):
+    images: dict[tuple, set[frozenset[str]]] = {}
+    for run in runs:
+        if run.scores is not None:
+            for site, names in run.scores[run.scores.role != "seen"].groupby("site").image:
+                images.setdefault((site, *run.key[1:]), set()).add(frozenset(names))
+    if differ := sorted({site for (site, *_), of_runs in images.items() if len(of_runs) > 1}):
         notes.append(f"the runs do not score the same images, so their means cannot be compared: {', '.join(differ)}")
     return notes

@@ -17,6 +17,7 @@ from medfed.core.files import write_atomically
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.mask_metric import ABSENT, FALSE_ALARM, MISSED, OK
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, PROBABILITY, Metric, metric_columns
+from medfed.results.statistics import limits_of
 from medfed.tasks.scoring import FALSE_ALARM_SHARE, LOW_DICE, MISSED_SHARE
 
 IDENTITY = ("method", "preset", "seed", "unseen", "trained_at")  # of the run; varied settings are further columns
@@ -90,6 +91,22 @@ def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.Da
     if not parts:
         return pd.DataFrame(columns=VALUES).astype({"value": float, "score": float})
     return pd.concat(parts, ignore_index=True)
+
+
+def absent_values(scores: pd.DataFrame, values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
+    """The best values for the patients in whose images neither mask has the structure, who have no row in `values`.
+
+    A metric without a best value is left out, and so is a site in which no patient has a value.
+    """
+    masks = scores[~is_probability(scores)]
+    is_absent = (masks.status == ABSENT).groupby([masks[key] for key in (*GROUP, "metric", "patient")]).all()
+    units = values[[*GROUP, "metric", "unit"]].drop_duplicates()
+    table = is_absent.index[is_absent].to_frame(index=False).merge(units)
+    best = [
+        limits_of(metrics[name], unit)[metrics[name].higher_is_better] for name, unit in zip(table.metric, table.unit)
+    ]
+    table = table.assign(value=best, score=best)
+    return table[np.isfinite(table.value.astype(float))]
 
 
 def failures(scores: pd.DataFrame, dice_below: float) -> pd.DataFrame:

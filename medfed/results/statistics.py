@@ -28,7 +28,7 @@ FOLD = ["unseen", "seed"]
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
 WITHDRAWN = "no verdict"
 NO_LIMITS = (-np.inf, np.inf)
-NO_TEST = {"n": np.nan, "p": np.nan}  # of a score of a site: there are no pairs of patients
+NO_TEST = {"n": np.nan, "p": np.nan, "rank_sign": np.nan}  # of a score of a site: there are no pairs of patients
 
 
 def site_scores(values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
@@ -66,21 +66,28 @@ def ranks(scores: pd.DataFrame, rows: Collection[str], metrics: Mapping[str, Met
 
 
 def differences(
-    values: pd.DataFrame, pairs: pd.DataFrame, metrics: Mapping[str, Metric], not_learned: Collection[str] = ()
+    values: pd.DataFrame,
+    pairs: pd.DataFrame,
+    metrics: Mapping[str, Metric],
+    not_learned: Collection[str] = (),
+    absent: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Paired differences of rows, `row` minus `minus`, at each site and on average, over the folds that both have.
 
     `pairs` has the columns `kind`, `row`, `minus`, and `tested`: with p values, corrected by Holm's method for all
     tested pairs (averages apart from sites), and a verdict. A pair of the kind "effort" is the difference from a row of
-    less effort: a row that is worse than that is never "better". Rows in `not_learned` have no verdict.
+    less effort: a row that is worse than that is never "better". Rows in `not_learned` have no verdict. `absent` has
+    the best values for patients without the structure and without a false alarm (`absent_values`); these patients are
+    in a pair if the other row has a false alarm. A site of a run with an unknown value is in no pair.
 
     Returns:
         Columns of `pairs`, those of `BLOCK`, `site`; `difference`, `low` and `high` of its 95 % interval over patients;
-        `n` patients in the test, `p` and `p_holm`, unknown with fewer than six different pairs; `detectable`, the
-        smallest true difference that is found with a probability of 80 %; `of_seeds`, the difference
-        of each seed, and `seeds_low` and `seeds_high` of the interval of their mean; `verdict`.
+        `n` patients in the test, `p` and `p_holm`, unknown with fewer than six different pairs; `rank_sign`, the
+        direction of the test, 1 if `row` has the higher ranks; `detectable`, the smallest true difference that is found
+        with a probability of 80 %; `of_seeds`, the difference of each seed, and `seeds_low` and `seeds_high` of the
+        interval of their mean; `verdict`.
     """
-    table = _paired(values, pairs)
+    table = _paired(values, values.iloc[:0] if absent is None else absent, pairs)
     if table.empty:
         return table
     table["difference"] = table["mean"]
@@ -112,7 +119,9 @@ def verdict_text(difference: Any) -> str:
     if difference.verdict in (BETTER, WORSE) and n < MIN_SEEDS:
         return f"{difference.verdict} in {n} seed{'s' * (n > 1)}"
     if difference.verdict == UNDECIDED and (difference.low > 0 or difference.high < 0):
-        failed = ["p"] * (not difference.p_holm < ALPHA) + ["seeds"] * (not _seeds_agree(difference))
+        is_significant = difference.p_holm < ALPHA
+        failed = ["p"] * (not is_significant) + ["ranks"] * (is_significant and not _ranks_agree(difference))
+        failed += ["seeds"] * (not _seeds_agree(difference))
         return f"{UNDECIDED} ({', '.join(failed) or 'less effort'})"
     return difference.verdict
 
@@ -229,12 +238,13 @@ def _of_all_sites(averages: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
     return averages[averages.n_sites == own].drop(columns="n_sites")
 
 
-def _paired(values: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+def _paired(values: pd.DataFrame, absent: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """All pairs in each block, at each site and on average, before corrections and verdicts."""
     keys, block = ["row", *SITE], ["row", *BLOCK]  # the row is the number of the pair
-    parts = [values.merge(pd.DataFrame({"pair": pairs.index, "row": pairs[name]})) for name in ("row", "minus")]
-    folds = parts[0][["pair", *FOLD]].drop_duplicates().merge(parts[1][["pair", *FOLD]].drop_duplicates())
-    parts = [part.merge(folds).assign(row=lambda own: own.pair) for part in parts]
+    parts = _matched([_of_pairs(values, pairs[name]) for name in ("row", "minus")], keys)
+    false_alarms = pd.concat(parts)[[*keys, *FOLD, "patient"]].drop_duplicates()
+    without = [_of_pairs(absent, pairs[name]).merge(false_alarms) for name in ("row", "minus")]
+    parts = [pd.concat([part, more]) if len(more) else part for part, more in zip(parts, without)]
     of_seeds = [_seed_means(part) for part in parts]
     means = (of_seeds[0].groupby(keys).mean() - of_seeds[1].groupby(keys).mean()).dropna()
     patients = [_patient_means(part, "value") for part in parts]
@@ -254,6 +264,25 @@ def _paired(values: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs.join(table.drop(columns="row").set_index(table.row), how="inner").reset_index(drop=True)
 
 
+def _of_pairs(values: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
+    """The values of one row of each pair, whose number is the new `row`."""
+    return (
+        values.merge(pd.DataFrame({"pair": rows.index, "row": rows}))
+        .drop(columns="row")
+        .rename(columns={"pair": "row"})
+    )
+
+
+def _matched(parts: list[pd.DataFrame], keys: list[str]) -> list[pd.DataFrame]:
+    """The folds that both rows have, without the sites of a run that have an unknown value in one of the rows."""
+    folds = parts[0][["row", *FOLD]].drop_duplicates().merge(parts[1][["row", *FOLD]].drop_duplicates())
+    run = [*keys, *FOLD]
+    every = pd.concat(parts)
+    unknown = pd.MultiIndex.from_frame(every.loc[every.value.isna(), run])
+    parts = [part.merge(folds) for part in parts]
+    return [part[~pd.MultiIndex.from_frame(part[run]).isin(unknown)] for part in parts]
+
+
 def _seeds(of_seeds: tuple[float, ...]) -> dict[str, Any]:
     """The differences of the seeds, and the 95 % t interval of their mean."""
     if len(of_seeds) < 2:
@@ -265,9 +294,9 @@ def _seeds(of_seeds: tuple[float, ...]) -> dict[str, Any]:
 def _test(scores: pd.DataFrame, is_tested: bool) -> dict[str, Any]:
     """The Wilcoxon test over the patients of both rows; without `is_tested`, only their number."""
     if not is_tested:
-        return {"n": len(scores.dropna()), "p": np.nan}
+        return {**NO_TEST, "n": len(scores.dropna())}
     result = wilcoxon_test(scores.own.dropna().to_dict(), scores.other.dropna().to_dict())
-    return {"n": result["n"], "p": np.nan if result["p"] is None else result["p"]}
+    return result | {"p": np.nan if result["p"] is None else result["p"]}
 
 
 def _direction(difference: Any, metrics: Mapping[str, Metric]) -> str:
@@ -278,9 +307,14 @@ def _direction(difference: Any, metrics: Mapping[str, Metric]) -> str:
 
 
 def _verdict(difference: Any, metrics: Mapping[str, Metric]) -> str:
-    """ "better" or "worse" if p, the interval and all seeds agree."""
-    is_decided = difference.p_holm < ALPHA and _seeds_agree(difference)
+    """ "better" or "worse" if p, the interval, the ranks and all seeds agree."""
+    is_decided = difference.p_holm < ALPHA and _ranks_agree(difference) and _seeds_agree(difference)
     return _direction(difference, metrics) if is_decided else UNDECIDED
+
+
+def _ranks_agree(difference: Any) -> bool:
+    """Whether the signed ranks of the patients have the sign of the mean difference."""
+    return bool(difference.rank_sign == np.sign(difference.difference))
 
 
 def _seeds_agree(difference: Any) -> bool:

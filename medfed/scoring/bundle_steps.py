@@ -105,7 +105,7 @@ class BundleSteps:
             sentence = "has no AsDiscreted with argmax or a threshold, so that it makes no masks; add one"
             raise self._error("postprocessing", sentence)
         is_label_map = bool(makers[-1].get("argmax")) and not makers[-1].get("to_onehot")
-        return is_label_map, sum(name == "Lambdad" for name, _ in steps)
+        return is_label_map, sum(_dropped_channels(entry["func"]) for _, entry in steps if "func" in entry)
 
     def inferer(self) -> monai.inferers.Inferer:
         """Return the object that applies the network to a whole image: at once, slice by slice, or in windows."""
@@ -181,7 +181,7 @@ class BundleSteps:
 
     def _function(self, func: Any, key: str) -> Callable[..., Tensor]:
         """Return the function of a `Lambdad`: one of `FUNCTIONS` with plain arguments, or `DROP_BACKGROUND`."""
-        if isinstance(func, Expression) and "".join(func.text.split()) == "".join(DROP_BACKGROUND.split()):
+        if _drops_background(func):
             return itemgetter(slice(1, None))
         if isinstance(func, Mapping) and func.get("_target_") in FUNCTIONS and func.get("_mode_") == "callable":
             arguments = {k: self.plain(v, f"{key}.{k}") for k, v in func.items() if not k.startswith("_")}
@@ -199,6 +199,17 @@ class BundleSteps:
 
     def _error(self, key: str, sentence: str) -> UserError:
         return UserError(f"{self.source}: {key}: {sentence}")
+
+
+def _dropped_channels(func: Any) -> int:
+    """The number of channels that the function of a `Lambdad` removes before the first one that it keeps."""
+    if isinstance(func, Mapping) and func.get("_target_") == NARROW and func.get("dim") == 0:
+        return int(func.get("start", 0))
+    return int(_drops_background(func))
+
+
+def _drops_background(func: Any) -> bool:
+    return isinstance(func, Expression) and "".join(func.text.split()) == "".join(DROP_BACKGROUND.split())
 
 
 def _class_name(entry: Mapping[str, Any], package: str) -> str:

@@ -98,6 +98,28 @@ def test_all_files_without_a_counterpart_are_in_one_message(root):
         assert part in str(error.value)
 
 
+def test_upper_and_lower_case_make_no_second_patient(tmp_path):
+    for name in ("P1_a", "p1_b", "P2_a"):
+        write_image(tmp_path / "north" / f"{name}.png")
+        mask(tmp_path / "north" / f"{name}_mask.png")
+    cases = colour(tmp_path, image="{site}/{patient}_{case}.png", mask="{site}/{patient}_{case}_mask.png").cases(
+        "north"
+    )
+    assert [(case.name, case.patient) for case in cases] == [("P1/a", "P1"), ("P2/a", "P2"), ("p1/b", "P1")]
+
+
+def test_only_an_asterisk_has_a_meaning_in_ignored_names(tmp_path):
+    for name in ("scan[1]", "scan1", "scan?", "scans"):
+        write_image(tmp_path / "north" / f"{name}.png")
+        mask(tmp_path / "north" / f"{name}_mask.png")
+
+    def names(*ignored):
+        return [case.name for case in colour(tmp_path, ignored_names=ignored, **SIDE_BY_SIDE).cases("north")]
+
+    assert names("scan[1]*") == ["scan1", "scan?", "scans"]
+    assert names("SCAN?*") == ["scan1", "scan[1]", "scans"]
+
+
 def test_two_eyes_of_a_patient_belong_together(tmp_path):
     for name in ("Image_04L", "Image_04R", "Image_05L"):
         write_image(tmp_path / "north" / f"{name}.png")

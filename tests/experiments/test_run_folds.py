@@ -88,6 +88,21 @@ def test_a_finished_run_that_is_compared_with_another_row_gets_its_row(folds):
     fold.folder.check()
 
 
+def test_a_kill_between_the_new_row_and_its_checksum_leaves_a_run_that_continues(folds, monkeypatch):
+    (fold, *_) = folds
+    assert not run_folds([fold], 1, quiet=True)
+    other = replace(fold, row=replace(fold.row, equal_effort="fedavg@steps=elcfs"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RunFolder, "finish", lambda *_: raise_interrupt())
+        run_folds([other], 1, quiet=True)
+    assert not fold.folder.is_finished()
+    assert not run_folds([other], 1, quiet=True) and fold.folder.is_finished()
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
 def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path):
     for site, action in zip(SITES[:2], ("die", "fail"), strict=True):
         (tmp_path / f"{site}.does").write_text(action)

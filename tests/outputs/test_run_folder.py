@@ -40,6 +40,7 @@ def test_only_the_checkpoints_of_the_last_two_rounds_of_the_best_and_of_every_nt
     folder = RunFolder(tmp_path)
     for number in range(1, 7):
         folder.save_round(done(number, number / 10), best_round=2)
+    (tmp_path / "states" / "round_00006 (1).state").write_text("a copy")
     assert folder.rounds() == [2, 5, 6]
     assert folder.load_state(2).weights["w"][0].item() == pytest.approx(0.2)
     assert [row["round"] for row in folder.history()] == [1, 2, 3, 4, 5, 6]

@@ -1,6 +1,8 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -9,6 +11,10 @@ from conftest import small_yaml
 from PIL import Image
 
 from medfed import train
+from medfed.core.errors import UserError
+from medfed.datasets.case import Case
+from medfed.datasets.splits import PARTS, Split
+from medfed.experiments.resume import check_data
 from medfed.federation.rounds import federate
 from medfed.networks.parts.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
@@ -168,6 +174,13 @@ def test_a_run_may_continue_with_another_engine_because_its_results_are_the_same
     assert code == 0 and "engine: processes" in (tmp_path / "run" / "config.yaml").read_text()
 
 
+def test_a_run_does_not_continue_with_fewer_rounds_than_it_has(finished, tmp_path, capsys):
+    path, out = finished
+    shutil.copytree(out, tmp_path / "run")
+    code = run(path, tmp_path / "run", "--resume", "--accept-config-change", "--set", "federation.rounds=1")
+    refused(capsys, code, "federation.rounds: is 1, but", "has finished 2 rounds")
+
+
 def test_a_run_whose_files_changed_does_not_continue(finished, tmp_path, small_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"
@@ -177,7 +190,20 @@ def test_a_run_whose_files_changed_does_not_continue(finished, tmp_path, small_p
     (root / "HK" / "Case39.nii.gz").unlink()
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
-    refused(capsys, code, "1 of ", "files changed, appeared or disappeared", "HK/Case39")
+    refused(capsys, code, "1 of ", "cases or codecs changed", "appeared or disappeared", "HK/Case39")
+
+
+@pytest.mark.parametrize("change", [{"label": 1}, {"patient": "p2"}, {"part": "test"}])
+def test_a_case_with_another_class_patient_or_part_is_another_case(change, tmp_path, small_phantom):
+    (image,) = small_phantom.glob("HK/Case39.nii.gz")
+    before = Case("HK", "a", image, (), "p1", 0)
+    change = dict(change)
+    part = change.pop("part", "train")
+    folder, data, empty = RunFolder(tmp_path), SimpleNamespace(root="root"), dict.fromkeys(PARTS, [])
+    for _ in range(2):
+        check_data(folder, data, {"HK": Split(**empty | {"train": [before]})}, ())
+    with pytest.raises(UserError, match="root: 1 of 1 cases or codecs changed.* the first is HK/a;"):
+        check_data(folder, data, {"HK": Split(**empty | {part: [replace(before, **change)]})}, ())
 
 
 def test_files_of_another_run_or_site_are_refused(finished, other_seed, tmp_path, capsys):
@@ -212,7 +238,7 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     next(codec.decoder.parameters()).mul_(0.5)
     data = serialise_codec(codec, {"architecture": "small", "channels": list(codec.encoder.channels)})
     (tmp_path / "mine" / "codec.safetensors").write_bytes(data)
-    refused(capsys, run(*again), "1 of ", "files changed", str(tmp_path / "mine"), "--out")
+    refused(capsys, run(*again), "1 of ", "cases or codecs changed", str(tmp_path / "mine"), "--out")
 
 
 def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkeypatch):

@@ -99,7 +99,9 @@ def test_a_verdict_of_fewer_than_three_seeds_says_their_number():
 )
 def test_a_difference_that_is_not_decided_although_its_interval_excludes_0_says_why(p_holm, high, of_seeds, text):
     line = SimpleNamespace(verdict="not decided", difference=-2, p_holm=p_holm, low=-4, high=high, of_seeds=of_seeds)
-    assert verdict_text(line) == text
+    assert verdict_text(SimpleNamespace(**vars(line), rank_sign=-1)) == text
+    against = "not decided (ranks, seeds)" if "(seeds" in text else "not decided (ranks)"
+    assert verdict_text(SimpleNamespace(**vars(line), rank_sign=1)) == (text if p_holm != 0.01 else against)
 
 
 def test_a_conclusion_keeps_methods_of_other_numbers_of_seeds_apart():

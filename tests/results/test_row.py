@@ -10,7 +10,7 @@ METHODS = "fedavg ccst:k=1 ccst:k=1,style=single ccst+elcfs ccst:codec=a/b ccst:
 VALUES = "federation.participating=2 network.weights=/a/b.pth network.weights=/a_b.pth data.root=Ä".split()
 VALUES += ["training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299]
 ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
-ROWS += [ComparisonRow("local", (), "BMC"), ComparisonRow("pooled")]
+ROWS += [ComparisonRow("local", (), site) for site in ("BMC", "a@b", "a-b")] + [ComparisonRow("pooled")]
 
 
 def test_folder_names_are_valid_and_unique():

@@ -5,13 +5,26 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from made_comparisons import BASE, DOWN, MIXED, NAMES, UP, class_row, dice_run, difference, gaining, line, scored
+from made_comparisons import (
+    BASE,
+    DOWN,
+    MIXED,
+    NAMES,
+    UP,
+    class_row,
+    dice_run,
+    difference,
+    gaining,
+    line,
+    scored,
+    with_rows,
+)
 from made_runs import MASKS, mask_row
 from scipy import stats
 from scipy.special import expit, logit
 
 from medfed.results.comparison import compare_runs
-from medfed.results.statistics import failure_shares, intervals, mean_over_sites
+from medfed.results.statistics import failure_shares, intervals, mean_over_sites, verdict_text
 
 ZERO = [0.0] * 8
 
@@ -192,6 +205,40 @@ def test_a_small_p_is_not_decided_if_the_interval_contains_0():
     """All but one patient of each site gain 1 to 7 points, and one loses 60."""
     own = difference(compare_runs(gaining({"fedavg": ZERO, "m": [*UP[:7], -0.6]}, "ABCDE")), "m")
     assert own.p_holm < 0.05 and own.low < 0 < own.high and own.verdict == "not decided"
+
+
+def test_a_test_that_is_significant_against_a_method_does_not_support_it():
+    """At each site one patient gains 20 points and seven lose 0.1 to 0.7: the mean rises, and most patients lose."""
+    gains = [0.2, *(-0.001 * k for k in range(1, 8))]
+    comparison = compare_runs(gaining({"fedavg": ZERO, "m": gains, "less": [-g for g in gains]}, "ABCDEFGHIJ"))
+    own, opposite = difference(comparison, "m"), difference(comparison, "less")
+    assert own.low > 0 and own.p_holm < 0.05 and (own.rank_sign, opposite.rank_sign) == (-1, 1)
+    assert verdict_text(own) == verdict_text(opposite) == "not decided (ranks)"
+
+
+def test_a_patient_without_the_structure_is_in_a_pair_if_one_row_has_a_false_alarm():
+    """Eight patients gain 1 to 8 points; m sees the structure in one of two others, whom FedAvg leaves empty."""
+    absent = [mask_row("A", f"q{k}", None, "absent") for k in range(2)]
+    alarm = mask_row("A", "q0", 0.0, "false_alarm")
+    runs = gaining({"fedavg": ZERO, "m": UP}, "A")
+    comparison = compare_runs([with_rows(runs[0], absent), with_rows(runs[1], [alarm, absent[1]])])
+    own, expected = difference(comparison, "m"), [100 * gain for gain in UP] + [-100]
+    assert own.n == 9 and (own.difference, *ends(own)) == pytest.approx((np.mean(expected), *t_interval(expected)))
+    assert own.of_seeds == pytest.approx([np.mean(expected)]) and own.p == pytest.approx(
+        stats.wilcoxon(expected).pvalue
+    )
+    assert line(comparison.scores, "fedavg")["n_patients"] == 8, "a correct empty mask has no score"
+
+
+def test_a_run_with_an_unknown_value_in_one_row_is_in_no_pair():
+    """With seed 1, both rows are 20 points better, and one value of m is unknown."""
+    runs = gaining({"fedavg": ZERO, "m": UP}, "A") + gaining(
+        {"fedavg": [0.1] * 8, "m": [0.1 + g for g in UP]}, "A", [1]
+    )
+    unknown = with_rows(runs[3], [mask_row("A", "q", float("nan"))])
+    runs = [with_rows(runs[2], [mask_row("A", "q", 0.9)]), unknown, *runs[:2]]
+    own = difference(compare_runs(runs), "m", "A")
+    assert own.of_seeds == pytest.approx([4.5]) and own.difference == pytest.approx(4.5)
 
 
 def test_too_few_patients_or_too_many_methods_decide_nothing():

@@ -35,10 +35,12 @@ from medfed.core.errors import UserError
 from medfed.images.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.networks.parts.bundle_config import read_config
 from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program
 from medfed.results.scores import COLUMNS, read_scores, table_of
 from medfed.score import main
 from medfed.scoring.bundle_model import load_bundle
+from medfed.scoring.bundle_steps import BundleSteps
 from medfed.scoring.page import failures
 from medfed.scoring.score import score_bundle, write_results
 from medfed.tasks.classification import Classification
@@ -46,6 +48,22 @@ from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
 
 pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.mark.parametrize(
+    ("func", "first"),
+    [
+        ("$lambda x: x[1:]", 1),
+        ({"_target_": "torch.narrow", "dim": 0, "start": 2, "length": 3}, 2),
+        ({"_target_": "torch.narrow", "dim": 1, "start": 2, "length": 3}, 0),
+        ({"_target_": "torch.nn.functional.interpolate", "size": [8, 8]}, 0),
+    ],
+)
+def test_only_a_function_that_drops_channels_moves_the_first_one(func, first, tmp_path):
+    steps = {"postprocessing": compose(step("Lambdad", ["pred"], func=func), step("AsDiscreted", threshold=0.5))}
+    (tmp_path / "inference.json").write_text(json.dumps(steps))
+    config = read_config(tmp_path / "inference.json", ["postprocessing"])
+    assert BundleSteps(config, "inference.json").output_form() == (False, first)
 
 
 def scores_of_task(task, module, dataset):
