@@ -77,18 +77,22 @@ UNKNOWN = Sent(
 )
 
 
-def describe(row: Mapping[str, str], declared: Sequence[Mapping[str, Sent]]) -> list[Sent]:
+def sent_in_stack(methods: Sequence[Mapping[str, Sent]]) -> dict[str, Sent]:
+    """`Method.sent` of a stack: tensors of method 1 are named `1/NAME`, numbers have the names of their method."""
+    return {
+        f"{place}{name}": sent for i, own in enumerate(methods) for name, sent in own.items() for place in ("", f"{i}/")
+    }
+
+
+def describe(row: Mapping[str, str], declared: Mapping[str, Sent]) -> list[Sent]:
     """What a row of a ledger holds; `UNKNOWN` without a description. The facts of a row have one description each.
 
-    `declared` is `Method.sent` of the run's method, or of each method of a stack.
+    `declared` is `Method.sent` of the run's method.
     """
     if row["content"] == ledger.WEIGHT:
         return [WEIGHTS]
     if (row["kind"], row["direction"]) == (Kind.SURVEY, "up"):
         return [SURVEY]
     if row["content"] == ledger.FACT:
-        known = {name: sent for of_method in declared for name, sent in of_method.items()} | FACTS
-        return [known.get(name, UNKNOWN) for name in row["name"].split("; ")]
-    place, _, name = row["name"].partition("/") if len(declared) > 1 else ("0", "", row["name"])
-    sent = declared[int(place)] if place.isdecimal() and int(place) < len(declared) else {}
-    return [IMAGE_MOMENTS if row["name"] == "image_moments" else sent.get(name, UNKNOWN)]
+        return [{**declared, **FACTS}.get(name, UNKNOWN) for name in row["name"].split("; ")]
+    return [IMAGE_MOMENTS if row["name"] == "image_moments" else declared.get(row["name"], UNKNOWN)]

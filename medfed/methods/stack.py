@@ -19,6 +19,7 @@ from medfed.core.bounds import chosen_by_name
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Effort, Matcher, Method, SiteWeights, Tensors, UnseenBatchNorm
+from medfed.federation.sent import Sent, sent_in_stack
 from medfed.functional.weights import add_prefix, select_prefix
 
 EXCLUSIVE = ("loss", "aggregate", "result_weights")  # hooks that only one method of a stack may override
@@ -83,6 +84,10 @@ class Stack(Method):
     def unseen_bn(self) -> UnseenBatchNorm:
         """The first rule that is not "average"."""
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
+
+    @property
+    def sent(self) -> Mapping[str, Sent]:  # type: ignore[override]
+        return sent_in_stack([method.sent for method in self.methods])
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:

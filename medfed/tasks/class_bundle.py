@@ -69,7 +69,7 @@ class ClassBundle(BundleTemplate):
     def fill_metadata(self, content: Json) -> None:
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
-            "task": f"Classification of images ({names}), trained over several sites without sharing images",
+            "task": f"Classification of images ({names}), trained over several sites",
             "description": f"A 2-D network that predicts the class of a whole image: {names}.",
             "data_type": "png",
             "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, intensities from 0 to 255",

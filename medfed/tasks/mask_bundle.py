@@ -89,7 +89,7 @@ class MaskBundle(BundleTemplate):
             unit = "intensities from {:g} to {:g}".format(*self.intensity_range)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
-            "task": f"Segmentation of {names}, trained over several sites without sharing images",
+            "task": f"Segmentation of {names}, trained over several sites",
             "description": f"A 2-D network that segments {names}{slices}; the masks have the {grid}.",
             "data_type": "png" if self.input_is_2d else "nifti",
             "image_classes": f"{self.channels} channel{'s' * (self.channels > 1)}, {unit}",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import cast
 
 import torch
 
@@ -16,6 +17,7 @@ from medfed.federation.ledger import FACT
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import Kind
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
+from medfed.federation.sent import UNKNOWN, describe
 from medfed.methods.fedavg import FedAvg
 from medfed.testing.toy import SITES
 from medfed.testing.trial import HOOKS, Trial, attributes, watched_hooks
@@ -99,7 +101,7 @@ def _check_wrap_network(trial: Trial) -> None:
 
 
 def _check_messages(trial: Trial) -> None:
-    """Messages hold tensors of common types and declared facts."""
+    """Messages hold tensors of common types, and what leaves a site is declared."""
     groups = [trial.method.broadcast(done.state, SITES[0]) for done in trial.rounds]
     groups += [group for reply, _ in trial.outgoing for group in (reply.weights, reply.tensors)]
     dtypes = [(name, str(tensor.dtype).removeprefix("torch.")) for group in groups for name, tensor in group.items()]
@@ -113,6 +115,13 @@ def _check_messages(trial: Trial) -> None:
     facts = {name for row in sent for name in str(row["name"]).split("; ")}
     unknown = sorted(facts - REPLY_FACTS[Kind.TRAIN] - trial.method.fact_names)
     require(not unknown, f"`fact_names` lacks facts of `local.facts`, so no hospital sends them: {', '.join(unknown)}")
+    left = [cast(Mapping[str, str], row) for row in rows if row["direction"] == "up"]
+    names = sorted({row["name"] for row in left if UNKNOWN in describe(row, trial.method.sent)})
+    require(
+        not names,
+        f"`sent` lacks what leaves a site: {', '.join(names)}; describe what it is and what it could reveal about "
+        "patients, because reports and model cards say it",
+    )
 
 
 def _check_effort(trial: Trial) -> None:

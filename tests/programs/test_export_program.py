@@ -1,6 +1,7 @@
 """`python -m medfed.export`: a finished run in, a bundle out; whatever is not a finished run, a sentence."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch import nn
 from medfed.config.schema import load_text
 from medfed.export import main
 from medfed.federation.method import Method
-from medfed.outputs.bundle.write import export_run
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.outputs.bundle.model_card import sent_text
+from medfed.outputs.bundle.write import export_run, sent_by_sites
 from medfed.outputs.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -91,6 +95,23 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
     kept = load_file(run.path / "model.safetensors")
     assert weights.keys() == kept.keys() and all(torch.equal(weights[name], kept[name]) for name in kept)
     assert (bundle / "docs" / "README.md").read_text().startswith("# Prostate segmentation: trained and tested on syn")
+
+
+def test_the_model_card_says_what_left_the_sites(run):
+    """Without rows in the ledger, the run was no federation; a statistic that nobody describes is named."""
+
+    def text(method, *contents):
+        rows = [{"direction": "up", "kind": "train", "content": content, "name": name} for content, name in contents]
+        folder = SimpleNamespace(ledger=lambda: iter(rows))
+        return sent_text({"sent": sent_by_sites(folder, method)})
+
+    weights, facts = ("weight", ""), ("fact", "loss")
+    assert text(FedAvg(), facts, weights).endswith("numbers such as losses. They sent no images.")
+    own = text(ELCFS(), ("statistic", "windows"), weights, facts, ("statistic", "x"))
+    assert own.endswith("They also sent: low-frequency amplitude windows; x (not known to this report).")
+    assert text(FedAvg()) == "It was trained without a federation: its training images were in one place."
+    card = (export_run(run.path) / "docs" / "README.md").read_text()
+    assert "\nIt was trained without a federation: its training images were in one place.\n" in card
 
 
 def test_the_bundle_looks_for_files_with_the_suffix_of_the_training_images(run):

@@ -13,6 +13,7 @@ from torch import nn
 import medfed
 from medfed.federation.message import State
 from medfed.federation.method import Method
+from medfed.federation.sent import Sent
 from medfed.functional.weights import squared_distance
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.resnet import ResidualNetwork
@@ -20,6 +21,7 @@ from medfed.testing import ContractError, ToyClassification, check_method, metho
 from medfed.testing.rules import RULES
 
 ONE_TASK = {"tasks": ["segmentation"]}
+MEAN_IS_SENT = {"mean": Sent("mean brightness", "Which scanner the site has.")}
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class UndeclaredFact(Method):
 class CountsImages(Method):
     """Says that a statistic is of more patients than the site has: it counts the images."""
 
+    sent = MEAN_IS_SENT
+
     def share(self, site, network):
         site.n_patients["mean"] = len(site.samples)
         return {"mean": torch.ones(1)}
@@ -97,6 +101,14 @@ class DividesByTheMask(Method):
     def loss(self, local, batch):
         loss, output = super().loss(local, batch)
         return loss / batch.label.sum(), output
+
+
+@dataclass(frozen=True)
+class SendsAnImage(Method):
+    """Sends its first training image, and says so nowhere."""
+
+    def on_round_end(self, local):
+        return {"x": local.training.batch(range(1)).image[0]}
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,8 @@ class KeepsOutsideIfSeveral(Method):
 @dataclass(frozen=True)
 class KeepsStatisticsOutside(Method):
     """Keeps the mean brightness of all sites' images in a global variable, and shrinks the weights of round 2 by it."""
+
+    sent = MEAN_IS_SENT
 
     def share(self, site, network):
         return {"mean": site.samples.batch(range(len(site.samples))).image.mean()[None]}
@@ -316,6 +330,7 @@ def test_wrong_arguments_are_one_sentence(arguments, sentence):
         (RandomStart, "wrap_network-segmentation: the same seed gives other initial weights"),
         (MemoryOfNumbers, "messages-segmentation: "),
         (Renames, "wrap_network-segmentation: `wrap_network` renames, removes or reshapes entries of the network: "),
+        (SendsAnImage, "messages-segmentation: `sent` lacks what leaves a site: x; describe"),
         (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
         (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .*torch.float32"),
         (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed, .*: draw random numbers from"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from medfed.federation.sent import WEIGHTS
 from medfed.metrics.metric import DISTANCE_UNITS
 from medfed.outputs.tables import run_table
 from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
@@ -65,6 +66,7 @@ def model_card(
         "sites": as_plain_markdown(", ".join(provenance.get("sites") or ())) or UNKNOWN,
         "unseen_site": as_plain_markdown(provenance.get("unseen_site") or "none"),
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
+        "sent": sent_text(provenance),
         "notes": card_notes(summary),
         "method_summary": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {v}" for name, v in of_method.items()),
         "scores": scores_table(summary),
@@ -76,6 +78,18 @@ def model_card(
     of_task = bundle.card_values(module)
     of_task |= {name: as_plain_markdown(str(of_task[name])) for name in ("classes", "structures") if name in of_task}
     return text.format(**values, **of_task)
+
+
+def sent_text(provenance: Mapping[str, Any]) -> str:
+    """A sentence about where the images were, and what left the sites."""
+    if "sent" not in provenance:
+        return "It was trained at several sites, which exchanged model weights."
+    sent = provenance["sent"]
+    if not sent:
+        return "It was trained without a federation: its training images were in one place."
+    others = as_plain_markdown("; ".join(title for title in sent if title != WEIGHTS.title))
+    more = f" They also sent: {others}." if others else " They sent no images."
+    return f"It was trained at several sites, which exchanged model weights and numbers such as losses.{more}"
 
 
 def as_plain_markdown(names: str) -> str:

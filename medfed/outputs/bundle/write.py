@@ -26,8 +26,10 @@ from medfed.config.schema import Config, load, to_plain
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.federation.image_moments import constants_of
+from medfed.federation.ledger import FACT, WEIGHT
 from medfed.federation.message import digest
 from medfed.federation.method import Method
+from medfed.federation.sent import UNKNOWN, describe
 from medfed.federation.settings import Training
 from medfed.functional.weights import first_non_finite
 from medfed.networks.parts.base import NetworkSettings
@@ -71,7 +73,11 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
         weights=weights,
         wrap=wrap,
         task=task,
-        provenance={**provenance(config, summary), "method_layers": wrap is not None},
+        provenance={
+            **provenance(config, summary),
+            "sent": sent_by_sites(folder, config.method),
+            "method_layers": wrap is not None,
+        },
         summary=summary,
         input_is_2d=input_is_2d,
         suffix=images.get("suffix"),
@@ -93,6 +99,17 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "sites": summary.get("source_sites"),
         **{key: summary.get(key) for key in COPIED_KEYS},
     }
+
+
+def sent_by_sites(folder: RunFolder, method: Method) -> list[str]:
+    """What left the sites: the weights, then each kind of statistic; nothing for a run without a federation."""
+    rows = {(row["content"], row["kind"], row["name"]): row for row in folder.ledger() if row["direction"] == "up"}
+    titles: dict[str, None] = {}
+    for (content, _, name), row in sorted(rows.items(), key=lambda row: row[0][0] != WEIGHT):
+        if content != FACT:
+            (one,) = describe(row, method.sent)
+            titles[f"{name} ({one.title})" if one is UNKNOWN else one.title] = None
+    return list(titles)
 
 
 def _references(method: str) -> list[str]:

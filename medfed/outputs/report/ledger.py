@@ -10,7 +10,7 @@ import pandas as pd
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.federation.ledger import COLUMNS, CONTENTS
-from medfed.federation.sent import UNKNOWN, Sent, describe
+from medfed.federation.sent import UNKNOWN, Sent, describe, sent_in_stack
 from medfed.outputs.report.read import ReportRun
 from medfed.outputs.report.tables import PageTable
 from medfed.results.notes import NOT_STATED
@@ -56,15 +56,20 @@ def kilobytes(n_bytes: float) -> str:
     return f"{n_bytes / 1000:,.2f}"
 
 
-def _declared(run: ReportRun) -> list[Mapping[str, Sent]]:
-    """What the run's method, or each method of a stack, declares; nothing if its code may not be imported here."""
-    settings, declared = run.config.get("method") or {}, []
-    for part in settings.get("methods") or [settings]:
-        try:
-            declared.append(resolve("methods", str(part.get("name", run.summary["method"]))).sent)
-        except UserError:
-            declared.append({})
-    return declared
+def _declared(run: ReportRun) -> Mapping[str, Sent]:
+    """What the run's method declares; nothing of a method whose code may not be imported here."""
+    settings: Mapping[str, Any] = run.config.get("method") or {}
+    if methods := settings.get("methods"):
+        return sent_in_stack([_sent_of(str(one["name"])) for one in methods])
+    return _sent_of(str(settings.get("name", run.summary["method"])))
+
+
+def _sent_of(method: str) -> Mapping[str, Sent]:
+    try:
+        sent: Mapping[str, Sent] = resolve("methods", method).sent
+        return sent
+    except UserError:
+        return {}
 
 
 def _overview(run: ReportRun, table: pd.DataFrame) -> str:

@@ -7,6 +7,9 @@ from toy_runs import shared_run
 from medfed.core.registry import known_names, resolve
 from medfed.federation.ledger import COLUMNS
 from medfed.federation.sent import FACTS, IMAGE_MOMENTS, UNKNOWN, WEIGHTS, describe
+from medfed.methods.ccst import CCST
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.stack import Stack
 from medfed.outputs.report.ledger import kilobytes, sent_of_run
 from medfed.outputs.report.read import read_run
 from medfed.outputs.run_files import format_rows
@@ -39,16 +42,17 @@ def test_every_entry_that_a_method_sends_is_described(name):
     method = resolve("methods", name)(**SETTINGS.get(name, {}))
     rows = [row for done in shared_run(ToyClassification(), method, 2).rounds for row in done.ledger]
     assert {row["content"] for row in rows} >= {"weight", "fact"}
-    assert not [row["name"] for row in rows if UNKNOWN in describe(row, [method.sent])]
+    assert not [row["name"] for row in rows if UNKNOWN in describe(row, method.sent)]
 
 
 def test_the_place_of_a_method_in_a_stack_decides_its_description():
-    methods = [resolve("methods", name).sent for name in ("fisc", "elcfs")]
-    assert describe(row("statistic", "1/windows"), methods) == [methods[1]["windows"]]
-    assert describe(row("statistic", "0/windows"), methods) == describe(row("statistic", "2/x"), methods) == [UNKNOWN]
-    assert describe(row("statistic", "image_moments"), methods) == [IMAGE_MOMENTS]
-    assert describe(row("weight", ""), []) == [WEIGHTS]
-    assert describe(row("fact", "loss; faces"), methods) == [FACTS["loss"], UNKNOWN]
+    sent = Stack((CCST(), ELCFS())).sent
+    assert describe(row("statistic", "1/windows"), sent) == [ELCFS.sent["windows"]]
+    assert describe(row("statistic", "0/windows"), sent) == describe(row("statistic", "2/x"), sent) == [UNKNOWN]
+    assert describe(row("statistic", "image_moments"), sent) == [IMAGE_MOMENTS]
+    assert describe(row("weight", ""), {}) == [WEIGHTS]
+    assert describe(row("fact", "loss; faces"), sent) == [FACTS["loss"], UNKNOWN]
+    assert describe(row("statistic", "0/windows"), Stack((ELCFS(),)).sent) == [ELCFS.sent["windows"]]
 
 
 def test_the_tables_have_the_sums_of_the_ledger(tmp_path):
