@@ -114,7 +114,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         for name, reason in comparison.incompatible.items():
             print(f"not compared: {name}: {reason}")
         table = comparison.folder / "table"
-        print(f"\nAll metrics, p values, failures and costs: {table}.md (.csv, .json, .tex). --explain: column names.")
+        more = "" if args.explain else " --explain: column names."
+        print(f"\nAll metrics, p values, failures and costs: {table}.md (.csv, .json, .tex).{more}")
         unfinished = {"n_locked": n_locked, "failed": comparison.failed, "incompatible": comparison.incompatible}
         content = json.loads(table.with_suffix(".json").read_text("utf-8"))
         print_json({"folder": str(comparison.folder), **content, **unfinished})

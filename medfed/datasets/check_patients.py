@@ -6,10 +6,14 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medfed.core.errors import Problem
 from medfed.datasets.case import Case
 from medfed.datasets.part_names import are_years
+
+if TYPE_CHECKING:
+    from medfed.datasets.base import Dataset
 
 _SIDES = "left|right|links|rechts|od|os|re|le|l|r"
 PATTERNS = (
@@ -32,6 +36,13 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
         if len(several) > 1 and not is_uncertain and not are_years(groups):
             return pattern, several[0]
     return None
+
+
+def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> list[Problem]:
+    """`patient_warning` of each site; none if `data.patient_pattern` is set, or if the dataset has no such setting."""
+    if getattr(dataset, "patient_pattern", "no such setting") is not None:
+        return []
+    return [warning for site, of_site in cases.items() for warning in patient_warning(site, of_site)]
 
 
 def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:

@@ -20,6 +20,8 @@ from medfed.datasets.check_report import CheckedCase, CheckedSite, DatasetReport
 from medfed.datasets.duplicates import find_duplicates
 from medfed.datasets.splits import split
 
+MIN_BRIGHTEST = 32  # of 255
+
 
 @cpu_threads(1)
 def check_dataset(dataset: Dataset, progress: Progress | None = None, others_take_part: bool = False) -> DatasetReport:
@@ -56,9 +58,8 @@ def check_dataset(dataset: Dataset, progress: Progress | None = None, others_tak
     warnings += _count_warnings(dataset, cases_at)
     warnings += [warning for site in sites for warning in _notice_warnings(site)]
     warnings += check_masks.warnings(dataset.structures, sites)
-    if getattr(dataset, "patient_pattern", "no such setting") is None:
-        for site, of_site in cases_at.items():
-            warnings += check_patients.patient_warning(site, of_site)
+    warnings += _dark_warnings(sites)
+    warnings += check_patients.patient_warnings(dataset, cases_at)
     warnings += _split_warnings(dataset, cases_at, others_take_part)
     repeated = find_duplicates(cases)
     if dataset.allow_duplicates:
@@ -125,6 +126,19 @@ def _notice_warnings(site: CheckedSite) -> list[Problem]:
         first = " and ".join([case.name for case in site.cases if notice in case.notices][:2])
         found = f"{notice}: in {n} of {site.n_cases} cases, the first {'is' if n == 1 else 'are'} {first}"
         warnings.append(Problem(notice, site.name, found, ""))
+    return warnings
+
+
+def _dark_warnings(sites: Sequence[CheckedSite]) -> list[Problem]:
+    """Warn of a site whose 2-D images, which are read as 0 to 255, are almost black: their files may have fewer bits
+    than `intensity_max` says."""
+    warnings = []
+    for site in sites:
+        brightest = [case.measures.highest for case in site.cases if case.measures.spacing_mm is None]
+        if brightest and max(brightest) < MIN_BRIGHTEST:
+            found = f"no image is brighter than {max(brightest):.3g} of 255, so the images are almost black"
+            cure = "if they have more than 8 bits, set data.intensity_max to the largest value that they can store"
+            warnings.append(Problem("dark images", site.name, found, cure))
     return warnings
 
 

@@ -21,6 +21,7 @@ from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.case_measures import CaseMeasures, measure_case
 from medfed.datasets.check_groups import join_problems
+from medfed.datasets.check_patients import patient_warnings
 from medfed.datasets.duplicates import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
 from medfed.datasets.site_facts import MAX_MEASURED, site_facts
@@ -42,6 +43,8 @@ def assign_patients(
     the split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name."""
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
+    for warning in patient_warnings(dataset, cases):
+        warnings.warn(str(warning), stacklevel=2)
     if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
         _refuse_duplicates(dataset, sum(cases.values(), []))
     elif not dataset.allow_duplicates:

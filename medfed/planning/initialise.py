@@ -19,6 +19,7 @@ from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.check_patients import patient_warnings
 from medfed.experiments.setup import build_network, check_config
 from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
@@ -110,6 +111,7 @@ def write_config(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
     notes = _notes(start, plan, fixed, source, pretrained)
+    notes += map(str, patient_warnings(images, {site: images.cases(site) for site in source}))
     if wished is None:
         notes.insert(
             0, f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"

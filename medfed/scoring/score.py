@@ -17,6 +17,7 @@ from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.case import Case
+from medfed.datasets.check_patients import patient_warnings
 from medfed.experiments.figures import overlay_figures
 from medfed.experiments.resume import check_outside_data
 from medfed.federation.settings import Training
@@ -84,7 +85,7 @@ def score_bundle(
     result = EvaluationResult()
     for of_site in results.values():
         result.extend(EvaluationResult(of_site.rows, of_site.ratios))  # masks of two sites may have the same name
-    notices = [*_name_notices(model, assigned, cases), *notices]
+    notices = [*_name_notices(model, assigned, cases), *map(str, patient_warnings(dataset, cases)), *notices]
     summary = _summarise(model, task, dataset, assigned, cases, result, notices)
     return Scores(summary, task, dataset, cases, results)
 
@@ -131,10 +132,13 @@ def _predict(
 def _check_channels(model: BundleModel, dataset: Dataset) -> None:
     if dataset.channels == model.channels:
         return
+    cures = {
+        1: "save them as grey, or, if all are grey and stored in colour, read them with --set data.image_channels=1",
+        3: "read grey images with --set data.image_channels=3, or choose other images",
+    }
     raise UserError(
         f"{model.path}: the model expects images with {model.channels} channel{'s' * (model.channels > 1)}, and the "
-        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with --set "
-        f"data.image_channels={3 if model.channels == 3 else 1}"
+        f"images in {dataset.root} have {dataset.channels}; {cures.get(model.channels, 'choose other images')}"
     )
 
 

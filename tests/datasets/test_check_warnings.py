@@ -1,6 +1,7 @@
 """Each warning of a dataset check, on a tiny folder made for it; a clean folder gives none."""
 
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from PIL import Image
 from medfed.datasets.check_patients import suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.collections.folder import Folder
+from medfed.experiments.sites import assign_patients
+from medfed.federation.settings import Federation
 
 SIDE = 64
 
@@ -112,6 +115,28 @@ class TestPatients:
         assert found == [(site, "the file names suggest 2 patients") for site in ("north", "south")]
         cured = check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings
         assert [warning.kind for warning in cured] == ["site without a test part"] * 2
+        with pytest.warns(UserWarning) as warned:
+            assign_patients(dataset, Federation(unseen_site="south"), 0, "a.yaml")
+        assert [str(one.message).partition(" for")[0] for one in warned if "suggest" in str(one.message)] == [
+            f"{site}: the file names suggest 2 patients" for site in ("north", "south")
+        ]
+        with warnings.catch_warnings(record=True) as warned:
+            assign_patients(replace(dataset, patient_pattern="(.+)"), Federation(unseen_site="south"), 0, "a.yaml")
+        assert not [one for one in warned if "suggest" in str(one.message)]
+
+
+def test_images_of_12_bits_that_are_read_as_16_are_almost_black(tmp_path):
+    for number in range(4):
+        for site, bits in (("north", 12), ("south", 16)):
+            pixels = np.random.default_rng(number + bits).integers(0, 2**bits, (8, 8)).astype(np.uint16)
+            path = tmp_path / site / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    dataset = Folder(root=str(tmp_path), image="{site}/{class}/{case}.png", intensity_max=65535.0)
+    found = [str(warning) for warning in check_dataset(dataset).warnings if warning.kind == "dark images"]
+    assert (
+        len(found) == 1 and found[0].startswith("north: no image is brighter than 15") and "intensity_max" in found[0]
+    )
 
 
 def test_a_single_site_has_no_unseen_site_and_a_single_patient_no_test_part(root):
