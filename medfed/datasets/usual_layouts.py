@@ -253,10 +253,11 @@ def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> l
     tops = sorted({path.partition("/")[0] for path in (*files.images, *files.slices)})
     if tops and all(_word(top) in USUAL_WORDS for top in tops):
         lines.append(f"if {' and '.join(tops)} are the folders of one hospital, move them into a folder for it")
+    image, mask = rows[1][:2] if len(rows) > 1 else ("{site}/images/{case}.*", "{site}/masks/{case}_mask.*")
     return [
         *lines,
-        "write the two lines that are right for these files, such as",
-        "  --set 'data.image={site}/images/{case}.*' --set 'data.mask={site}/masks/{case}_mask.*'",
+        "write the lines that are right for these files, and each file that does not fit is named; such as",
+        f"  --set 'data.image={image}'" + f" --set 'data.mask={mask}'" * (mask != "-"),
         "or the line for folders of classes, --set 'data.image={site}/{class}/{case}.*', or list the images in a table "
         "(data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and files to leave out",
     ]

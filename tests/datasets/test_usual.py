@@ -116,6 +116,18 @@ def test_the_program_names_the_files_and_takes_the_two_lines_that_it_asks_for(tm
     assert re.search(r"\nn +2 +2 ", capsys.readouterr().out)
 
 
+def test_one_image_without_a_mask_does_not_hide_the_other_problems(tmp_path, capsys):
+    """The message suggests the patterns that pair most files; with them, every problem is found."""
+    make(tmp_path, "{n,s}/{images,masks}/{1,2,3}.png n/images/4.png")
+    (tmp_path / "s" / "images" / "1.png").write_bytes(b"broken")
+    assert main(["check", str(tmp_path)]) == 2
+    lines = re.findall(r"--set '(data\.(?:image|mask)=[^']*)'", capsys.readouterr().err)[:2]
+    assert lines == ["data.image={site}/images/{case}.*", "data.mask={site}/masks/{case}.*"]
+    assert main(["check", str(tmp_path), "--set", lines[0], "--set", lines[1]]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "n/images/4.png" in shown and "s/images/1.png" in shown
+
+
 def test_settings_of_a_single_site_keep_the_recognised_patterns_unless_they_are_patterns(tmp_path):
     make(tmp_path, "{n,s}/{imgs,gt}/{1,2}.png")
     kept = ({"by_site": {"n": {"mask_threshold": 9}}}, {"by_site.n.mask_threshold": 9}, {"mask_threshold": 9})
