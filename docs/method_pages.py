@@ -21,7 +21,7 @@ from medfed.core import bounds
 from medfed.core.registry import known_names, resolve
 from medfed.federation.ledger import FACT, STATISTIC, WEIGHT
 from medfed.federation.method import Method
-from medfed.federation.sent import describe
+from medfed.federation.sent import describe, sent_in_stack
 
 FACTS = Path(__file__).with_name("reference") / "method_facts.json"
 IMAGES = Path(__file__).with_name("images") / "methods"
@@ -195,7 +195,7 @@ def _messages(cls: type[Method], facts: Mapping[str, Any]) -> str:
             if row["content"] == FACT:
                 sent_facts += row["name"].split("; ") if row["direction"] == "up" else []
                 continue
-            [sent] = describe(row, methods_sent or [cls.sent])
+            [sent] = describe(row, sent_in_stack(methods_sent) if methods_sent else cls.sent)
             is_received = row["direction"] == "down"
             title = "weights" if row["content"] == WEIGHT else sent.title
             title += f", {sent.received}" if is_received and sent.received else ""

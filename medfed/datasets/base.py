@@ -224,6 +224,11 @@ class Dataset:
         usable = sorted((case for case in cases if all(map(has_utf8_name, case.files))), key=lambda case: case.name)
         first: dict[str, str] = {}
         patients = [first.setdefault(folded(case.patient), case.patient) for case in usable]
+        contents.warnings[site].extend(
+            Problem("one patient", site, f"{other} and {patient} count as one patient", "rename one if they are two")
+            for other, patient in dict.fromkeys((case.patient, patient) for case, patient in zip(usable, patients))
+            if other != patient
+        )
         contents.cases[site] = [
             case if case.patient == patient else replace(case, patient=patient)
             for case, patient in zip(usable, patients)

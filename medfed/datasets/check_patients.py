@@ -57,8 +57,8 @@ def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
     pattern, group = suggestion
     found = (
         f"the file names suggest {len(_groups(names, pattern))} patients for {len(names)} images, such as one patient "
-        f"for {group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a "
-        "patient, so that scores are too good"
+        f"for {group[0]} and {group[1]}, but every image counts as a patient: intervals are then too narrow, "
+        "and a split can separate images of a patient, so that scores are too good"
     )
     cure = f"set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
     return [Problem("names of several images of a patient", site, found, cure)]

@@ -131,6 +131,10 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
         folder.write_json("data.json", {"codecs": digests, "cases": cases})
         return
     recorded = folder.read_json("data.json")
+    if not isinstance(recorded, dict) or not {"codecs", "cases"} <= recorded.keys():
+        raise UserError(
+            f"{folder.path / 'data.json'}: is of another version of medfed; start the run again in another folder"
+        )
     before, now = {**recorded["codecs"], **recorded["cases"]}, {**digests, **cases}
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise UserError(

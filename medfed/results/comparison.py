@@ -298,8 +298,14 @@ def _notes(
         notes += [f"{label}: {note}" for note in adaptation_notes(summaries)]
     notes += dict.fromkeys(note for run in runs for note in computation_notes(run.summary))
     own = values[(values.role != "seen") & (values.patient != "")]
-    n_patients = own.groupby(["site", "structure"], sort=False).patient.nunique().groupby("site").min()
-    if few := [f"{site} ({n})" for site, n in n_patients.items() if n < MIN_PATIENTS]:
+    n_patients = own.groupby(["site", "structure"], sort=False).patient.nunique()
+    several = own.structure.nunique() > 1
+    few = [
+        f"{site} ({structure}: {n})" if several else f"{site} ({n})"
+        for (site, structure), n in n_patients.items()
+        if n < MIN_PATIENTS
+    ]
+    if few:
         notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and no verdict: {', '.join(few)}")
     images: dict[tuple, set[frozenset[str]]] = {}
     for run in runs:

@@ -63,8 +63,10 @@ class ComparisonRow:
         """A name that is valid on every file system; a cut label ends with 8 digits of its SHA-256."""
         own = f"{self.method}@{self.trained_at}" if self.trained_at else self.method
         label = ", ".join([own, *self.varied])
-        method = self.method.replace(":", "-").replace("@", "-")
-        name = "--".join([f"{method}-{self.trained_at}" if self.trained_at else method, *self.varied])
+        method, *varied = (
+            part.replace(":", "-").replace("@", "-").replace(", ", "--") for part in (self.method, *self.varied)
+        )
+        name = "--".join([f"{method}-{self.trained_at}" if self.trained_at else method, *varied])
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
             return name
         return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -242,9 +242,10 @@ def _paired(values: pd.DataFrame, absent: pd.DataFrame, pairs: pd.DataFrame) -> 
     """All pairs in each block, at each site and on average, before corrections and verdicts."""
     keys, block = ["row", *SITE], ["row", *BLOCK]  # the row is the number of the pair
     parts = _matched([_of_pairs(values, pairs[name]) for name in ("row", "minus")], keys)
-    false_alarms = pd.concat(parts)[[*keys, *FOLD, "patient"]].drop_duplicates()
-    without = [_of_pairs(absent, pairs[name]).merge(false_alarms) for name in ("row", "minus")]
-    parts = [pd.concat([part, more]) if len(more) else part for part, more in zip(parts, without)]
+    false_alarms = pd.concat(parts)[[*keys, "patient"]].drop_duplicates()
+    for place, name in enumerate(("row", "minus") if len(absent) else ()):
+        runs = parts[place][[*keys, *FOLD]].drop_duplicates()
+        parts[place] = pd.concat([parts[place], _of_pairs(absent, pairs[name]).merge(false_alarms).merge(runs)])
     of_seeds = [_seed_means(part) for part in parts]
     means = (of_seeds[0].groupby(keys).mean() - of_seeds[1].groupby(keys).mean()).dropna()
     patients = [_patient_means(part, "value") for part in parts]

@@ -105,7 +105,17 @@ class BundleSteps:
             sentence = "has no AsDiscreted with argmax or a threshold, so that it makes no masks; add one"
             raise self._error("postprocessing", sentence)
         is_label_map = bool(makers[-1].get("argmax")) and not makers[-1].get("to_onehot")
-        return is_label_map, sum(_dropped_channels(entry["func"]) for _, entry in steps if "func" in entry)
+        return is_label_map, sum(self._dropped_channels(entry["func"]) for _, entry in steps if "func" in entry)
+
+    def _dropped_channels(self, func: Any) -> int:
+        """The number of channels that the function of a `Lambdad` removes before the first one that it keeps."""
+        if not (isinstance(func, Mapping) and func.get("_target_") == NARROW):
+            return int(_drops_background(func))
+        dim, start = func.get("dim"), func.get("start")
+        if type(dim) is not int or type(start) is not int or min(dim, start) < 0:
+            sentence = f"{NARROW} has dim {_text(dim)!r} and start {_text(start)!r}; expected whole numbers from 0"
+            raise self._error("postprocessing", sentence)
+        return start if dim == 0 else 0
 
     def inferer(self) -> monai.inferers.Inferer:
         """Return the object that applies the network to a whole image: at once, slice by slice, or in windows."""
@@ -199,13 +209,6 @@ class BundleSteps:
 
     def _error(self, key: str, sentence: str) -> UserError:
         return UserError(f"{self.source}: {key}: {sentence}")
-
-
-def _dropped_channels(func: Any) -> int:
-    """The number of channels that the function of a `Lambdad` removes before the first one that it keeps."""
-    if isinstance(func, Mapping) and func.get("_target_") == NARROW and func.get("dim") == 0:
-        return int(func.get("start", 0))
-    return int(_drops_background(func))
 
 
 def _drops_background(func: Any) -> bool:

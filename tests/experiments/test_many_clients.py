@@ -93,7 +93,7 @@ def test_clients_hold_every_training_and_validation_case_of_the_source_sites_onc
     held = json.loads((finished / "clients.json").read_text())
     result = [case for client in held.values() for part in client.values() for case in part]
     tested = {f"{row['site']}/{row['image']}" for row in rows(finished / "cases.csv") if row["role"] == "seen"}
-    known = json.loads((finished / "data.json").read_text())["files"]
+    known = json.loads((finished / "data.json").read_text())["cases"]
     assert len(result) == len(set(result)) and not set(result) & tested
     assert set(result) | tested == {case for case in known if not case.startswith("hospital_3/")}
     for client in held.values():

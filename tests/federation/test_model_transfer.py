@@ -12,6 +12,7 @@ from medfed.federation.method import Method
 from medfed.federation.model_transfer import ReceivedWeights, WeightsSender
 from medfed.federation.privacy import Privacy
 from medfed.federation.rounds import federate
+from medfed.federation.sent import Sent
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.feddg_ga import FedDGGA
@@ -190,6 +191,7 @@ class Liar(Method):
     """Shares a weight, and says that it reads none."""
 
     share_reads_network = False
+    sent = {"weight": Sent("one weight", "Nothing.")}
 
     def share(self, site, network):
         return {"weight": next(network.parameters()).detach().flatten()[:1].clone()}

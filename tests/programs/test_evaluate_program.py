@@ -133,7 +133,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
                 assert {row["site"] for row in csv.DictReader(file)} <= trained[method, k] | {"UCL"}
             seen = {line["site"] for line in summary["scores"] if line["role"] == "seen"} - {"average"}
             assert set(summary["patients"]) <= trained[method, k] and seen <= trained[method, k]
-            read = json.loads((run / "data.json").read_text())["files"]
+            read = json.loads((run / "data.json").read_text())["cases"]
             assert {case.partition("/")[0] for case in read} == trained[method, k]
             assert {row["site"] for row in RunFolder(run).ledger()} == trained[method, k]
     assert len(trained["fedavg", 1]) == 1 and trained["fedavg", 1] < trained["fedavg", 2] == {"BMC", "HK"}

@@ -100,8 +100,11 @@ def test_a_finished_run_becomes_a_bundle_that_passes_the_check(run, capsys):
 def test_the_model_card_says_what_left_the_sites(run):
     """Without rows in the ledger, the run was no federation; a statistic that nobody describes is named."""
 
-    def text(method, *contents):
-        rows = [{"direction": "up", "kind": "train", "content": content, "name": name} for content, name in contents]
+    def text(method, *contents, n_sites=2):
+        of_site = [
+            {"direction": "up", "kind": "train", "content": c, "name": name, "site": "A"} for c, name in contents
+        ]
+        rows = [*of_site, *(row | {"site": "B"} for row in of_site[: n_sites - 1])]
         folder = SimpleNamespace(ledger=lambda: iter(rows))
         return sent_text({"sent": sent_by_sites(folder, method)})
 
@@ -109,7 +112,11 @@ def test_the_model_card_says_what_left_the_sites(run):
     assert text(FedAvg(), facts, weights).endswith("numbers such as losses. They sent no images.")
     own = text(ELCFS(), ("statistic", "windows"), weights, facts, ("statistic", "x"))
     assert own.endswith("They also sent: low-frequency amplitude windows; x (not known to this report).")
-    assert text(FedAvg()) == "It was trained without a federation: its training images were in one place."
+    assert (
+        text(FedAvg(), weights, n_sites=1)
+        == text(FedAvg())
+        == "It was trained without a federation: its training images were in one place."
+    )
     card = (export_run(run.path) / "docs" / "README.md").read_text()
     assert "\nIt was trained without a federation: its training images were in one place.\n" in card
 

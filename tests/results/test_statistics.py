@@ -230,6 +230,18 @@ def test_a_patient_without_the_structure_is_in_a_pair_if_one_row_has_a_false_ala
     assert line(comparison.scores, "fedavg")["n_patients"] == 8, "a correct empty mask has no score"
 
 
+def test_a_false_alarm_with_one_of_three_seeds_counts_as_one_of_three():
+    """Eight patients gain 1 to 8 points with each seed; with seed 0 alone, m has a false alarm."""
+    absent, alarm = mask_row("A", "q", None, "absent"), mask_row("A", "q", 0.0, "false_alarm")
+    runs = [with_rows(run, [absent]) for run in gaining({"fedavg": ZERO}, "A", (0, 1, 2))]
+    runs += [with_rows(run, [absent if k else alarm]) for k, run in enumerate(gaining({"m": UP}, "A", (0, 1, 2)))]
+    own, expected = difference(compare_runs(runs), "m"), [100 * gain for gain in UP] + [-100 / 3]
+    assert (own.difference, *ends(own)) == pytest.approx((np.mean(expected), *t_interval(expected)))
+    assert own.of_seeds == pytest.approx([-64 / 9, 36 / 9, 36 / 9]) and np.mean(own.of_seeds) == pytest.approx(
+        own.difference
+    )
+
+
 def test_a_run_with_an_unknown_value_in_one_row_is_in_no_pair():
     """With seed 1, both rows are 20 points better, and one value of m is unknown."""
     runs = gaining({"fedavg": ZERO, "m": UP}, "A") + gaining(

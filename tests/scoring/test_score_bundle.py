@@ -64,6 +64,13 @@ def test_only_a_function_that_drops_channels_moves_the_first_one(func, first, tm
     (tmp_path / "inference.json").write_text(json.dumps(steps))
     config = read_config(tmp_path / "inference.json", ["postprocessing"])
     assert BundleSteps(config, "inference.json").output_form() == (False, first)
+    if isinstance(func, dict) and func["_target_"] == "torch.narrow":
+        for wrong in ({"start": "x"}, {"start": None}, {"start": "$1"}, {"start": -2}, {"dim": -4}):
+            steps = {"postprocessing": compose(step("Lambdad", ["pred"], func=func | wrong), ARGMAX)}
+            (tmp_path / "inference.json").write_text(json.dumps(steps))
+            config = read_config(tmp_path / "inference.json", ["postprocessing"])
+            with pytest.raises(UserError, match="torch.narrow has dim"):
+                BundleSteps(config, "inference.json").output_form()
 
 
 def scores_of_task(task, module, dataset):

@@ -27,7 +27,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.federation.image_moments import constants_of
 from medfed.federation.ledger import FACT, WEIGHT
-from medfed.federation.message import digest
+from medfed.federation.message import Kind, digest
 from medfed.federation.method import Method
 from medfed.federation.sent import UNKNOWN, describe
 from medfed.federation.settings import Training
@@ -102,11 +102,14 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_by_sites(folder: RunFolder, method: Method) -> list[str]:
-    """What left the sites: the weights, then each kind of statistic; nothing for a run without a federation."""
-    rows = {(row["content"], row["kind"], row["name"]): row for row in folder.ledger() if row["direction"] == "up"}
+    """What left the sites: the weights, then each kind of statistic; nothing for a run of one site or in one place."""
+    left = [row for row in folder.ledger() if row["direction"] == "up"]
+    if len({row["site"] for row in left}) < 2:
+        return []
+    rows = {(row["content"], row["kind"], row["name"]): row for row in left}
     titles: dict[str, None] = {}
-    for (content, _, name), row in sorted(rows.items(), key=lambda row: row[0][0] != WEIGHT):
-        if content != FACT:
+    for (content, kind, name), row in sorted(rows.items(), key=lambda row: row[0][0] != WEIGHT):
+        if content != FACT or kind == Kind.SURVEY:
             (one,) = describe(row, method.sent)
             titles[f"{name} ({one.title})" if one is UNKNOWN else one.title] = None
     return list(titles)

@@ -60,7 +60,7 @@ def _declared(run: ReportRun) -> Mapping[str, Sent]:
     """What the run's method declares; nothing of a method whose code may not be imported here."""
     settings: Mapping[str, Any] = run.config.get("method") or {}
     if methods := settings.get("methods"):
-        return sent_in_stack([_sent_of(str(one["name"])) for one in methods])
+        return sent_in_stack([_sent_of(str(one.get("name"))) for one in methods])
     return _sent_of(str(settings.get("name", run.summary["method"])))
 
 
