@@ -137,7 +137,9 @@ def _dark_warnings(sites: Sequence[CheckedSite]) -> list[Problem]:
         brightest = [case.measures.highest for case in site.cases if case.measures.spacing_mm is None]
         if brightest and max(brightest) < MIN_BRIGHTEST:
             found = f"no image is brighter than {max(brightest):.3g} of 255, so the images are almost black"
-            cure = "if they have more than 8 bits, set data.intensity_max to the largest value that they can store"
+            cure = (
+                "if they have more than 8 bits, set data.intensity_max, or that of data.by_site, to the value for white"
+            )
             warnings.append(Problem("dark images", site.name, found, cure))
     return warnings
 

@@ -137,6 +137,9 @@ def test_images_of_12_bits_that_are_read_as_16_are_almost_black(tmp_path):
     assert (
         len(found) == 1 and found[0].startswith("north: no image is brighter than 15") and "intensity_max" in found[0]
     )
+    cured = check_dataset(replace(dataset, by_site={"north": {"intensity_max": 4095.0}}))
+    assert not [warning for warning in cured.warnings if warning.kind == "dark images"]
+    assert all(240 < max(case.measures.highest for case in site.cases) <= 255 for site in cured.sites)
 
 
 def test_a_single_site_has_no_unseen_site_and_a_single_patient_no_test_part(root):

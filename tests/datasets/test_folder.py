@@ -73,6 +73,10 @@ def test_volumes_and_masks_side_by_side(tmp_path):
     assert names(data, "north") == [("a", "a.nii.gz", "a_mask.nii"), ("b", "b.nii", "b_Mask.nii.gz")]
     assert data.load(data.cases("north")[0]).spacing_mm == (1, 1, 3) and data.intensity_range is None
     assert Folder(root=str(tmp_path), intensity_max=4095.0, **SIDE_BY_SIDE).intensity_range == (0.0, 4095.0)
+    with pytest.raises(
+        UserError, match=r"by_site.north.intensity_max is for 2-D image files, and the images are volumes"
+    ):
+        _ = Folder(root=str(tmp_path), by_site={"north": {"intensity_max": 9.0}}, **SIDE_BY_SIDE).intensity_range
 
 
 def test_a_folder_for_each_case_which_can_be_a_site(tmp_path):

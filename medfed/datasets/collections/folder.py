@@ -35,6 +35,7 @@ SITE_KEYS = (
     "mask_colours",
     "background_value",
     "mask_threshold",
+    "intensity_max",
     "resample_masks",
     "patient_pattern",
     "ignored_names",
@@ -74,7 +75,7 @@ class Folder(Dataset):
             absolute path. Paths in it are relative to its folder, or absolute.
         by_site: settings of single sites, such as {CHASEDB1: {mask: "{site}/1st/{case}_1stHO.png"}}. They replace the
             settings of the same names: image, mask, mask_values, mask_colours, background_value, mask_threshold,
-            resample_masks, patient_pattern, ignored_names, dicom_series.
+            intensity_max (not of volumes), resample_masks, patient_pattern, ignored_names, dicom_series.
         image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour (grey ones are repeated
             three times), more for volumes with a fourth axis.
         structure_names: names of the structures that the masks show, at least one. If `mask` has a pattern for each
@@ -194,7 +195,8 @@ class Folder(Dataset):
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """(0, 255) for 2-D image files; (0, `intensity_max`), if it is set, for volumes. UserError for a mixture."""
+        """(0, 255) for 2-D image files; (0, `intensity_max`), if it is set, for volumes. UserError for a mixture of the
+        two, or for an `intensity_max` of a single site with volumes."""
         images = [case.image for site in self.site_names() for case in self.contents.cases[site]]
         kinds = {reading.is_2d_image_file(path) for path in images}
         if len(kinds) > 1:
@@ -202,6 +204,9 @@ class Folder(Dataset):
             raise Problem("2-D images and volumes", self.root, found, "put them into two folders")
         if True in kinds:
             return 0.0, 255.0
+        if own := [site for site, values in self.by_site.items() if "intensity_max" in values]:
+            found = f"data.by_site.{own[0]}.intensity_max is for 2-D image files, and the images are volumes"
+            raise Problem("scale of one site", self.root, found, "set data.intensity_max, or null for percentiles")
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
     def scan(self) -> Contents:
@@ -334,7 +339,7 @@ class Folder(Dataset):
         if case.image.is_dir():
             series = dicom.read_series(case.image, own.dicom_series, own.ignored_names)
             return reading.check_image(case.image, series, self.channels, notices)
-        return reading.read_image(case.image, self.channels, notices, self.intensity_max)
+        return reading.read_image(case.image, self.channels, notices, own.intensity_max)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         new: list[str] = []
