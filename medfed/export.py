@@ -71,7 +71,7 @@ def _export(args: argparse.Namespace) -> int:
         out = export(args.run, args.out, force=args.force)
     if not args.quiet:
         print(f"The bundle is {out}.")
-        print("It runs with MONAI alone, without medfed; its docs/README.md explains how, and which image files it reads.")
+        print("It runs with MONAI alone, without medfed; docs/README.md explains how, and which images it reads.")
         if (out / PROGRAM).is_file():
             print(f"It contains a program ({PROGRAM}), because MONAI lacks the network, so --check refuses it.")
     return 0
