@@ -256,7 +256,7 @@ def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> l
     image, mask = rows[1][:2] if len(rows) > 1 else ("{site}/images/{case}.*", "{site}/masks/{case}_mask.*")
     return [
         *lines,
-        "write the lines that are right for these files, and each file that does not fit is named; such as",
+        "write the lines that are right for these files (each file that does not fit is then named), such as",
         f"  --set 'data.image={image}'" + f" --set 'data.mask={mask}'" * (mask != "-"),
         "or the line for folders of classes, --set 'data.image={site}/{class}/{case}.*', or list the images in a table "
         "(data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and files to leave out",

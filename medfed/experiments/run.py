@@ -93,7 +93,7 @@ def write_row(folder: RunFolder, row: ComparisonRow, config: Config) -> None:
     if not folder.is_finished():
         folder.write_json(ROW_FILE, asdict(row))
     elif read_row(folder.path, row.method) != row:
-        folder.reopen()
+        folder.reopen()  # a process that is killed before `finish` leaves a run that is concluded again
         folder.write_json(ROW_FILE, asdict(row))
         folder.finish(folder.read_summary(), config.evaluation.unseen_every)
 

@@ -136,9 +136,9 @@ def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[s
             "federation.unseen_site="
         )
     unseen = sites[-1] if wished is None else wished
-    for name, found in (("", unseen), (" (federation.validation_site)", validation_site)):
-        if found and found not in sites:
-            raise UserError(f"{folder}: no site '{found}'{name}. {registry.suggestion(found, sites)}")
+    for site, key in ((unseen, ""), (validation_site, " (federation.validation_site)")):
+        if site and site not in sites:
+            raise UserError(f"{folder}: no site '{site}'{key}. {registry.suggestion(site, sites)}")
     source = [site for site in sites if site not in (unseen, validation_site)]
     if not source:
         raise Problem(

@@ -12,7 +12,7 @@ from medfed.config.schema import load, load_text
 from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import build_experiment
-from medfed.experiments.sites import read_sites
+from medfed.experiments.sites import assign_patients, read_sites
 from medfed.tasks.classification import Classification
 
 CONFIG = "{data: {name: camelyon17, root: unused}, network: {name: densenet}, method: {name: fedavg}}"
@@ -51,3 +51,10 @@ def test_a_damaged_site_that_does_not_participate_is_not_read(tiny_config, tmp_p
     for path in (path for path in (root / left).rglob("*") if path.is_file()):
         path.write_bytes(b"broken")
     assert list(build_experiment(load(tiny_config, changes), None, True).splits) == [taken]
+
+
+def test_images_that_are_too_many_to_search_for_copies_give_a_sentence(tiny_config, monkeypatch):
+    monkeypatch.setattr("medfed.experiments.sites.MAX_HASHED_CASES", 2)
+    config = load(tiny_config)
+    with pytest.warns(UserWarning, match="more than 2 images, so they are not searched for copies"):
+        assign_patients(config.data, config.federation, config.seed, "tiny.yaml")

@@ -109,6 +109,9 @@ def test_the_model_card_says_what_left_the_sites(run):
         return sent_text({"sent": sent_by_sites(folder, method)})
 
     weights, facts = ("weight", ""), ("fact", "loss")
+    survey = {"direction": "up", "kind": "survey", "content": "fact", "name": "images; patients"}
+    folder = SimpleNamespace(ledger=lambda: iter([survey | {"site": site} for site in "AB"]))
+    assert sent_by_sites(folder, FedAvg()) == ["survey of the images"]
     assert text(FedAvg(), facts, weights).endswith("numbers such as losses. They sent no images.")
     own = text(ELCFS(), ("statistic", "windows"), weights, facts, ("statistic", "x"))
     assert own.endswith("They also sent: low-frequency amplitude windows; x (not known to this report).")
