@@ -80,8 +80,12 @@ def take_fingerprint(
     for number, case in enumerate(chain(progress(first) if progress else first, rest)):
         if number >= len(first) and len(shown) == len(dataset.structures):
             break
-        volume = dataset.load(case) if case.masks else None
-        image = volume.image if volume else dataset.read_image(case, [])
+        try:
+            volume = dataset.load(case) if case.masks else None
+            image = volume.image if volume else dataset.read_image(case, [])
+        except UserError as error:
+            advice = "python -m medfed.data check, with the same folder and settings, lists every problem of the images"
+            raise UserError(f"{error}; {advice}") from error
         measures[case.site].append(measure_case(case, image, volume.mask if volume else None))
         shown |= {index for index, structure in enumerate(measures[case.site][-1].structures) if structure.cover}
     if missing := [name for index, name in enumerate(dataset.structures) if index not in shown]:

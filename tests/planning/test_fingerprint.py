@@ -47,6 +47,13 @@ def test_only_patients_that_train_are_read(lines):
     assert take_fingerprint(lines, ["a"], 0) == before
 
 
+def test_the_error_of_a_damaged_image_says_how_to_find_all_of_them(lines):
+    for path in Path(lines.root).glob("a/images/*.png"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"images/p\d_\d\.png: .*medfed\.data check"):
+        take_fingerprint(lines, ["a"], 0)
+
+
 def test_a_structure_that_no_training_mask_shows_is_refused_in_one_sentence(lines):
     for path in Path(lines.root).glob("a/masks/*.png"):
         save_pixels(path, np.zeros((40, 100)))
