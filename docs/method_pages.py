@@ -121,9 +121,9 @@ def index(facts: Mapping[str, Any]) -> str:
         "Compare the methods here, and open the card of one: its equations, its departures from the paper, its "
         "settings, and what leaves a site.",
         "`method.name` selects a method, and `method.preset` a named set of values for its settings, by default "
-        "`medfed`. A method has the preset `paper` only if its settings were checked against the paper; `released` "
-        "is the authors' public code. A preset that `--set` changes replaces the settings of the method in the config "
-        "file; a notice lists them.",
+        "`medfed`. `paper` follows the paper, with the values of the authors' code where the paper has none (the card "
+        "says which); `released` is the authors' public code. A preset that `--set` changes replaces the settings of "
+        "the method in the config file; a notice lists them.",
     ]
     for title, names in _groups().items():
         rows = []

@@ -93,8 +93,8 @@ class Method:
 
     Attributes:
         presets: named settings, selected by `method.preset` in a config. By convention "medfed" holds our recommended
-            settings, "paper" those of the paper, if they were checked against it, and "released" those of the authors'
-            public code.
+            settings, "paper" those of the paper, with the values of the authors' code where the paper has none, and
+            "released" those of the authors' public code.
         reads_features: True if `wrap_network` adds a layer that reads a feature map, and other methods may change this
             feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a

@@ -9,8 +9,8 @@ A style is the mean and the standard deviation of each channel of a feature map.
   https://arxiv.org/abs/2202.03958.
 
 Except in `add_style_noise`, a map's own mean and standard deviation are constants to the gradient, as in the released
-codes of MixStyle and StableFDG. (In StableFDG's code, the gradient of the exploration also passes through the
-statistics that are removed.)
+code of MixStyle. (In StableFDG's code, they are in the shift only; in exploration and mixing, the gradient also passes
+through the statistics that are removed.)
 """
 
 from __future__ import annotations
@@ -174,9 +174,11 @@ def explore_and_mix_styles(
 ) -> Tensor:
     """Append copies with extrapolated styles (`explore_styles`) to a batch, then mix all styles (`mix_styles`).
 
-    These are steps 3-5 (oversampling, exploration and mixing) of StableFDG. The feature maps are normalised only once:
-    normalising twice would lose the content of a channel whose extrapolated standard deviation is 0. `added` is (A,);
-    `ratio` and `partners` are (B + A,); the result, (B + A, C, H, W), is the batch followed by the copies.
+    These are steps 3-5 (oversampling, exploration and mixing) of StableFDG. The feature maps are normalised only once,
+    as in the released code: normalising twice would lose the content of a channel whose extrapolated standard deviation
+    is 0. Without `clamp`, signed standard deviations are therefore mixed, so that a negative one of the partner weakens
+    or mirrors a channel; by the paper's text, absolute values are mixed. `added` is (A,); `ratio` and `partners` are
+    (B + A,); the result, (B + A, C, H, W), is the batch followed by the copies.
     """
     own = _style(features)
     indices = torch.cat([torch.arange(len(features), device=added.device), added])

@@ -51,7 +51,7 @@ class FedBN(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {},
+        "paper": {"site_weights": "uniform"},  # algorithm 1
         "released": {"site_weights": "uniform"},
     }
     dimensions: ClassVar[frozenset[int]] = ALL_DIMENSIONS

@@ -36,7 +36,8 @@ class FedNova(Method):
     m is `training.momentum` if `training.optimizer` is "sgd" and `training.optimizer_state` is "reset", and 0
     otherwise. If the optimiser's state is kept, each step from the second round on adds about 1 / (1 - m), so the
     lengths are nearly proportional to the numbers of steps. The same holds for Adam, whose steps have about equal
-    length; the paper's analysis does not cover Adam.
+    length; the paper's analysis does not cover Adam. Weight decay and a proximal term in a stack, which shorten l_k, are
+    not taken into account.
 
     BatchNorm's statistics are averaged as in FedAvg. If all sites take the same number of steps, the result is
     bit-identical to FedAvg. FedNova has no settings.

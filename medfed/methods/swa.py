@@ -10,6 +10,7 @@ coordinator averages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -55,7 +56,7 @@ class SWA(Method):
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Add the last round's weights to the average: `mean/ENTRY` in float64, and `n_averaged`, (1,)."""
-        if state.round <= int(self.start * state.plan.rounds):
+        if state.round <= math.floor(self.start * state.plan.rounds + 1e-9):
             return {}
         n = int(state.memory[COUNT]) if COUNT in state.memory else 0
         mean = self._averaged(select_prefix(state.memory, MEAN), state.weights, n)

@@ -47,6 +47,12 @@ def test_the_average_of_four_rounds_by_hand(method, expected):
     assert int(result["norm.num_batches_tracked"]) == 4, "integers are those of the last round"
 
 
+def test_averaging_starts_after_the_fraction_of_the_rounds_in_spite_of_rounding():
+    assert 0.58 * 50 < 29  # in floating point
+    assert SWA(start=0.58).remember(state_of(29, 1.0, 50), {}, torch.Generator()) == {}
+    assert SWA(start=0.58).remember(state_of(30, 1.0, 50), {}, torch.Generator())
+
+
 @pytest.mark.parametrize("method", [SWA(start=0.0), SWA(start=0.0, decay=0.9)])
 def test_the_average_of_constant_weights_is_constant(method):
     assert torch.equal(result_of(method, [0.1] * 7)["w"], torch.full((2,), 0.1))
