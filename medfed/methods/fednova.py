@@ -36,7 +36,7 @@ class FedNova(Method):
     m is `training.momentum` if `training.optimizer` is "sgd" and `training.optimizer_state` is "reset", and 0
     otherwise. If the optimiser's state is kept, each step from the second round on adds about 1 / (1 - m), so the
     lengths are nearly proportional to the numbers of steps. The same holds for Adam, whose steps have about equal
-    length; the paper's analysis does not cover Adam. Weight decay and a proximal term in a stack, which shorten l_k, are
+    length; the paper's analysis does not cover Adam. Weight decay, or a proximal term in a stack, shortens l_k and is
     not taken into account.
 
     BatchNorm's statistics are averaged as in FedAvg. If all sites take the same number of steps, the result is
