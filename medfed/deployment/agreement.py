@@ -65,6 +65,8 @@ def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:
         "know",
         "table": (table.is_absolute() or ".." in table.parts)
         and f"'{table}' is outside this hospital's images (data.root)",
+        "by_site": getattr(plan.data, "by_site", None)
+        and "settings of single sites replace those in a hospital's own file",
         "ignore_mask_geometry": plan.data.ignore_mask_geometry
         and "it accepts masks that lie elsewhere than their images, which only the hospital can know to be right",
         "allow_duplicates": plan.data.allow_duplicates

@@ -107,7 +107,7 @@ def _finish(
     no_scores = table_of([], ())  # every run has the file
     write_scores(folder.path / "cases.csv", no_scores, identity_of(folder.path, plan))
     images = _images(folder)
-    by_site = privacy_accounting.count_releases(folder.ledger())
+    by_site = privacy_accounting.count_releases(folder.ledger(), plan.privacy)
     validation_site = plan.federation.validation_site
     summary = {
         **task_of_images(images, plan.data, Evaluation()).scoring.describe(),
@@ -130,7 +130,7 @@ def _finish(
         "versions": versions(),
         "method_summary": plan.method.summarise(final),
         "sent_bytes": sum_bytes(folder.ledger()),
-        "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
+        "privacy": privacy_accounting.format_budget(plan.privacy, by_site, is_simulation=False),
         "notices": notices,
     }
     callbacks.end(summary)

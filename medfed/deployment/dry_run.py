@@ -13,9 +13,9 @@ from medfed.core.seeds import stream
 from medfed.deployment.agreement import Agreement, Outgoing
 from medfed.deployment.guard import Guard, agreed_survey
 from medfed.federation import ledger
-from medfed.federation.image_moments import has_constants, moments_request, pool
+from medfed.federation.image_moments import MOMENTS, has_constants, moments_request, pool
 from medfed.federation.message import Kind, Message, State, fact_bytes, readable
-from medfed.federation.method import NEVER
+from medfed.federation.method import EVERY_ROUND, NEVER
 from medfed.federation.site import Site
 from medfed.federation.survey import survey_request
 from medfed.federation.validation_site import ValidationSite
@@ -68,10 +68,9 @@ def _outgoing(site: Site | ValidationSite, request: Message) -> Outgoing:
     return Outgoing(reply, dict(site.n_patients) if isinstance(site, Site) else {})
 
 
-def format_report(
-    sent: Sequence[Outgoing], site: Site | ValidationSite, method: str, n_rounds: int, agreement: Agreement
-) -> str:
+def format_report(sent: Sequence[Outgoing], guard: Guard, method: str, n_rounds: int) -> str:
     """Return a text that shows in a table what the replies hold, and explains it."""
+    site = guard.site
     table = [["kind", "what", "number", "shape", "bytes", "patients"]]
     every: list[Mapping] = []
     for reply, n_patients in sent:
@@ -85,25 +84,34 @@ def format_report(
     sums = ledger.format_sums(ledger.sum_bytes(every)["up"])
     n_images = f"{len(site.training)} training images" if isinstance(site, Site) else f"{len(site.samples)} images"
     heading = (
-        f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
+        f"What would leave {site.name} and be sent to the coordinator in the first of {n_rounds} rounds of {method} "
         f"({n_images} do not leave):\n"
     )
-    explanation = _explanation(sent, site, agreement) if isinstance(site, Site) else ONLY_VALIDATES
+    explanation = _explanation(sent, site, guard) if isinstance(site, Site) else ONLY_VALIDATES
     return f"{heading}\n{aligned(table, 4)}\n\nIn the first round {sums} leave. {explanation}"
 
 
-def _explanation(sent: Sequence[Outgoing], site: Site, agreement: Agreement) -> str:
-    """Sentences about what the replies reveal, epsilon of all planned rounds, and the survey."""
-    text = (
+def _explanation(sent: Sequence[Outgoing], site: Site, guard: Guard) -> str:
+    """Sentences about what leaves again, what the replies reveal, epsilon of the federation, and the survey."""
+    agreement, shared = (
+        guard.agreement,
+        {name for reply, _ in sent if reply.kind == Kind.SHARE for name in reply.tensors},
+    )
+    text = "The rows of kind train and validate leave in every round. "
+    if shared:
+        in_each, but = guard.method.shares == EVERY_ROUND, f" ({MOMENTS} once)" if MOMENTS in shared else ""
+        text += f"The rows of kind share leave {f'in every round{but}' if in_each else 'once, before round 1'}. "
+    text += (
+        f"The training images are of {site.training.n_patients} patients (data.patient_pattern decides which images "
+        "are of one patient). "
         "None of this is anonymous: weights and statistics contain information about the images from which they were "
         "computed. medfed audit measures how much. Each number of a statistic is computed from at least the "
         "number of patients in the last column."
     )
     if agreement.max_epsilon is not None:
-        guard = Guard(agreement, site)
         text += (
             f" With the noise of the plan, epsilon of all rounds is {guard.epsilon(guard.planned_releases(sent)):.4g} "
-            f"(delta {agreement.delta:g}); facts have no noise, and epsilon does not cover them."
+            f"(delta {agreement.delta:g}); facts and whole numbers have no noise, and epsilon does not cover them."
         )
     if site.survey and Kind.SURVEY in agreement.requests:
         text += " The rows of kind survey leave once, before round 1."

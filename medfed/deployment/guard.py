@@ -121,8 +121,9 @@ class Guard:
         equal request, as after a lost reply, adds neither bytes nor epsilon.
         """
         number, checksum = request.facts["round"], digest(request.to_bytes(), reply.to_bytes())
-        has_weights, has_statistics = bool(reply.weights), bool(reply.tensors)
-        new = SentReply(number, _what(request), checksum, _counted_bytes(reply), has_weights, has_statistics)
+        noise = self.privacy.noise if reply.weights else None
+        statistics_noise = self.privacy.statistics_noise if reply.tensors else None
+        new = SentReply(number, _what(request), checksum, _counted_bytes(reply), noise, statistics_noise)
         replies = [*self.replies, new]
         in_round = {one.checksum: one.n_bytes for one in replies if one.round == number}
         released = count_releases(replies)
@@ -142,23 +143,29 @@ class Guard:
             raise UserErrors([f"{file}: {refused}" for refused in refusals])
 
     def planned_releases(self, sent: Sequence[Outgoing]) -> Releases:
-        """Return how many messages the site would send in a federation, from its replies of the first round."""
+        """Count the messages of the whole federation: those that left, and those of the rounds that are left.
+
+        `sent` are the site's replies in a dry run of the first round.
+        """
+        released = count_releases(self.replies)
         if not isinstance(self.site, Site):
-            return Releases()
-        trained = [reply for reply, _ in sent if reply.kind == Kind.TRAIN]
-        shared = [reply for reply, _ in sent if reply.kind == Kind.SHARE]
-        rounds, n_sharing = self.site.rounds, self.site.rounds if self.method.shares == EVERY_ROUND else 1
-        return Releases(
-            weights=rounds * any(reply.weights for reply in trained),
-            statistics=rounds * any(reply.tensors for reply in trained)
-            + n_sharing * any(reply.tensors.keys() - {MOMENTS} for reply in shared)
-            + any(MOMENTS in reply.tensors for reply in shared),
-        )
+            return released
+        latest = max((reply.round for reply in self.replies), default=0)
+        n_left = max(0, self.site.rounds - latest)
+        n_once, n_sharing = int(not latest), n_left if self.method.shares == EVERY_ROUND else int(not latest)
+        for reply, _ in sent:
+            if reply.kind == Kind.TRAIN:
+                released["noise", self.privacy.noise] += n_left * bool(reply.weights)
+                released["statistics_noise", self.privacy.statistics_noise] += n_left * bool(reply.tensors)
+            elif reply.tensors:
+                n = n_once if MOMENTS in reply.tensors else n_sharing
+                released["statistics_noise", self.privacy.statistics_noise] += n
+        return +released
 
     def epsilon(self, released: Releases) -> float:
         """Return epsilon of the messages that leave, for the agreement's `delta`; infinite without noise."""
         require_accountant(self.privacy)
-        return epsilon(replace(self.privacy, delta=self.agreement.delta), released)
+        return epsilon(released, self.agreement.delta)
 
     def _refusals(self, sent: Sequence[Outgoing], size: int, released: Releases) -> Iterator[Refused]:
         """Yield why these replies must not leave; `size` and `released` are the sums that the agreement limits."""
@@ -215,10 +222,10 @@ class Guard:
 
     def _above_epsilon(self, released: Releases) -> Iterator[Refused]:
         limit = self.agreement.max_epsilon
-        if limit is None or released == Releases():
+        if limit is None or not released:
             return
-        for n, key in ((released.weights, "noise"), (released.statistics, "statistics_noise")):
-            if n and not getattr(self.privacy, key):
+        for key, noise in released:
+            if not noise:
                 yield Refused(
                     f"agrees.max_epsilon: is {limit:g}, but epsilon is infinite, because privacy.{key} of the plan is "
                     f"0; ask the coordinator for a plan with privacy.{key}, or set it to null if you agree"
@@ -227,8 +234,8 @@ class Guard:
         if (needed := self.epsilon(released)) > limit:
             yield Refused(
                 f"agrees.max_epsilon: is {limit:g}, but epsilon would be {needed:.4g} (delta {self.agreement.delta:g}) "
-                f"after {released.weights} sets of weights and {released.statistics} of statistics; ask the "
-                "coordinator for more noise or fewer rounds, or increase it if you agree"
+                f"after {released.total()} messages with weights or statistics; ask the coordinator for more noise or "
+                "fewer rounds, or increase it if you agree"
             )
 
 

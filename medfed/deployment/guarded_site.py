@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
@@ -11,15 +11,14 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
-from medfed.deployment.agreement import Agreement
+from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guard import Guard
 from medfed.deployment.hospital_state import count_releases, hospital_secret, read_replies, write_replies
 from medfed.engines.in_process import InProcess
 from medfed.experiments.setup import build_network, build_sites, build_task, prepare_device
 from medfed.federation.ledger import COLUMNS, format_sums, message_rows, sum_bytes
-from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message
+from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply
 from medfed.federation.model_transfer import ReceivedWeights
-from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import epsilon
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
@@ -27,6 +26,7 @@ from medfed.outputs.run_files import append_rows
 from medfed.outputs.run_folder import RunFolder
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"
+HIDDEN_ERROR = "could not reply; the hospital's own log has the reason"  # an error may name files, and thus patients
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
@@ -68,26 +68,41 @@ class GuardedSite:
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
-        """Return the site's reply; raise Refused, after which nothing may be sent, if the hospital did not agree.
+        """Return the site's reply; raise Refused, after which only its sentence may be sent, without an agreement.
 
         The final model of a request of kind "end" is saved as `model.safetensors`. The reply is "weights_needed" if
         this process does not have the weights with the checksum in the request.
         """
-        name = self.site.name
-        self.guard.check_request(request)
-        complete, missing = self._received.complete({name: request})
-        if missing:
-            reply = Message(WEIGHTS_NEEDED)
-        else:
-            reply = self._reply(complete[name])
-            n_patients = self.site.n_patients if isinstance(self.site, Site) else {}
-            self.guard.check_reply(complete[name], reply, n_patients)
+        try:
+            reply = self._agreed_reply(request)
+        except Exception as error:
+            self._record(request, failed_reply(error.sent if isinstance(error, Refused) else HIDDEN_ERROR))
+            raise
         # Recorded before the reply leaves, so that no reply that left is ever missing.
-        number = request.facts["round"]
-        rows = [*message_rows(number, "down", {name: request}), *message_rows(number, "up", {name: reply})]
-        append_rows(self.folder / LEDGER, COLUMNS, rows)
+        self._record(request, reply)
         write_replies(self.folder, self.guard.replies)
         return reply
+
+    def _agreed_reply(self, request: Message) -> Message:
+        self.guard.check_request(request)
+        complete, missing = self._received.complete({self.site.name: request})
+        if missing:
+            return Message(WEIGHTS_NEEDED)
+        reply = self._reply(complete[self.site.name])
+        n_patients = self.site.n_patients if isinstance(self.site, Site) else {}
+        self.guard.check_reply(complete[self.site.name], reply, n_patients)
+        return reply
+
+    def _record(self, request: Message, reply: Message) -> None:
+        """Add a request and the reply to the hospital's ledger; a refused request may have any round, or none."""
+        number = request.facts.get("round")
+        messages = {"down": request, "up": reply}
+        rows = [
+            row
+            for direction, message in messages.items()
+            for row in message_rows(number if type(number) is int else 0, direction, {self.site.name: message})
+        ]
+        append_rows(self.folder / LEDGER, COLUMNS, rows)
 
     def _reply(self, request: Message) -> Message:
         """Compute the site's reply, or store the final model for a request of kind "end"."""
@@ -97,14 +112,14 @@ class GuardedSite:
         return self._engine.exchange(request.kind, {self.site.name: request})[self.site.name]
 
 
-def describe_participation(folder: Path, agreement: Agreement, privacy: Privacy) -> str:
+def describe_participation(folder: Path, agreement: Agreement) -> str:
     """Return a text that says how many bytes were sent and received, and how much of `agrees.max_epsilon` is spent."""
     sums = sum_bytes(RunFolder(folder).ledger())
     lines = [f"Sent: {format_sums(sums['up'])}. Received: {format_sums(sums['down'])}."]
     if agreement.max_epsilon is not None:
-        spent = epsilon(replace(privacy, delta=agreement.delta), count_releases(read_replies(folder) or []))
+        spent = epsilon(count_releases(read_replies(folder) or []), agreement.delta)
         lines.append(
-            f"Epsilon of the weights and statistics that left: {spent:.4g} of "
-            f"at most {agreement.max_epsilon:g} (delta {agreement.delta:g}). Facts left without noise."
+            f"Epsilon of the weights and statistics that left: {spent:.4g} of at most {agreement.max_epsilon:g} "
+            f"(delta {agreement.delta:g}). Facts and whole numbers left without noise."
         )
     return "\n".join(lines)

@@ -25,20 +25,29 @@ ADVICE = "if it was sent to you, ask the coordinator why, and set `folder` in th
 
 
 class SentReply(NamedTuple):
-    """A reply that left: its round, what was asked, and the checksum of request and reply, and what it held."""
+    """A reply that left: its round, what was asked, the checksum of request and reply, and what it held.
+
+    `noise` and `statistics_noise` are the settings of the plan (`Privacy`) with which weights and statistics left; None
+    if there were none.
+    """
 
     round: int
     kind: str
     checksum: str
     n_bytes: int
-    has_weights: bool
-    has_statistics: bool
+    noise: float | None
+    statistics_noise: float | None
 
 
 def count_releases(replies: Iterable[SentReply]) -> Releases:
-    """Count the different replies with weights and with statistics."""
+    """Count the different replies with weights and with statistics, by their noise."""
     different = {reply.checksum: reply for reply in replies}.values()
-    return Releases(sum(reply.has_weights for reply in different), sum(reply.has_statistics for reply in different))
+    return Releases(
+        (key, noise)
+        for reply in different
+        for key in ("noise", "statistics_noise")
+        if (noise := getattr(reply, key)) is not None
+    )
 
 
 def secret_path() -> Path:
@@ -78,7 +87,7 @@ def read_replies(folder: Path) -> list[SentReply] | None:
     try:
         content = json.loads(file.read_text())
         if content["hospital"] == _hospital():
-            return [SentReply(*reply) for reply in content["replies"]]
+            return [SentReply(*reply) for reply in content["sent"]]
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
     raise UserError(
@@ -88,7 +97,7 @@ def read_replies(folder: Path) -> list[SentReply] | None:
 
 
 def write_replies(folder: Path, replies: Sequence[SentReply]) -> None:
-    write_atomically(folder / REPLIES, json.dumps({"hospital": _hospital(), "replies": replies}))
+    write_atomically(folder / REPLIES, json.dumps({"hospital": _hospital(), "sent": replies}))
 
 
 def begin_folder(folder: Path) -> None:

@@ -7,7 +7,6 @@ averages the weights.
 from __future__ import annotations
 
 import copy
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from medfed.config.schema import load
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
+from medfed.deployment.hospital_state import hospital_secret
 from medfed.experiments.setup import build_sites
 from medfed.federation.image_moments import has_constants
 from medfed.federation.message import Kind, Message
@@ -41,8 +41,9 @@ class MedfedClient(ClientAlgo):
     the shared statistics are returned by `get_data_stats`, the tensors that the coordinator computes from them are
     passed to `train` as `data.statistics`, and the tensors of an update are returned by `get_weights`.
 
-    All returned tensors are copies. Weights keep the dtypes of the network; if the host has averaged BatchNorm's
-    integer counters into fractions, they are rounded.
+    The host is trusted: there is no agreement, no limit of rounds or of epsilon, and no ledger, unlike in medfed's own
+    federation of hospitals. All returned tensors are copies. Weights keep the dtypes of the network; if the host has
+    averaged BatchNorm's integer counters into fractions, they are rounded.
 
     Args:
         site: a site whose images have been read; `from_config` builds it from a config.
@@ -59,8 +60,7 @@ class MedfedClient(ClientAlgo):
         self._round, self._aborted = 0, False
         self._site.progress = self._stop_if_aborted
         if site.privacy != Privacy():
-            # A key that is derived from the config's seed would let the host compute the noise again.
-            site.noise_key = secrets.token_bytes(32)
+            site.noise_key = hospital_secret()  # a key from the config's seed would let the host compute the noise
 
     @classmethod
     def from_config(cls, config: str | Path, site: str, overrides: Sequence[str] = ()) -> MedfedClient:

@@ -35,7 +35,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     out = args.out or Path("federations") / Path(config.source).stem
     if (out / PLAN).exists():
         raise UserError(f"{out}: already holds a federation; choose another folder with --out")
-    dataset = config.data.ensure_available(None)
+    dataset, by_site = config.data.ensure_available(None), getattr(config.data, "by_site", {})
     privacy_accounting.require_accountant(config.privacy)
     sites = args.sites or [name for name in dataset.site_names() if name != config.federation.unseen_site]
     plan = _plan(config, sites)
@@ -59,7 +59,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     images = describe_images(task, dataset, dataset.cases(dataset.site_names()[0])[0])
     write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
     for site, folder in folders.items():
-        write_atomically(folder / f"{site}.yaml", site_file_text(site, plan.federation.rounds))
+        write_atomically(folder / f"{site}.yaml", site_file_text(site, plan.federation.rounds, by_site.get(site, {})))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
     for name, content in certificate_files(sites, args.host, args.port).items():
         (out / name).parent.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
 def _plan(config: Config, sites: list[str]) -> Config:
     """Return the plan, which is the config for all hospitals: without an unseen site and without paths of folders.
 
-    Each hospital sets `data.root` and `cache` to its own folders.
+    Each hospital sets `data.root` and `cache` to its own folders, and gets its part of `data.by_site` in its own file.
     """
     federation = config.federation
     for key in ("clients", "participating"):
@@ -128,6 +128,7 @@ def _plan(config: Config, sites: list[str]) -> Config:
         "evaluation.match_ratio": 1.0,
         "evaluation.unseen_every": 0,
         "data.sites": [],
+        "data.by_site": {},
         "data.root": "data",
         "data.if_missing": "error",
     }

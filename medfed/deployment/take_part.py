@@ -15,13 +15,14 @@ from medfed.datasets.checking import check_dataset
 from medfed.deployment.dry_run import agreed_replies, format_report
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
+from medfed.deployment.hospital_state import read_replies
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
 
 
 def run_site(args: argparse.Namespace) -> int:
     """Run `medfed site`: check the data, show what would leave, ask for agreement, and join the federation."""
     site_file, config = read_site_file(args.file)
-    check_output_folder(Path(site_file.folder), config.source)
+    check_output_folder(folder := Path(site_file.folder), config.source)
     set_deterministic(config.training.threads)
     _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
@@ -29,18 +30,18 @@ def run_site(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore", UserWarning)
         site = build_local_site(config, site_file.site)
     sent = agreed_replies(site, site_file.agrees)
-    print(format_report(sent, site, config.method_name, config.federation.rounds, site_file.agrees))
-    Guard(site_file.agrees, site).check_plan(sent, config.source)
+    guard = Guard(site_file.agrees, site, read_replies(folder) or [])
+    print(format_report(sent, guard, config.method_name, config.federation.rounds))
+    guard.check_plan(sent, config.source)
     if args.dry_run:
         return 0
     if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):
         print("Nothing was sent.")
         return 0
     join_federation(site_file, config, args.quiet)
-    folder = Path(site_file.folder)
     print(
         f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
-        f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees, config.privacy)}"
+        f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees)}"
     )
     return 0
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from medfed.config import strict_yaml
+
 MIN_PATIENTS = 5  # that a hospital agrees to if it changes nothing: fewer patients than most rules for tables allow
 ADMIN = "coordinator@medfed.org"  # FLARE requires the name of an admin console to look like an e-mail address
 
@@ -16,7 +22,7 @@ folder: medfed_{site:<9} # ledger, log, final model, and files that are needed a
 
 data:                    # this hospital's own values for keys of the plan's `data` block
   root: data             # the folder that contains the folder {site}
-
+{data}
 cache:                   # restyled images of patients, which the methods ccst and fisc store at this hospital
   folder: ""             # "" is the temporary folder of the system (TMPDIR); null stores them in memory
   max_gb: 10.0           # images beyond this size are computed again
@@ -95,13 +101,14 @@ coordinator does not have the hospitals' keys, and `docs/how_to/hospital.md` wha
 """
 
 
-def site_file_text(site: str, n_rounds: int) -> str:
-    """Return a hospital's own YAML file, which the hospital then completes.
+def site_file_text(site: str, n_rounds: int, data: Mapping[str, Any]) -> str:
+    """Return a hospital's own YAML file, which the hospital then completes; `data` are further keys of its `data`.
 
     The list of statistics that may leave is empty, and `min_patients` is 5: the hospital decides about both after a dry
     run.
     """
-    return SITE_FILE.format(site=site, rounds=n_rounds, min_patients=MIN_PATIENTS)
+    own = textwrap.indent(strict_yaml.dump(dict(data)), "  ") if data else ""
+    return SITE_FILE.format(site=site, rounds=n_rounds, min_patients=MIN_PATIENTS, data=own)
 
 
 def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:

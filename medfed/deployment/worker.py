@@ -30,7 +30,7 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.parent import end_with_parent
 from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.guarded_site import GuardedSite, build_local_site
+from medfed.deployment.guarded_site import HIDDEN_ERROR, GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
 from medfed.engines.parts.worker_process import READY, REPLY, STEP, WARNING, error_frame
 from medfed.experiments.run_folds import serve_run
@@ -171,7 +171,7 @@ def _error_frame(error: Exception, is_hospital: bool) -> bytes:
         sys.stderr.flush()
     elif is_hospital:
         print(error, file=sys.stderr, flush=True)
-    return error_frame(error, "could not reply; the hospital's own log has the reason" if is_hospital else "")
+    return error_frame(error, HIDDEN_ERROR if is_hospital else "")
 
 
 if __name__ == "__main__":

@@ -199,8 +199,8 @@ def _conclude(
     summary["learning"] = learning = assess_learning(experiment, final.weights)
     summary["trivial"] = score_trivial(experiment, str(learning["trivial_prediction"]))
     summary["sent_bytes"] = sum_bytes(folder.ledger())
-    releases = privacy_accounting.count_releases(folder.ledger())
-    if budget := privacy_accounting.format_budget(config.privacy, releases):
+    releases = privacy_accounting.count_releases(folder.ledger(), config.privacy)
+    if budget := privacy_accounting.format_budget(config.privacy, releases, is_simulation=True):
         summary["privacy"] = budget
     callbacks.end({**summary, "notices": run_notices})
     folder.finish({**summary, "notices": run_notices}, config.evaluation.unseen_every)

@@ -33,8 +33,9 @@ class Privacy:
     https://doi.org/10.1561/0400000042). A site clips what it sends to an L2 norm of C. With other images the sent
     numbers could then differ by at most 2 * C, and noise with the standard deviation 2 * C * `noise` is added to each
     number. The guarantee therefore covers all data of a site together, which is more than a guarantee for one patient.
-    `summary.json` has (epsilon, delta) over all rounds. Weights and statistics are protected. The number of images, the
-    number of steps, the mean loss and the validation score are sent unchanged.
+    `summary.json` has (epsilon, delta) over all rounds. Weights and statistics are protected, apart from whole numbers.
+    The number of images, the number of steps, the mean loss and the validation score are sent unchanged. Each hospital
+    has a secret of its own for the noise; in a simulation, the noise follows from the config's seed.
 
     Args:
         clip: maximum L2 norm of the change of a site's weights in a round, over all floating-point entries. 0 neither

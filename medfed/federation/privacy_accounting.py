@@ -14,7 +14,6 @@ import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from medfed.core.errors import UserError
 from medfed.federation.image_moments import MOMENTS
@@ -26,16 +25,17 @@ EXTRA = (
     "block"
 )
 
+SIMULATION = (
+    "that the noise is secret; in this simulation it follows from the seed of the config, so the number describes a "
+    "federation of hospitals, each of which has a secret of its own"
+)
 
-@dataclass(frozen=True)
-class Releases:
-    """Numbers of messages that left one site, from which its privacy guarantee is computed."""
-
-    weights: int = 0  # messages with entries of the network
-    statistics: int = 0  # messages with other tensors; a message with both counts in both numbers
+# How many messages left one site, by the setting of their noise and its value: ("noise", 1.0) are messages with entries
+# of the network, ("statistics_noise", 4.0) messages with other tensors; a message with both counts twice.
+Releases = Counter[tuple[str, float]]
 
 
-def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
+def count_releases(ledger: Iterable[Mapping[str, str]], privacy: Privacy) -> dict[str, Releases]:
     """Count, by site, the messages that left it, from rows of `ledger.csv`; one that was sent again counts again."""
     rows: Counter[tuple[str, ...]] = Counter()
     for row in ledger:
@@ -46,10 +46,11 @@ def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
     messages: dict[tuple, int] = {}
     for (*message, _), n in rows.items():
         messages[tuple(message)] = max(n, messages.get(tuple(message), 0))
-    by_site: dict[str, Counter] = {}
+    noises = {WEIGHT: ("noise", privacy.noise), STATISTIC: ("statistics_noise", privacy.statistics_noise)}
+    by_site: dict[str, Releases] = {}
     for (site, content, *_), n in messages.items():
-        by_site.setdefault(site, Counter())[content] += n
-    return {site: Releases(numbers[WEIGHT], numbers[STATISTIC]) for site, numbers in by_site.items()}
+        by_site.setdefault(site, Releases())[noises[content]] += n
+    return by_site
 
 
 def require_accountant(privacy: Privacy) -> None:
@@ -58,29 +59,28 @@ def require_accountant(privacy: Privacy) -> None:
         raise UserError(f"privacy: computing epsilon needs {EXTRA}")
 
 
-def epsilon(privacy: Privacy, released: Releases) -> float:
-    """Compute epsilon, at least 0, of everything that one site sent, for `privacy.delta`; infinite without noise.
+def epsilon(released: Releases, delta: float) -> float:
+    """Compute epsilon, at least 0, of everything that one site sent; infinite if something had no noise.
 
     Google's accountant for Renyi differential privacy computes it. A smaller epsilon is a stronger guarantee.
     """
-    has_unprotected = (released.weights and not privacy.noise) or (released.statistics and not privacy.statistics_noise)
-    if has_unprotected:
+    if any(n and not noise for (_, noise), n in released.items()):
         return math.inf
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant()
-    for noise, n in ((privacy.noise, released.weights), (privacy.statistics_noise, released.statistics)):
+    for (_, noise), n in released.items():
         if n:
             accountant.compose(dp_accounting.GaussianDpEvent(noise), n)
-    return float(accountant.get_epsilon(privacy.delta))
+    return float(accountant.get_epsilon(delta))
 
 
-def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str, object] | None:
+def format_budget(privacy: Privacy, by_site: Mapping[str, Releases], is_simulation: bool) -> dict[str, object] | None:
     """Return the guarantee of a run, as `summary.json` lists it under `privacy`; None for default settings."""
     if privacy == Privacy():
         return None
-    worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)
+    worst = max((epsilon(released, privacy.delta) for released in by_site.values()), default=math.inf)
     return {
         "epsilon": worst if math.isfinite(worst) else "none",
         "delta": privacy.delta,
@@ -89,4 +89,5 @@ def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str
         "not_covered": "numbers of images, pixels and steps, mean losses, validation scores, numbers that a method "
         "reports about a round, whole numbers such as BatchNorm's counters, and the names and "
         "shapes of the statistics",
+        **({"assumes": SIMULATION} if is_simulation else {}),
     }

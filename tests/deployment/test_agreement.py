@@ -84,7 +84,14 @@ def test_a_request_beyond_the_agreement_never_reaches_the_site(tmp_path, never_c
     make, sentence = HOSTILE[case]
     with pytest.raises(Refused, match=sentence):
         guarded_site(tmp_path).reply(make())
-    assert not (tmp_path / LEDGER).exists() and not (tmp_path / REPLIES).exists()
+    down, up = rows_of(tmp_path, "down"), rows_of(tmp_path, "up")
+    assert down and [row.split(",")[3:6] for row in up] == [["failed", "fact", "why"]], "only the sentence left"
+    assert not (tmp_path / REPLIES).exists()
+
+
+def rows_of(folder, direction: str) -> list[str]:
+    """The rows of the hospital's ledger of one direction."""
+    return [row for row in (folder / LEDGER).read_text().splitlines() if f",{direction}," in row]
 
 
 def test_sharing_after_round_1_is_refused_unless_the_method_shares_every_round(tmp_path, never_called):
@@ -119,7 +126,8 @@ def test_a_reply_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, reply,
     monkeypatch.setattr(Site, "reply", lambda self, request: reply)
     with pytest.raises(Refused, match=sentence):
         guarded_site(tmp_path).reply(request("validate"))
-    assert not (tmp_path / LEDGER).exists() and not (tmp_path / REPLIES).exists()
+    assert [row.split(",")[3:6] for row in rows_of(tmp_path, "up")] == [["failed", "fact", "why"]]
+    assert not (tmp_path / REPLIES).exists()
 
 
 def test_local_entries_may_not_leave(tmp_path):
@@ -149,7 +157,7 @@ def test_an_equal_reply_to_an_equal_request_counts_once_and_is_recorded_twice(tm
     for times in (1, 2):
         guarded_site(tmp_path).reply(request("validate"))
         assert sent_bytes(tmp_path) == times * [600_000] and len({one.checksum for one in read_replies(tmp_path)}) == 1
-        assert count_releases(read_replies(tmp_path)) == Releases(statistics=1)
+        assert count_releases(read_replies(tmp_path)) == Releases({("statistics_noise", 0.0): 1})
         row = "1,north,up,train,statistic,windows,1,150000,600000"
         assert (tmp_path / LEDGER).read_text().count(row) == times
 
@@ -201,7 +209,7 @@ def test_the_end_stores_the_model_and_sends_nothing(tmp_path, never_called):
 def test_a_coordinator_may_repeat_at_most_the_round_before_the_latest(tmp_path, never_called):
     """A repeated round with other weights would reveal more about the same images."""
     site = guarded_site(tmp_path)
-    site.guard.replies = [SentReply(3, "train", "", 0, True, False)]
+    site.guard.replies = [SentReply(3, "train", "", 0, 1.0, None)]
     site.guard.check_request(request(round=2, last=1))
     with pytest.raises(Refused, match="was asked to train in round 1, but has already replied in round 3"):
         site.reply(request())

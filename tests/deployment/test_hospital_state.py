@@ -58,7 +58,7 @@ SENT = {
 @pytest.mark.parametrize("case", SENT)
 def test_a_list_of_replies_that_this_hospital_did_not_write_is_not_used(tmp_path, case):
     """It would reset what was counted, and with it the limits of the agreement."""
-    replies = [SentReply(1, "train", "a" * 64, 10, True, False)]
+    replies = [SentReply(1, "train", "a" * 64, 10, 1.0, None)]
     write_replies(tmp_path, replies)
     assert guarded_site(tmp_path).guard.replies == replies
     file = tmp_path / REPLIES

@@ -78,7 +78,7 @@ def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, ki
     with pytest.raises(Refused, match=f"the fact '{name}' was about to leave, but the facts of a reply to") as error:
         site.reply(request(kind, ELCFS(alpha=0.1)))
     assert name not in error.value.sent.split(";")[0], "the name could say something, too"
-    assert not (tmp_path / LEDGER).exists() and not (tmp_path / REPLIES).exists()
+    assert f",{kind},fact,{name}," not in (tmp_path / LEDGER).read_text() and not (tmp_path / REPLIES).exists()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_fact_is_one_finite_number(tmp_path, replies, fact):
     replies(Message("train", facts={**FACTS, "loss": fact}))
     with pytest.raises(Exception, match="'loss' was about to leave as|its reply cannot be sent"):
         guarded(tmp_path).reply(request())
-    assert not (tmp_path / LEDGER).exists()
+    assert ",up,train," not in (tmp_path / LEDGER).read_text() and not (tmp_path / REPLIES).exists()
 
 
 # Patients behind a statistic
@@ -103,7 +103,7 @@ def test_a_statistic_of_fewer_patients_than_agreed_is_refused(tmp_path, method, 
         Refused, match=f"agrees.min_patients: is {allowed + 1}, but .* computed from {allowed} patients?;"
     ):
         guarded(other, method, min_patients=allowed + 1).reply(request("share", method))
-    assert not (other / LEDGER).exists() and not (other / REPLIES).exists()
+    assert ",up,share," not in (other / LEDGER).read_text() and not (other / REPLIES).exists()
 
 
 def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
@@ -151,7 +151,7 @@ def test_the_dry_run_shows_the_patients_and_refuses_what_would_be_refused(tmp_pa
     site = site_of(method)
     rows = dry_run(site, ToySegmentation().start(method), 0)
     assert [(reply.kind, n_patients) for reply, n_patients in rows if n_patients] == [("share", {"windows": 1})]
-    text = format_report(rows, site, "elcfs", 3, Agreement())
+    text = format_report(rows, Guard(Agreement(), site), "elcfs", 3)
     (line,) = (line.split() for line in text.splitlines() if " windows " in line)
     assert line[0] == "share" and line[-1] == "1"
     Guard(Agreement(sends=("windows",)), site).check_plan(rows, "a.yaml")
@@ -170,8 +170,12 @@ def trained(value: float, tensors=None) -> Message:
     return Message("train", weights, tensors or {}, FACTS)
 
 
+def released(n: int, n_statistics: int = 0, noise: float = 4.0) -> Releases:
+    return +Releases({("noise", noise): n, ("statistics_noise", noise): n_statistics})
+
+
 def epsilon_of(n: int, n_statistics: int = 0) -> float:
-    return epsilon(replace(NOISE, delta=1e-5), Releases(n, n_statistics))
+    return epsilon(released(n, n_statistics), 1e-5)
 
 
 def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tmp_path, replies):
@@ -181,9 +185,9 @@ def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tm
     for number in (1, 2):  # each time after a restart
         site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
         site.reply(request(round=number))
-        assert count_releases(site.guard.replies) == Releases(weights=number)
+        assert count_releases(site.guard.replies) == released(number)
     site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
-    sentence = f"is {limit:g}, but epsilon would be {epsilon_of(3):.4g} .delta 1e-05. after 3 sets of weights and 0"
+    sentence = f"is {limit:g}, but epsilon would be {epsilon_of(3):.4g} .delta 1e-05. after 3 messages with"
     with pytest.raises(Refused, match=sentence):
         site.reply(request(round=3))
     assert [reply.round for reply in read_replies(tmp_path)] == [1, 2]
@@ -194,7 +198,7 @@ def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies)
     pytest.importorskip("dp_accounting")
     replies(trained(1.0, {"change": torch.ones(2)}))
     site = guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1, 1) - 0.01)
-    with pytest.raises(Refused, match="after 1 sets of weights and 1 of statistics"):
+    with pytest.raises(Refused, match="after 2 messages with weights or statistics"):
         site.reply(request())
 
 
@@ -209,7 +213,7 @@ def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies)
 def test_without_noise_nothing_leaves_if_there_is_a_budget(tmp_path, method, privacy, kind, key):
     with pytest.raises(Refused, match=f"epsilon is infinite, because privacy.{key} of the plan is 0"):
         guarded(tmp_path, method, privacy, max_epsilon=100.0).reply(request(kind, method))
-    assert not (tmp_path / LEDGER).exists()
+    assert f",up,{kind}," not in (tmp_path / LEDGER).read_text()
 
 
 def test_validation_scores_cost_no_epsilon(tmp_path):
@@ -223,7 +227,26 @@ PLANNED = [(FedAvg(), 0), (ELCFS(alpha=0.1), 1), (FedDGGA(), 14), (STYLES, 7), (
 def test_the_releases_of_a_plan_follow_from_its_first_round(method, n_statistics):
     site = site_of(method, rounds=7)
     sent = dry_run(site, ToySegmentation().start(method), 0)
-    assert Guard(Agreement(), site).planned_releases(sent) == Releases(7, n_statistics)
+    assert Guard(Agreement(), site).planned_releases(sent) == released(7, n_statistics, noise=0.0)
+
+
+def test_a_reply_counts_with_the_noise_with_which_it_left_also_under_a_later_plan(tmp_path, monkeypatch, replies):
+    """More noise in a later plan does not change what an earlier plan has revealed."""
+    pytest.importorskip("dp_accounting")
+    quiet, loud = (replace(NOISE, noise=noise) for noise in (1.0, 100.0))
+    replies(trained(1.0), trained(2.0))
+    guarded(tmp_path, privacy=quiet, max_epsilon=9.0).reply(request())
+    site = guarded(tmp_path, privacy=loud, max_epsilon=9.0)
+    site.reply(request(round=2))
+    spent = Releases({("noise", 1.0): 1, ("noise", 100.0): 1})
+    assert count_releases(read_replies(tmp_path)) == spent
+    assert f"{epsilon(spent, 1e-5):.4g} of at most 9" in describe_participation(tmp_path, site.agreement)
+    monkeypatch.undo()
+    site.site.rounds = 5
+    sent = dry_run(site.site, ToySegmentation().start(FEDAVG), 0)
+    assert site.guard.planned_releases(sent) == spent + Releases({("noise", 100.0): 3})
+    with pytest.raises(UserError, match="is 4, but epsilon would be"):
+        Guard(Agreement(max_epsilon=4.0), site.site, site.guard.replies).check_plan(sent, "a.yaml")
 
 
 def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
@@ -236,8 +259,8 @@ def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
     with pytest.raises(UserError, match=f"is 0.1, but epsilon would be {needed:.4g} .delta"):
         Guard(Agreement(max_epsilon=0.1), noisy).check_plan(rows, "a.yaml")
     Guard(Agreement(max_epsilon=math.ceil(needed)), noisy).check_plan(rows, "a.yaml")
-    text = format_report(rows, noisy, "fedavg", 10, Agreement(max_epsilon=100.0))
-    assert f"epsilon of all rounds is {needed:.4g} (delta 1e-05); facts have no noise" in text
+    text = format_report(rows, Guard(Agreement(max_epsilon=100.0), noisy), "fedavg", 10)
+    assert f"epsilon of all rounds is {needed:.4g} (delta 1e-05); facts and whole numbers have no noise" in text
 
 
 def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, replies):
@@ -246,16 +269,16 @@ def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, r
     site = guarded(tmp_path, privacy=NOISE, max_epsilon=50.0)
     site.reply(request())
     n_bytes = sum(4 * entry.numel() for entry in request().weights.values())
-    first, second = describe_participation(tmp_path, site.agreement, NOISE).splitlines()
+    first, second = describe_participation(tmp_path, site.agreement).splitlines()
     assert first == (
         f"Sent: {n_bytes + 6:,} bytes (weights {n_bytes:,}, statistics 0, facts 6). Received: "
         f"{n_bytes + 2:,} bytes (weights {n_bytes:,}, statistics 0, facts 2)."
     )
     assert second == (
         f"Epsilon of the weights and statistics that left: {epsilon_of(1):.4g} of at most 50 (delta "
-        "1e-05). Facts left without noise."
+        "1e-05). Facts and whole numbers left without noise."
     )
-    assert len(describe_participation(tmp_path, Agreement(), NOISE).splitlines()) == 1
+    assert len(describe_participation(tmp_path, Agreement()).splitlines()) == 1
 
 
 ZERO = ["rounds", "megabytes_per_round", "replies_per_round", "min_patients", "max_epsilon", "delta"]

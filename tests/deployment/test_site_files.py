@@ -61,7 +61,7 @@ def test_a_mistake_in_the_hospitals_own_blocks_is_named_with_its_file_and_key(tm
 
 
 MAY_NOT = [("dicom_salt", "/etc/services"), ("ignore_mask_geometry", "true"), ("allow_duplicates", "true")]
-MAY_NOT += [("if_missing", "phantom")]
+MAY_NOT += [("if_missing", "phantom"), ("by_site", "{HK: {patient_pattern: '(.*)'}}")]
 MAY_NOT += [("table", path) for path in ("/etc/list.csv", "../list.csv", "lists/../../list.csv")]
 
 
@@ -73,7 +73,9 @@ def test_what_the_hospital_alone_may_set_is_refused_in_a_plan_and_taken_from_its
     plan.write_text(PLAN.format(f", {key}: {value}"))
     with pytest.raises(UserError, match=f"plan.yaml: data.{key}: .* set data.{key} in .*HK.yaml"):
         read_site_file(site_file)
-    own = {"dicom_salt": "salt", "ignore_mask_geometry": False, "allow_duplicates": False}.get(key, value)
+    own = {"dicom_salt": "salt", "ignore_mask_geometry": False, "allow_duplicates": False, "by_site": {}}.get(
+        key, value
+    )
     site_file.write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {{{key}: {str(own).lower()}}}\n")
     expected = str(tmp_path / "salt") if key == "dicom_salt" else own
     for of_plan in (f", {key}: {value}", ""):

@@ -7,6 +7,7 @@ import pytest
 
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.dry_run import agreed_replies, format_report
+from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, GuardedSite
 from medfed.federation.message import Message
 from medfed.federation.survey import SiteSurvey, survey_request
@@ -27,11 +28,12 @@ def test_without_consent_the_survey_is_refused_by_name_and_the_training_goes_on(
     guarded = GuardedSite(replace(site), tmp_path, Agreement())
     with pytest.raises(Refused, match=r"was asked to 'survey', but agreed to share, train, .*\(agrees.requests\)"):
         guarded.reply(survey_request())
-    assert not (tmp_path / LEDGER).exists()
+    assert ",up,survey," not in (tmp_path / LEDGER).read_text()
     request = Message("train", ToySegmentation().start(FedAvg()).weights, {}, {"round": 1, "last": 0})
     assert guarded.reply(request).kind == "train"
     with pytest.raises(Refused, match="was asked to 'train', but agreed to survey only"):
-        GuardedSite(site, tmp_path / "survey", Agreement(("survey",))).reply(request)
+        (other := tmp_path / "survey").mkdir()
+        GuardedSite(site, other, Agreement(("survey",))).reply(request)
 
 
 def test_the_larger_minimum_counts_and_the_ledger_lists_what_left(site, tmp_path):
@@ -64,6 +66,6 @@ def test_the_dry_run_lists_the_survey_only_if_the_hospital_agreed(site):
     for agreement, names in ((AGREED, set(FACTS)), (Agreement(), set())):
         sent = agreed_replies(site, agreement)
         assert {name for reply, _ in sent if reply.kind == "survey" for name in reply.facts} == names
-        text = format_report(sent, site, "fedavg", 3, agreement)
+        text = format_report(sent, Guard(agreement, site), "fedavg", 3)
         assert ("to which you did not agree: it is refused" in text) == (not names)
         assert ("leave once, before round 1" in text) == bool(names)

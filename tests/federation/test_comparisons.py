@@ -387,7 +387,9 @@ def test_a_site_reports_the_same_number_of_images_in_every_update_as_it_shared(s
     """SCAFFOLD weights the controls by the numbers that the sites share before round 1; scores change no number."""
     earlier = Earlier()
     assert rejected({"a": shared}, replace(TRAIN, kind=shared.kind), earlier) == {}
-    assert rejected({"a": Message("validate", facts={"examples": 500})}, VALIDATE, earlier) == {}
+    assert rejected({"a": Message("validate", facts={"examples": 500})}, VALIDATE, earlier) == {
+        "a": "reports 'examples', which was not requested"
+    }
     assert rejected({"a": update(0.3, examples=30)}, TRAIN, earlier) == {
         "a": "reports 30 training images, but 10 in an earlier round"
     }

@@ -301,10 +301,12 @@ def test_shared_statistics_are_checked_too(method):
 def test_facts_of_a_site_replace_no_column_of_the_history_also_not_one_of_another_site():
     """With 1.0 as the round, `--resume` would look for the checkpoint of a round that does not exist."""
     honest, _ = one_round(FedAvg())
-    names = {"round": 1, "train_loss": 9.0, "validation_score": 9.0}
-    done, warned = one_round(FedAvg(), poisoned(facts(**names), "validate"))
-    assert not warned and type(done.history["round"]) is int
-    assert {name: done.history[name] for name in names} == {name: honest.history[name] for name in names}
+    done, warned = one_round(FedAvg(), poisoned(facts(round=1), "validate"))
+    assert not warned and type(done.history["round"]) is int and done.history == {**done.history, **honest.history}
+    for name in ("train_loss", "validation_score", "validation_site_score", "=1+1"):
+        done, warned = one_round(FedAvg(), poisoned(facts(**{name: 9.0}), "validate"))
+        assert f"south: its score of round 1 reports '{name}', which was not requested" in warned[0]
+        assert done.history.get(name) != 9.0
     _, warned = one_round(FedAvg(), poisoned(facts(validation_site_score=1.0)))
     assert "south: its update of round 1 reports 'validation_site_score', which is not in" in warned[0]
     done, warned = one_round(FedAvg(), poisoned(facts(**{"validation_score/north": 9.0}), "validate"))

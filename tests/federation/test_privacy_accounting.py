@@ -18,23 +18,37 @@ def gaussian_epsilon(noise, n, delta):
     return min(n * a / (2 * noise**2) + math.log(1 / delta) / (a - 1) for a in orders)
 
 
+def released(noise: float, n: int, n_statistics: int = 0) -> Releases:
+    return +Releases({("noise", noise): n, ("statistics_noise", noise): n_statistics})
+
+
 def test_epsilon_agrees_with_composed_gaussian_mechanisms():
     """The accountant uses a newer, tighter conversion, so its value is a little smaller."""
-    computed, by_hand = epsilon(Privacy(clip=1.0, noise=4.0), Releases(weights=10)), gaussian_epsilon(4.0, 10, 1e-5)
+    computed, by_hand = epsilon(released(4.0, 10), 1e-5), gaussian_epsilon(4.0, 10, 1e-5)
     assert 0.85 * by_hand < computed <= by_hand
 
 
 def test_epsilon_grows_with_more_rounds_and_with_less_noise():
-    quiet, loud = (Privacy(clip=1.0, noise=n, statistics_clip=1.0, statistics_noise=n) for n in (1.0, 8.0))
-    ascending = [(loud, Releases(5)), (loud, Releases(10)), (loud, Releases(10, 1)), (quiet, Releases(10, 1))]
-    values = [epsilon(privacy, releases) for privacy, releases in ascending]
+    ascending = [released(8.0, 5), released(8.0, 10), released(8.0, 10, 1), released(1.0, 10, 1)]
+    values = [epsilon(releases, 1e-5) for releases in ascending]
     assert values == sorted(set(values))
+    assert epsilon(released(8.0, 5) + released(1.0, 5), 1e-5) > epsilon(released(1.0, 5), 1e-5)
 
 
 def test_epsilon_is_unbounded_if_something_leaves_without_noise():
-    assert epsilon(Privacy(clip=1.0, noise=1.0), Releases(3, 1)) == math.inf
-    assert format_budget(Privacy(clip=1.0, noise=1.0), {"a": Releases(3, 1)})["epsilon"] == "none"
-    assert format_budget(Privacy(), {"a": Releases(3)}) is None
+    mixed = Releases({("noise", 1.0): 3, ("statistics_noise", 0.0): 1})
+    assert epsilon(mixed, 1e-5) == math.inf
+    assert format_budget(Privacy(clip=1.0, noise=1.0), {"a": mixed}, is_simulation=False)["epsilon"] == "none"
+    assert format_budget(Privacy(), {"a": released(0.0, 3)}, is_simulation=True) is None
+
+
+def test_the_epsilon_of_a_simulation_says_that_its_noise_is_not_secret():
+    real, simulated = (
+        format_budget(Privacy(clip=1.0, noise=1.0), {"a": released(1.0, 3)}, is_simulation=is_simulation)
+        for is_simulation in (False, True)
+    )
+    assert "assumes" not in real and "the seed of the config" in simulated["assumes"]
+    assert real["epsilon"] == simulated["epsilon"]
 
 
 def test_messages_are_counted_once_however_many_tensors_they_hold():
@@ -50,10 +64,11 @@ def test_messages_are_counted_once_however_many_tensors_they_hold():
         row("a", "train", "2", "loss", content="fact"),
         row("b", "train", "1", "w", "down", "weight"),
     ]
-    assert count_releases(rows) == {"a": Releases(2, 1)}
-    assert count_releases([*rows, rows[4]]) == {"a": Releases(3, 1)}, "a repeated message counts twice"
+    privacy = Privacy(clip=1.0, noise=2.0, statistics_clip=1.0, statistics_noise=2.0)
+    assert count_releases(rows, privacy) == {"a": released(2.0, 2, 1)}
+    assert count_releases([*rows, rows[4]], privacy) == {"a": released(2.0, 3, 1)}, "a repeated message counts twice"
     moments = row("a", "share", "1", "image_moments")
-    assert count_releases([*rows, moments]) == {"a": Releases(2, 2)}, "a message of their own"
+    assert count_releases([*rows, moments], privacy) == {"a": released(2.0, 2, 2)}, "a message of their own"
 
 
 def test_noise_without_the_accountant_is_refused_before_training(monkeypatch):

@@ -151,7 +151,7 @@ def test_r11_configs(measurement, small_phantom, tmp_path):
 def test_r11_files_of_a_hospital(measurement, small_phantom, tmp_path):
     plan = tiny_yaml(small_phantom).replace("unseen_site: UCL, ", "")
     (folder := tmp_path / "hospital").mkdir()
-    own = site_file_text("HK", 2)
+    own = site_file_text("HK", 2, {})
 
     def one(rng: random.Random) -> bool:
         texts = {"HK.yaml": own, "plan.yaml": plan}

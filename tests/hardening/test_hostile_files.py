@@ -53,7 +53,7 @@ def plan_of(place: Path, root: Path, new: str) -> int:
     (place / "evil.py").write_text(CODE)
     text = tiny_yaml(root).replace("unseen_site: UCL, ", "")
     (place / "plan.yaml").write_text(text.replace("{name: elcfs, alpha: 0.1, min_patients: 1}", new))
-    (place / "HK.yaml").write_text(site_file_text("HK", 2))
+    (place / "HK.yaml").write_text(site_file_text("HK", 2, {}))
     return read_site_file(place / "HK.yaml") and 0
 
 

@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import tiny_yaml
+from folder_layouts import save_pixels
 
 import medfed
 from medfed import coordinator, report
@@ -86,6 +88,23 @@ def test_settings_of_an_unseen_site_are_not_in_the_plan(config, tiny_phantom, tm
     assert run("prepare", config, *where, *(word for setting in of_unseen for word in ("--set", setting))) == 0
     plan = load(tmp_path / "federation" / "plan.yaml")
     assert (plan.federation.unseen_site, plan.federation.unseen_ratio) == ("", 1.0) and plan.evaluation == Evaluation()
+
+
+def test_settings_of_a_single_site_are_in_its_own_file_and_not_in_the_plan(tmp_path):
+    for site, suffix in (("A", ""), ("B", "_drawn")):
+        for number in range(3):
+            save_pixels(tmp_path / "images" / site / "images" / f"{number}.png", np.full((32, 32), 40 * number))
+            save_pixels(tmp_path / "images" / site / "masks" / f"{number}{suffix}.png", np.eye(32))
+    config = tmp_path / "own.yaml"
+    of_site = {"B": {"mask": "{site}/masks/{case}_drawn.png"}}
+    config.write_text(
+        f"data: {{name: folder, root: {tmp_path / 'images'}, image_size: 32, by_site: {of_site}}}\n"
+        "network: {name: unet, features: [2, 2, 2, 2, 2, 2]}\nmethod: {name: fedavg}\nfederation: {rounds: 2}\n"
+    )
+    assert run("prepare", config, "--out", tmp_path / "out") == 0
+    assert load(tmp_path / "out" / "plan.yaml").data.by_site == {}
+    masks = {site: read_site_file(tmp_path / "out" / "hospitals" / site / f"{site}.yaml")[1].data.mask for site in "AB"}
+    assert masks == {"A": None, "B": "{site}/masks/{case}_drawn.png"}
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):

@@ -37,7 +37,7 @@ def hospital(tmp_path, small_phantom):
 
     def write(sends: str = "", **changes: str) -> Path:
         path = tmp_path / "HK.yaml"
-        text = site_file_text("HK", load(tmp_path / "plan.yaml").federation.rounds)
+        text = site_file_text("HK", load(tmp_path / "plan.yaml").federation.rounds, {})
         for key, value in {"sends": f"[{sends}]", "min_patients": "1", **changes}.items():
             text, n_lines = re.subn(rf"(?m)^( *){key}:.*", rf"\1{key}: {value}", text)
             assert n_lines == 1, key
@@ -197,7 +197,7 @@ def test_what_a_hospitals_file_does_not_allow_is_one_sentence_before_joining(
     hospital, capsys, joined, sends, changes, sentence
 ):
     """A file that `prepare` wrote has 5 for min_patients, and agrees to no statistic."""
-    assert "min_patients: 5 " in site_file_text("HK", 1)
+    assert "min_patients: 5 " in site_file_text("HK", 1, {})
     assert run(hospital(sends, **changes), "--yes") == 2
     out, err = capsys.readouterr()
     assert sentence in err and err.count("\n") == 1 and not joined

@@ -110,11 +110,14 @@ def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: 
             )
     if not 0 <= facts.get("score", 0) <= 1:
         raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
-    if expected.kind != Kind.TRAIN:
+    is_train, of_method = expected.kind == Kind.TRAIN, expected.fact_names
+    if expected.kind != Kind.SURVEY and not (is_train and of_method is None):  # `check_survey` knows those of a survey
+        known = REPLY_FACTS[expected.kind] | {"round"} | (of_method or set() if is_train else set())
+        if unknown := sorted(facts.keys() - known):
+            more = ", which is not in the fact_names of the method" if is_train else ", which was not requested"
+            raise InvalidReply(f"reports {reprlib.repr(unknown[0])}{more}")
+    if not is_train:
         return
-    known = REPLY_FACTS[Kind.TRAIN] | {"round"}
-    if expected.fact_names is not None and (unknown := sorted(facts.keys() - known - expected.fact_names)):
-        raise InvalidReply(f"reports {reprlib.repr(unknown[0])}, which is not in the fact_names of the method")
     if missing := sorted(REPLY_FACTS[Kind.TRAIN] - facts.keys()):
         raise InvalidReply(f"does not report {', '.join(missing)}")
     if abs(facts["loss"]) > MAX_LOSS:
