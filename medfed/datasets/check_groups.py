@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from medfed.core.errors import Problem, UserError, UserErrors
 
 WIDTH = 100  # characters per line
-MAX_EXAMPLES = 2  # of each kind
+MAX_EXAMPLES, MAX_CURES = 2, 3  # of each kind
 MAX_LISTED = 10  # further places of each kind
 
 
@@ -36,7 +37,7 @@ def format_problems(problems: Iterable[Problem], root: str) -> list[str]:
     """Return lines of at most 100 characters (except for longer paths), one paragraph for each kind of problem.
 
     A problem that is alone of its kind is shown completely. Other paragraphs have the number of problems, two examples
-    with paths relative to `root`, the places of further ones, and what to do.
+    with paths relative to `root`, if possible with different cures, the places of further ones, and what to do.
     """
     lines = []
     for group in by_kind(problems):
@@ -44,11 +45,15 @@ def format_problems(problems: Iterable[Problem], root: str) -> list[str]:
             lines += _wrap(str(group[0]), 2)
             continue
         lines += _wrap(f"{group[0].kind} ({len(group):,}):", 2)
+        of_cure = {problem.cure: problem for problem in reversed(group)}
+        cures = [cure for cure in dict.fromkeys(problem.cure for problem in group) if cure]
+        first = [of_cure[cure] for cure in cures]
+        group = list(dict.fromkeys([*first[:MAX_EXAMPLES], *group]))
         for problem in group[:MAX_EXAMPLES]:
-            lines += _wrap(f"{problem.place}: {problem.found}".replace(f"{root}/", ""), 4)
+            lines += _wrap(_relative(f"{problem.place}: {problem.found}", root), 4)
         if others := group[MAX_EXAMPLES:]:
-            lines += _wrap(f"also: {_places(others)}".replace(f"{root}/", ""), 4)
-        for cure in dict.fromkeys(problem.cure for problem in group[:MAX_EXAMPLES] if problem.cure):
+            lines += _wrap(_relative(f"also: {_places(others)}", root), 4)
+        for cure in cures[:MAX_CURES]:
             lines += _wrap(f"-> {cure}", 4)
     return lines
 
@@ -66,6 +71,11 @@ def _places(problems: Sequence[Problem]) -> str:
     n_more = len(places) - MAX_LISTED
     more = f" and {n_more:,} more (`python -m medfed.data check --json FILE` lists all)" if n_more > 0 else ""
     return ", ".join(places[:MAX_LISTED]) + more
+
+
+def _relative(text: str, root: str) -> str:
+    """Return a text whose paths below `root` start there; a longer path that contains `root` stays whole."""
+    return re.sub(rf"(?<![\w/.-]){re.escape(root)}/", "", text)
 
 
 def _wrap(text: str, indent: int) -> list[str]:

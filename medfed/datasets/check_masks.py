@@ -12,6 +12,7 @@ from medfed.federation.survey_mismatches import cover_mismatches
 from medfed.images import reading
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
+MIN_EQUAL, EQUAL_COVER, MAX_SPREAD = 4, 0.3, 0.02  # masks of a site; what they cover at least, and how equally
 INVERTED = "masks that may be inverted"
 
 
@@ -30,6 +31,7 @@ def shown_nowhere(root: str, structures: Sequence[str], sites: Sequence[CheckedS
 def warnings(structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:
     """Warn about masks whose sizes or values do not fit together, within a site or between sites."""
     found = [warning for site in sites for warning in _inverted(site, structures)]
+    found += [warning for site in sites for warning in _equal_covers(site, structures)]
     inverted = {warning.place for warning in found}
     covers = {site.name: _median_covers(site, len(structures)) for site in sites if site.name not in inverted}
     found += [mismatch.problem for mismatch in cover_mismatches(covers, structures)]
@@ -60,6 +62,18 @@ def _inverted(site: CheckedSite, structures: Sequence[str]) -> list[Problem]:
         if 2 * n_large > len(covers):
             text = f"{name} covers more than {MAX_COVERED:.0%} of the pixels in {n_large} of {len(covers)} masks"
             found.append(Problem(INVERTED, site.name, text, cure))
+    return found
+
+
+def _equal_covers(site: CheckedSite, structures: Sequence[str]) -> list[Problem]:
+    """Warn about structures that cover the same large part of every image, as the field of view of a camera does."""
+    found = []
+    for index, name in enumerate(structures):
+        covers = site.covers(index)
+        if len(covers) >= MIN_EQUAL and min(covers) > EQUAL_COVER and max(covers) - min(covers) < MAX_SPREAD:
+            text = f"{name} covers {min(covers):.0%} of the pixels in each of {len(covers)} masks"
+            cure = "look at the masks: they may show the field of view instead of the structure"
+            found.append(Problem("masks that are all alike", site.name, text, cure))
     return found
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from medfed.core.errors import Problem
 from medfed.datasets.case import Case
-from medfed.datasets.part_names import are_years
+from medfed.datasets.part_names import are_years, is_part
+from medfed.images.file_names import folded
 
 if TYPE_CHECKING:
     from medfed.datasets.base import Dataset
@@ -21,6 +22,7 @@ PATTERNS = (
     rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
     r"^(\D*\d+)[\W_].",  # 8863_x51
 )
+PARTS = "^(?:.*/)?"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -29,10 +31,13 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; the last
     must find two or more images of a patient on average. None if none does, or if the patients are years.
     """
-    for pattern in PATTERNS:
+    folders = {folder for name in names for folder in name.split("/")[:-1]}
+    in_parts = bool(folders) and all(map(is_part, folders))
+    for number, usual in enumerate(PATTERNS):
+        pattern = usual.replace("^", PARTS, 1) if in_parts and number else usual
         groups = _groups(names, pattern)
         several = [group for group in groups.values() if len(group) > 1]
-        is_uncertain = pattern == PATTERNS[-1] and 2 * len(groups) > len(names)
+        is_uncertain = usual == PATTERNS[-1] and 2 * len(groups) > len(names)
         if len(several) > 1 and not is_uncertain and not are_years(groups):
             return pattern, several[0]
     return None
@@ -42,15 +47,16 @@ def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> l
     """`patient_warning` of each site; none if `data.patient_pattern` is set, or if the dataset has no such setting."""
     if getattr(dataset, "patient_pattern", "no such setting") is not None:
         return []
-    return [warning for site, of_site in cases.items() for warning in patient_warning(site, of_site)]
+    classes = () if getattr(dataset, "table", None) else dataset.classes
+    return [warning for site, of_site in cases.items() for warning in patient_warning(site, of_site, classes)]
 
 
-def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
+def patient_warning(site: str, cases: Sequence[Case], classes: Sequence[str]) -> list[Problem]:
     """Warn if each image counts as a patient, but the names suggest that several show the same; say which pattern to
-    set."""
+    set. `classes` are part of the names of cases, but not of the names in which the pattern is searched."""
     if any(case.patient != case.name or case.part for case in cases):
         return []
-    names = [case.name if case.masks else case.name.rpartition("/")[2] for case in cases]  # without the class
+    names = [_without_class(case, classes) for case in cases]
     suggestion = suggest_pattern(names)
     if suggestion is None:
         return []
@@ -62,6 +68,15 @@ def patient_warning(site: str, cases: Sequence[Case]) -> list[Problem]:
     )
     cure = f"set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
     return [Problem("names of several images of a patient", site, found, cure)]
+
+
+def _without_class(case: Case, classes: Sequence[str]) -> str:
+    """Return the name in which `data.patient_pattern` is searched: that of the case without the class."""
+    folders = case.name.split("/")
+    if case.label is not None and classes:
+        of_class = [index for index, folder in enumerate(folders) if folded(folder) == folded(classes[case.label])]
+        folders = [folder for index, folder in enumerate(folders) if index not in of_class[:1]]
+    return "/".join(folders)
 
 
 def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:

@@ -148,7 +148,8 @@ def _join_masks(layout: Layout, images: Sequence[Match], masks: Sequence[Sequenc
             missing = [n for n in of_structure if n not in numbers and (image.fields["site"], n) in used]
             if numbers.isdisjoint(of_structure):
                 text = f"this image has no mask{f' of {structure}' if structure else ''}"
-                result.add_problem(image, "image without a mask", text, "add the mask, or remove the image")
+                cure = "add the mask (all background, if there is nothing to show), or remove the image"
+                result.add_problem(image, "image without a mask", text, cure)
             elif missing:
                 pattern = layout.masks[missing[0]][1]
                 text = f"this image has no mask '{pattern.text}', which other images of its site have"

@@ -97,7 +97,7 @@ def find_table_cases(
         problems = contents.problems[site]
         problems += _problems(path, of_site, existing, numbers)
         stems = Counter(stem_of(file) for name in of_site["image"].unique() if (file := existing[name]))
-        cases = contents.cases.setdefault(site, [])
+        cases, without_patient = contents.cases.setdefault(site, []), list[str]()
         for row in of_site.rename(columns={"class": "label"}).itertuples():
             file, mask_file, label = existing[row.image], existing.get(row.mask), numbers.get(folded(row.label))
             if not file or (label if class_names else mask_file) is None:
@@ -114,7 +114,11 @@ def find_table_cases(
                 patient = ""
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
+            without_patient += [] if patient else [row.place]
             cases.append(Case(site, name, file, masks, patient, label, row.split))
+        if 0 < len(without_patient) < len(cases):
+            found = f"{without_patient[0]}: the column 'patient' is empty, but not in all rows of the site {site}"
+            problems.append(Problem("row without a patient", path, found, "fill the column, or remove it"))
         names = {folded(case.patient): case.patient for case in cases}
         parts = Counter(patient for patient, _ in dict.fromkeys((folded(case.patient), case.part) for case in cases))
         for patient in (names[patient] for patient, n in parts.items() if n > 1):

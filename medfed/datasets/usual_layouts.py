@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -66,13 +66,15 @@ _SLOT = re.compile(r"<[^>]*>")
 def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
     """Return the first usual patterns that pair every image, as settings of `data`.
 
-    UserError with a table of what was tried if there are none. Names of sites that look like parts of a split, years or
-    patients are refused, unless the user lists them in `sites`. Files of unknown formats are left out.
+    If there are none, those that pair every image with its mask at each site, whose folders are directly in the root.
+    UserError with a table of what was tried without these, too. Names of sites that look like parts of a split, years
+    or patients are refused, unless the user lists them in `sites`. Files of unknown formats are left out.
     """
     unknown = [path for path in files.images if not suffix(path) and not kind_of(files.root / path)]
     names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
     unlabelled = tuple(sorted(name for name in names if folded(name) in UNLABELLED))
     files = replace(files, images=tuple(path for path in files.images if path not in {*unknown})).without(unlabelled)
+    ignored: dict[str, Any] = {"ignored_names": unlabelled} if unlabelled else {}
     tried: list[Pairs] = []
     for layout in _promising(files):
         one = pair(files, layout)
@@ -80,11 +82,41 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
         if one.pairs and not one.left and (layout.masks or all(map(is_part, one.values("folder")))):
             if doubt := _doubt_about(one, sites):
                 raise UserErrors([f"{files.root}: {doubt}"])
-            field = f"{{{_meaning(one.values('folder'))}}}"
-            patterns = {"image": layout.images, "mask": [pattern for _, pattern in layout.masks]}
-            settings = {key: own[0].text.replace("{folder}", field) for key, own in patterns.items() if own}
-            return settings | ({"ignored_names": unlabelled} if unlabelled else {})
-    raise UserErrors(_describe(files, tried, unknown))
+            return _settings(one) | ignored
+    of_site = _patterns_by_site(files, sites)
+    if of_site and all(of_site.values()):
+        general = max(of_site.values(), key=[*of_site.values()].count)
+        others = {
+            site: {key: text for key, text in own.items() if text != general[key]}
+            for site, own in of_site.items()
+            if own != general
+        }
+        return general | {"by_site": others} | ignored
+    raise UserErrors(_describe(files, tried, unknown, of_site))
+
+
+def _settings(paired: Pairs) -> dict[str, Any]:
+    field = f"{{{_meaning(paired.values('folder'))}}}"
+    patterns = {"image": paired.layout.images, "mask": [pattern for _, pattern in paired.layout.masks]}
+    return {key: own[0].text.replace("{folder}", field) for key, own in patterns.items() if own}
+
+
+def _patterns_by_site(files: Files, sites: Sequence[str]) -> dict[str, Any]:
+    """Return the first usual patterns that pair every image of each site with its mask; empty for a site without any.
+
+    Folders of images and masks with unusual names would look like two classes, so classes are left out.
+    """
+    folders = sorted({path.partition("/")[0] for path in (*files.images, *files.slices) if "/" in path})
+    if len(folders) < 2 or (_odd_sites(folders) and not {*folders} <= {*sites}):
+        return {}
+    of_site: dict[str, dict[str, Any]] = {}
+    for site in folders:
+        inside = files.below(site)
+        paired = (pair(inside, layout) for layout in _promising(inside) if layout.masks)
+        fitting = (one for one in paired if one.pairs and not one.left and not _doubt_about(one, [site]))
+        first = next(fitting, None)
+        of_site[site] = _settings(first) if first else {}
+    return of_site
 
 
 def _promising(files: Files) -> list[Layout]:
@@ -137,7 +169,7 @@ def _words(files: Files) -> dict[str, list[str]]:
         either = f"(?:{'|'.join(sorted(known, key=len, reverse=True))})"
         for place, regex in (
             ("after", rf".([_\-. ]{either})$"),
-            ("before", rf"^({either}[_\-. ])."),
+            ("before", rf"^((?:[a-z]+[_\-. ])?{either}[_\-. ])."),
             ("only", rf"^((?:[^{{}}*?]*[_\-. ])?{either})$"),
         ):
             counts = Counter(match[1] for stem in stems if (match := re.search(regex, stem, re.I)))
@@ -230,8 +262,10 @@ def _odd_sites(sites: Sequence[str]) -> str:
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""
 
 
-def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> list[str]:
-    """Return the lines of the message that no usual pattern pairs every image."""
+def _describe(
+    files: Files, tried: Sequence[Pairs], unknown: Sequence[str], of_site: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Return the lines of the message that no usual pattern pairs every image; `of_site` are those of single sites."""
     if not (files.images or files.slices or unknown):
         return [f"{files.root}: the folder holds no image; expected images of two or more sites"]
     n_files = len(files.images) + len(files.slices) + len(unknown)
@@ -248,6 +282,11 @@ def _describe(files: Files, tried: Sequence[Pairs], unknown: Sequence[str]) -> l
     if len(rows) > 1:
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if any(of_site.values()):
+        fits = {site: f"{{image: '{own['image']}', mask: '{own['mask']}'}}" for site, own in of_site.items() if own}
+        missing = [site for site in of_site if site not in fits]
+        lines.append(f"no usual pattern pairs all files of {', '.join(missing)}; the others may have their own lines:")
+        lines += [f"  --set 'data.by_site.{site}={text.replace(chr(39), chr(34))}'" for site, text in fits.items()]
     if unknown:
         lines.append(f"{len(unknown)} files, such as {unknown[0]}, have a format that cannot be read; convert them")
     tops = sorted({path.partition("/")[0] for path in (*files.images, *files.slices)})

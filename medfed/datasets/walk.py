@@ -34,6 +34,14 @@ class Files:
             return self
         return Files(self.root, *(tuple(filter(is_read, paths)) for paths in (self.images, self.series, self.slices)))
 
+    def below(self, folder: str) -> Files:
+        """Return the files in one folder directly in the root; their paths stay relative to the root."""
+
+        def is_below(path: str) -> bool:
+            return path.partition("/")[0] == folder
+
+        return Files(self.root, *(tuple(filter(is_below, paths)) for paths in (self.images, self.series, self.slices)))
+
 
 def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
     """List all files below a folder; only of files without a known suffix, the first bytes are read."""

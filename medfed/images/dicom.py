@@ -33,13 +33,16 @@ POSITION_TOLERANCE = 0.1  # slices may lie this fraction of a slice distance awa
 DIRECTION_TOLERANCE = 1e-3  # of each direction cosine, and of the pixel spacing in mm
 MAX_SHEAR = 0.5  # shift of the last slice along its plane in pixels; more is a scanner with a tilted gantry
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-_CURE = "leave out files that are no slices of the volume with data.ignored_names, or convert the series with dcm2niix"
+_CURE = (
+    "leave out files that are no slices of the volume with data.ignored_names, or convert the series with dcm2niix (a "
+    "single image to PNG)"
+)
 # What a file must have, if it has the attribute at all: SimpleITK would read other files with wrong values or places.
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "NumberOfFrames": (lambda number: number == 1, "one file per slice, not a multi-frame file"),
     "SOPClassUID": (lambda uid: "Enhanced" not in uid.name, "one file per slice, not a multi-frame (Enhanced) file"),
     "ImageType": (lambda words: "LOCALIZER" not in str(words).upper(), "no localiser (scout)"),
-    "PhotometricInterpretation": (lambda kind: kind == "MONOCHROME2", "MONOCHROME2"),
+    "PhotometricInterpretation": (lambda kind: kind == "MONOCHROME2", "MONOCHROME2 (grey, black is 0)"),
     "ModalityLUTSequence": (lambda table: False, "RescaleSlope and RescaleIntercept instead of a table of intensities"),
     "RescaleSlope": (lambda slope: 0 < abs(slope) < np.inf, "a finite number other than 0"),
     "RescaleIntercept": (np.isfinite, "a finite number"),

@@ -42,6 +42,14 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
         raise Problem("mask in another position", mask_path, f"{found}; expected the same place", cure)
 
 
+def check_kinds(image_path: Path, mask_path: Path) -> None:
+    """Raise a Problem if only one of image and mask is a 2-D image file, whose axes have another order."""
+    if (is_2d := reading.is_2d_image_file(mask_path)) != reading.is_2d_image_file(image_path):
+        kinds = ("2-D image file", "volume") if is_2d else ("volume", "2-D image file")
+        found = f"the mask is a {kinds[0]}, and its image {image_path} is a {kinds[1]}; expected files of the same kind"
+        raise Problem("mask of another kind of file", mask_path, found, "convert one of them, such as the image to PNG")
+
+
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
     """Resample a mask (S, H, W, D) to its image by nearest neighbour: in space, or a 2-D one within the same field."""
     if reading.is_2d_image_file(image_path) and reading.is_2d_image_file(mask_path):

@@ -76,7 +76,10 @@ def check_image(path: Path, image: MetaTensor, channels: int, notices: list[str]
     """Check that an image has C = `channels` and is finite, and return it; "constant image" is added to `notices`."""
     if len(image) != channels:
         found = f"the file contains {len(image)} volumes (along its fourth axis), expected {channels}"
-        cure = "keep only one of these volumes, or set data.image_channels (data.name: folder)"
+        cure = (
+            "keep only one of these volumes, such as one time point, or, if they are channels that every image has, "
+            "set data.image_channels (data.name: folder)"
+        )
         raise Problem("several volumes in a file", path, found, cure)
     _check_finite(path, image)
     low, high = image.as_tensor().aminmax()
@@ -137,7 +140,10 @@ def to_structures(
     if not set(values) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))
         found = f"the mask has the labels {format_values(values)}; expected {expected}"
-        cure = "write the mask again with these values, or set data.mask_values (data.name: folder)"
+        cure = (
+            "write the mask again with these values, set data.mask_values, or, if a value is background, too, as 2 in "
+            "data.mask_colours: {lesion: 1, background: ['#000000', '#020202']} (data.name: folder)"
+        )
         raise Problem("unknown labels", path, found, cure)
     channels = torch.zeros(len(structures), *mask.shape[1:], dtype=torch.uint8)
     for index, structure in enumerate(structures):

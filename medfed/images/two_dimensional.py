@@ -1,4 +1,4 @@
-"""Read PNG, JPEG, BMP, TIFF and GIF files with Pillow, as arrays with height before width."""
+"""Read PNG, JPEG, BMP, TIFF, GIF and PPM files with Pillow, as arrays with height before width."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from PIL import Image, ImageOps, TiffImagePlugin
 from medfed.core.errors import Problem, UserError
 from medfed.images.problems import library_errors
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "PPM")
 MAX_COLOURS = 8  # in a message
 _ORIENTATION = 0x0112  # EXIF tag
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0  # TIFF tag and value; Pillow inverts images of 8 bits, and no others

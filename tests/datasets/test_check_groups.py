@@ -27,6 +27,14 @@ def test_one_cause_is_one_paragraph_with_its_number_two_examples_other_places_an
     assert lines[-1] == "    -> name the colours in data.mask_colours" and max(map(len, lines)) <= 100
 
 
+def test_paths_are_shortened_at_their_beginning_only_and_examples_have_different_cures():
+    problems = [Problem("x", f"/home/d/A/{number}.png", "is odd", f"cure {number // 2}") for number in range(9)]
+    text = "\n".join(format_problems(problems, "d"))
+    assert text.count("/home/d/A/") == 9 and "/home/A/" not in text
+    assert ["/home/d/A/0.png: is" in text, "/home/d/A/2.png: is" in text] == [True, True]
+    assert [f"-> cure {number}" in text for number in range(5)] == [True, True, True, False, False]
+
+
 def test_a_problem_that_is_alone_of_its_kind_is_a_whole_sentence_and_a_repeated_one_is_shown_once():
     assert format_problems([EMPTY, EMPTY], "/data") == ["  /data/HK/a.png: the file is empty; copy it again"]
 

@@ -80,6 +80,13 @@ class TestPatients:
             ("8863_x51 8863_x101 9022_x51 9022_x101", "8863 8863 9022 9022"),
             ("anna_OD_x anna_OS_y bert_OD_x bert_OS_y", "anna anna bert bert"),
             ("7_L_1 7_R_1 8_L_1 8_R_1 9", "7 7 8 8 9"),
+            ("train/N-10-1 test/N-10-2 train/C-7-1 val/C-7-3", "N-10 N-10 C-7 C-7"),
+            ("train/7_L test/7_R train/8_L test/8_R", "7 7 8 8"),
+            (
+                "patient01/study1/view1_a patient01/study2/view1_a patient02/s/v patient02/s/w",
+                "patient01 " * 2 + "patient02 " * 2,
+            ),
+            ("7/left 7/right 8/left 8/right", "7 7 8 8"),
         ],
     )
     def test_names_of_several_images_of_a_patient(self, names, patients):
@@ -109,6 +116,19 @@ class TestPatients:
         assert [warning.kind for warning in report.warnings] == ["no unseen site"]
         assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
 
+    def test_folders_of_patients_in_and_above_the_folders_of_classes(self, tmp_path):
+        for pattern, names in (
+            ("{site}/{class}/{folder}/{study}/{case}.png", "{0}/patient{1}/study{2}/view"),
+            ("{site}/{folder}/{class}/{case}.png", "patient{1}/{0}/view{2}"),
+        ):
+            paths = [names.format(("benign", "malignant")[n % 2], n, study) for n in range(2) for study in range(2)]
+            root = tmp_path / str(len(pattern))
+            for index, path in enumerate(paths):
+                for site in ("north", "south"):
+                    save_pixels(root / site / f"{path}.png", scan(ord(site[0]), index))
+            found = [warning.found for warning in check_dataset(Folder(root=str(root), image=pattern)).warnings]
+            assert [text for text in found if "suggest 2 patients for 4 images" in text], (pattern, found)
+
     def test_patches_in_folders_of_classes(self, tmp_path):
         dataset = self.classes(tmp_path, "benign/p1_a", "malignant/p1_b", "benign/p2_a", "malignant/p2_b")
         found = [(warning.place, warning.found.partition(" for")[0]) for warning in check_dataset(dataset).warnings]
@@ -123,6 +143,39 @@ class TestPatients:
         with warnings.catch_warnings(record=True) as warned:
             assign_patients(replace(dataset, patient_pattern="(.+)"), Federation(unseen_site="south"), 0, "a.yaml")
         assert not [one for one in warned if "suggest" in str(one.message)]
+
+
+def test_masks_that_are_all_alike_may_show_the_field_of_view(root):
+    for index in range(4):
+        mask = np.zeros((SIDE, SIDE), np.uint8)
+        mask[: 40 + index % 2] = 255  # 62 and 64 %
+        save_pixels(root / "north" / "masks" / f"scan{index}.png", mask)
+    (alike,) = map(str, check(root).warnings)
+    assert alike.startswith("north: foreground covers 62% of the pixels in each of 4 masks; look at the masks")
+
+
+def test_names_of_sites_that_may_be_cut_are_named(tmp_path):
+    for number, name in enumerate(("St_Anna_1", "St_Anna_2", "St_Mary_1", "UKE_1", "UKE_2")):
+        save_pixels(tmp_path / "images" / f"{name}.png", scan(number))
+        save_pixels(tmp_path / "masks" / f"{name}.png", 255 * np.eye(SIDE))
+    settings = {"image": "images/{site}_{case}.png", "mask": "masks/{site}_{case}.png"}
+    (cut,) = [warning for warning in check(tmp_path, **settings).warnings if "cut" in warning.kind]
+    assert "a site ends at the first '_' of a name, and the names of the case Anna_1 of the site St contain" in str(cut)
+    whole = {key: text.replace("{site}", "{site:St_[a-z]*|UKE}") for key, text in settings.items()}
+    assert Folder(root=str(tmp_path), **whole).site_names() == ["St_Anna", "St_Mary", "UKE"]
+    assert not [warning for warning in check(tmp_path, **whole).warnings if "cut" in warning.kind]
+
+
+def test_masks_beside_images_of_classes_are_refused_until_they_are_left_out(tmp_path):
+    for number, (site, name) in enumerate((site, name) for site in ("north", "south") for name in ("benign", "normal")):
+        for image in ("a (1)", "a (2)"):
+            save_pixels(tmp_path / site / name / f"{image}.png", scan(number, len(image), ord(image[3])))
+        for mask in ("a (1)_mask", "a (1)_mask_1", "b_mask"):
+            save_pixels(tmp_path / site / name / f"{mask}.png", scan(number, len(mask)))
+    report = check(tmp_path, image="{site}/{class}/{case}.png")
+    found = [Path(problem.place).name for problem in report.problems if problem.kind == "mask among images of a class"]
+    assert found == 4 * ["a (1)_mask.png", "a (1)_mask_1.png"], "b_mask has no image"
+    assert check(tmp_path, image="{site}/{class}/{case}.png", ignored_names=("*_mask*",)).problems == ()
 
 
 def test_images_of_12_bits_that_are_read_as_16_are_almost_black(tmp_path):

@@ -221,10 +221,20 @@ def test_a_volume_mask_is_resampled_where_its_header_places_it(tmp_path):
         data.load(data.cases("north")[0])
 
 
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_2d_image_file_is_no_mask_of_a_volume_because_its_axes_are_exchanged(root, is_ignored):
+    volume(root / "north" / "images" / "a.nii")
+    (root / "north" / "images" / "a.jpg").unlink()
+    data = Folder(root=str(root), ignore_mask_geometry=is_ignored)
+    (case,) = [case for case in data.cases("north") if case.image.suffix == ".nii"]
+    with pytest.raises(UserError, match="masks/a.png: the mask is a 2-D image file, and its image .*a.nii is a volume"):
+        data.load(case)
+
+
 def test_2d_image_files_and_volumes_in_one_dataset_are_refused(root):
     volume(root / "south" / "images" / "c.nii")
     volume(root / "south" / "masks" / "c.nii", (0, 1))
-    with pytest.raises(UserError, match="2-D image files and volumes"):
+    with pytest.raises(UserError, match="2-D image files, such as .* and volumes"):
         _ = colour(root).intensity_range
 
 

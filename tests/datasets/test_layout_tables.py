@@ -18,7 +18,10 @@ Images and Ground Truth: {images,Ground_Truth}/{a,b}.png -> {a,b} images/{a,b}.p
 images and annotations: {images,annotations}/{a,b}.png -> {a,b} images/{a,b}.png annotations/{a,b}.png
 images and seg, volumes: {images,seg}/{a,b}.nii.gz -> {a,b} images/{a,b}.nii.gz seg/{a,b}.nii.gz
 other words at each site: /n/{images,masks}/{a,b}.png /s/{img,label}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
-    --set by_site={s: {image: "{site}/img/{case}.*", mask: "{site}/label/{case}.*"}}
+masks of one site beside its images: /n/{images,masks}/{a,b}.png /s/{a,b}{,_seg}.png
+    -> {a,b} images/{a,b}.png masks/{a,b}.png
+a word before the word for images: images/Test_Image_{1,2}.png masks/mask_{1,2}.png
+    -> {1,2} images/Test_Image_{1,2}.png masks/mask_{1,2}.png
 masks as GIF: images/{a,b}.png masks/{a,b}.gif -> {a,b} images/{a,b}.png masks/{a,b}.gif
 top folders with the sites inside: /{Images,Masks}/{n,s}/{a,b}.png -> {a,b} /Images/n/{a,b}.png /Masks/n/{a,b}.png
 nnU-Net with one channel: imagesTr/{a,b}_0000.png labelsTr/{a,b}.png
@@ -201,8 +204,8 @@ a folder too high: /all/{n,s}/{images,masks}/{a,b}.png -> give the folder that c
 sites far below: /data/train/{n,s}/{1,2}{,_mask}.png
 sites of cases deeper: /all/{n,s}/{p1,p2}/{t2,seg}.nii
 sites deeper, beside documents: /all/{n,s}/{1,2}{,_mask}.png /code/run.txt /LICENSE -> give the folder
-masks of a format that is not supported: images/{a,b}.png masks/{a,b}.ppm -> n/masks/a.ppm, have a format
-no file can be read: stare-images/im{1,2}.ppm labels-ah/im{1,2}.ah.ppm -> im1.ah.ppm, have a format
+masks of a format that is not supported: images/{a,b}.png masks/{a,b}.webp -> n/masks/a.webp, have a format
+no file can be read: stare-images/im{1,2}.ppm.gz labels-ah/im{1,2}.ah.ppm.gz -> im1.ah.ppm.gz, have a format
 a case folder without a mask: {p1,p2,p3}/T2.nii {p1,p2}/T2_seg.nii -> n/p3/T2.nii
 one eye, other eye's mask: {p1,p2}/{left,right_mask}.png -> left.png | right_mask.png
 two files of a fixed name: {p1,p2}/{t2.nii,t2.nii.gz,seg.nii} -> n/p1/t2.nii.gz: another image of the same case
@@ -212,6 +215,8 @@ field of view, equal names: images/{01_dr,02_h}.jpg manual1/{01_dr,02_h}.tif mas
 a part with unlike names: {train,test}/{images,masks}/{a,b}.png val/{scan,gland_label}.png -> n/val/gland_label.png
 mask folders, case: images/P1/a.png masks/{P1,p1}/a.png -> n/masks/p1/a.png
 two folders of images that differ in case: images/{Pa,pA}/a.png masks/pa/a.png -> n/images/pA/a.png
+a site with unusual names beside one with usual ones: /n/{images,masks}/{a,b}.png /s/{scan,drawn}/{a,b}.png
+    -> no usual pattern pairs all files of s; the others | data.by_site.n={image: "{site}/images/{case}.*"
 a site beside top folders: /{images,masks}/A/1.png /B/images/2.png /B/masks/2.png -> images/A/1.png
 a folder beside the files of a site: a{,_mask}.png more/b{,_mask}.png -> n/more/b.png
 both lungs by a pattern without a field: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png

@@ -47,6 +47,16 @@ def refusal(dataset: Folder, site: str = "north") -> str:
     return str(error.value)
 
 
+def test_a_row_without_a_patient_is_a_problem_if_others_have_one(root):
+    text = ROWS.replace("north,p2,", "north,,")
+    assert "line 4: the column 'patient' is empty, but not in all rows of the site north" in refusal(table(root, text))
+    by_name = table(root, text, patient_pattern="(.+)").cases("north")
+    assert [case.patient for case in by_name] == ["p1", "p1", "3"]
+    assert [case.patient for case in table(root, ROWS.replace(",p2,", ",,").replace(",p1,", ",,")).cases("north")] == [
+        *"123"
+    ]
+
+
 def test_a_table_names_sites_patients_pairs_and_parts(root):
     dataset = recognise(root)
     assert dataset == Folder(root=str(root), table="list.csv") == recognise(root / "list.csv")

@@ -248,7 +248,7 @@ class TestImageFiles:
         refused(
             grey, write_image(tmp_path / "b.png", colours()), "is in colour; expected grey", "data.image_channels: 3"
         )
-        refused(grey, nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2))), "2 volumes", "or set data.image_channels")
+        refused(grey, nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2))), "2 volumes", "set data.image_channels")
         assert len(grey(write_image(tmp_path / "e.png", colours()[..., :1].repeat(3, -1)))) == 1  # equal channels
 
     def test_only_16_bits_per_channel_give_a_notice(self, tmp_path):

@@ -16,7 +16,7 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
-from medfed.datasets import check_patients, dicom_names, table
+from medfed.datasets import check_classes, check_patients, dicom_names, table
 from medfed.datasets.base import Card, Contents, Dataset, describe_unread
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Match, parents
@@ -42,6 +42,7 @@ SITE_KEYS = (
     "dicom_series",
 )
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
+_SITE_END = re.compile(r"\{site\}([^{}/*?]+)\{")  # what stands between the site and another field in a file's name
 Patterns = str | tuple[str, ...]
 
 
@@ -198,10 +199,12 @@ class Folder(Dataset):
         """(0, 255) for 2-D image files; (0, `intensity_max`), if it is set, for volumes. UserError for a mixture of the
         two, or for an `intensity_max` of a single site with volumes."""
         images = [case.image for site in self.site_names() for case in self.contents.cases[site]]
-        kinds = {reading.is_2d_image_file(path) for path in images}
+        kinds = {reading.is_2d_image_file(path): path for path in images if path.is_dir() or reading.suffix(path)}
         if len(kinds) > 1:
-            found = "the folder contains 2-D image files and volumes; expected only one kind"
-            raise Problem("2-D images and volumes", self.root, found, "put them into two folders")
+            found = f"the images are 2-D image files, such as {kinds[True]}, and volumes, such as {kinds[False]}"
+            raise Problem(
+                "2-D images and volumes", self.root, f"{found}; expected one kind", "convert one kind to the other"
+            )
         if True in kinds:
             return 0.0, 255.0
         if own := [site for site, values in self.by_site.items() if "intensity_max" in values]:
@@ -219,6 +222,8 @@ class Folder(Dataset):
             contents = self.scan_layouts(files, self._layouts)
             if all(pattern.text.startswith("{site}/") for pattern in self._layout.images) and not contents.problems[""]:
                 self._refuse_folders_without_images(root, contents)
+            if contents.classes:
+                check_classes.refuse_masks(contents)
         if len(contents.classes) == 1:
             found = f"found only the class '{contents.classes[0]}'; expected at least two classes"
             raise Problem("a single class", self.root, found, "add images of another class, or masks")
@@ -239,6 +244,16 @@ class Folder(Dataset):
             found = f"each of the {len(n_cases)} sites has a single image"
             cure = "if these are the cases of one site, put them into a folder for this site, and correct data.image"
             warnings.append(Problem("sites with a single image", self.root, found, cure))
+        for pattern in self._layout.images:
+            end = _SITE_END.search(pattern.text)
+            cut = end and next((case for site in contents.cases.values() for case in site if end[1] in case.name), None)
+            if end and cut:
+                found = (
+                    f"in '{pattern.text}', a site ends at the first '{end[1]}' of a name, and the names of the case "
+                    f"{cut.name} of the site {cut.site} contain another, so that sites may be merged"
+                )
+                cure = "if the site is cut, write what it may be, such as {site:[A-Za-z_]+}"
+                warnings.append(Problem("names of sites that may be cut", self.root, found, cure))
         return warnings
 
     @cached_property
@@ -326,6 +341,7 @@ class Folder(Dataset):
 
     def _fit(self, case: Case, image: MetaTensor, path: Path, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Return one of the masks of a case on the voxel grid of its image."""
+        pairs.check_kinds(case.image, path)
         if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
             mask = pairs.reorder_mask(image, mask, notices)
         if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
@@ -380,13 +396,14 @@ class Folder(Dataset):
         if len(others) > 1:
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
             found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
-            soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
-            values_yaml = f"mask_values: {{{names[0]}: {others}}}"
-            exact = (
-                f"if all are the structure, set data.{values_yaml}, or data.by_site: {{{case.site}: {{{values_yaml}}}}}"
-            )
             is_soft = len(others) > 8 or path.suffix.lower() in (".jpg", ".jpeg")
-            raise Problem("mask of several values", path, found, soft if is_soft else exact)
+            setting = f"mask_threshold: {128 if is_soft else 0}"
+            if self.background_value or min(others) < 0:
+                setting = f"mask_values: {{{names[0]}: {others}}}"
+            when = "for soft edges or JPEG files" if is_soft else "if all are the structure"
+            cure = f"{when}, set data.{setting}, or data.by_site: {{{case.site}: {{{setting}}}}}"
+            cure += "" if is_soft else "; if they are several structures, set data.structure_names and data.mask_values"
+            raise Problem("mask of several values", path, found, cure)
         return reading.to_structures(path, mask, {self.background_value: (), **dict.fromkeys(others, names)}, names)
 
     @cached_property
