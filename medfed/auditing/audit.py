@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.experiments.setup import Experiment
 from medfed.federation.image_moments import has_constants, moments_request, pool
+from medfed.federation.ledger import statistic_name
+from medfed.federation.message import n_bytes
 from medfed.outputs.environment import versions
 
 
@@ -73,6 +75,8 @@ def audit(
             "membership": membership.membership_inference(own, held_out, quiet) if shares else None,
         }
         of_model = membership.membership_in_model(site, held_out, weights, trained, quiet)
+        start = replace(experiment.start, weights=weights)
+        with_update = updates.statistics_with_update(site, start, {each.site.name: each.sent for each in sites})
     result = {
         "site": site.name,
         "method": config.method_name,
@@ -88,6 +92,10 @@ def audit(
         },
         **of_statistics,
         "update_bytes": sum(entry.numel() * entry.element_size() for entry in weights.values()),
+        "update_statistics": {
+            "names": sorted({statistic_name(name) for name in with_update}),
+            "bytes": sum(map(n_bytes, with_update.values())),
+        },
         "update": [case for case, _ in cases],
         "model_given": trained is not None,
         "model_membership": of_model and {**of_model, "verdict": membership.verdict(of_model)},

@@ -45,7 +45,7 @@ def reidentify(shared: SharedStatistics, n_images: int, mirror_axis: int, quiet:
         if near:
             copies[NEIGHBOUR] = training.batch(near[:1]), near[0]
         for name, (copy, source) in copies.items():
-            row = shared.vectors(shared.statistics_of(copy, name, index))
+            row = shared.vectors(shared.known_statistics_of(copy, name, index))
             if not len(row):
                 continue
             is_right = torch.tensor([patient_of[other] == patient_of[index] for other in indices])
@@ -69,10 +69,10 @@ def _gallery(shared: SharedStatistics, n_images: int) -> tuple[list[int], Tensor
     order = torch.randperm(len(shared.site.training), generator=stream(shared.site.seed, "gallery")).tolist()
     indices, rows = [], []
     for index in order[: MAX_SCANNED_RATIO * n_images]:
-        row = shared.vectors(shared.statistics_of(shared.site.training.batch([index]), "gallery", index))
-        if len(row) and float((sent - row).abs().amax(dim=1).min()) <= 1e-4 * float(row.abs().max()):
+        row = shared.row_of(shared.site.training.batch([index]), "gallery", index)
+        if row is not None:
             indices.append(index)
-            rows.append(row)
+            rows.append(sent[row][None])
         if len(indices) == n_images:
             break
     return indices, torch.cat(rows) if rows else sent[:0]

@@ -62,7 +62,11 @@ def describe_sent(result: Mapping[str, Any]) -> str:
 
 
 def describe_update(result: Mapping[str, Any]) -> str:
-    return f"the weights of the network would be sent, about {result['update_bytes'] / 1e6:.2f} MB"
+    statistics, weights = result["update_statistics"], f"about {result['update_bytes'] / 1e6:.2f} MB"
+    if not statistics["names"]:
+        return f"the weights of the network would be sent, {weights}"
+    names = f"{', '.join(statistics['names'])}, {statistics['bytes']:,} bytes"
+    return f"the weights of the network ({weights}) and statistics ({names}) would be sent; no attack uses the latter"
 
 
 def case_label(update: Mapping[str, Any]) -> str:

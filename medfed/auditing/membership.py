@@ -65,7 +65,7 @@ def membership_inference(shared: SharedStatistics, held_out: Samples | None, qui
             rng = stream(shared.site.seed, "copies", group, patient)
             copies = torch.stack([degraded_copy(image, rng) for image in batch.image])
             for view, images in ((SAME, batch), (COPIES, replace(batch, image=copies))):
-                if len(rows := shared.vectors(shared.statistics_of(images, view, group, patient))):
+                if len(rows := shared.vectors(shared.known_statistics_of(images, view, group, patient))):
                     vectors[view][group].append(rows)
     results = {view: _attack(shared, members, others, view) for view, (members, others) in vectors.items()}
     return {"members": counts[0], "others": counts[1], **results}

@@ -44,9 +44,12 @@ def reconstruct(shared: SharedStatistics, n_images: int, n_steps: int = 4000, qu
     for own in ProgressBar(attacked, desc="reconstructing images from statistics", disable=quiet, leave=False):
         index = own[len(own) // 2]
         batch = shared.site.training.batch([index])
-        statistics = shared.statistics_of(batch, "reconstructed", index)
-        if len(shared.vectors(statistics)):
-            target = statistics if shared.per_image_entries else shared.sent
+        target = shared.known_statistics_of(batch, "reconstructed", index)
+        if len(shared.vectors(target)):
+            if not shared.per_image_entries:
+                target = shared.sent
+            elif (row := shared.row_of(batch, "reconstructed", index)) is not None:
+                target = {name: shared.sent[name][row : row + 1] for name in shared.per_image_entries}
             others = [other for patient in patients if patient is not own for other in patient]
             results.append(_try_all(shared, batch, target, evenly_spaced(others, MAX_AVERAGED), index, n_steps))
     return results
@@ -113,7 +116,7 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
     error = torch.zeros(())
     for _ in range(n_steps):
         with ForceGradients():
-            vectors = frozen.vectors(frozen.statistics_of(replace(batch, image=raw.sigmoid()), "fitted", index))
+            vectors = frozen.vectors(frozen.known_statistics_of(replace(batch, image=raw.sigmoid()), "fitted", index))
             if not len(vectors) or not vectors.requires_grad:
                 return None
             error = ((vectors[:1].float() - wanted) / unit).square().mean()

@@ -20,6 +20,7 @@ from medfed.federation.image_moments import has_constants, moments_request
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Kind, Message
 from medfed.federation.method import NEVER, Tensors
+from medfed.federation.privacy import Privacy, clipping_scale
 from medfed.federation.site import Site
 
 
@@ -47,15 +48,22 @@ class SharedStatistics:
 
     site: Site
     weights: Tensors  # that the coordinator sends with its request, with the constants of `data.standardise: dataset`
-    sent: Tensors
+    sent: Tensors  # with noise, but multiplied by the inverse of the factor of the clipping
+    clear: Tensors  # the same without noise
     n_bytes: int  # of all messages that contain the tensors
     per_image_entries: frozenset[str]  # tensors with one row for each image; the others describe the whole site
 
     @classmethod
     def from_site(cls, site: Site, weights: Tensors) -> SharedStatistics:
         """Compute what the site would send; the same for a single image shows which tensors grow with the images."""
-        replies = _replies(site, weights)
-        of_all = cls(site, weights, _merged(replies), sum(len(reply.to_bytes()) for reply in replies), frozenset())
+        replies, clear = _replies(site, weights), _replies(replace(site, privacy=Privacy()), weights)
+        sent: Tensors = {}
+        for reply, without_noise in zip(replies, clear, strict=True):
+            clip = site.privacy.statistics_clip
+            scale = clipping_scale(without_noise.tensors, clip) if clip else 1.0
+            sent |= {name: t / scale if t.is_floating_point() else t for name, t in reply.tensors.items()}
+        size = sum(len(reply.to_bytes()) for reply in replies)
+        of_all = cls(site, weights, sent, _merged(clear), size, frozenset())
         of_one = of_all.statistics_of(site.training.batch([len(site.training) // 2])) if of_all.sent else {}
         shapes = [(name, entry.shape, of_all.sent[name].shape) for name, entry in of_one.items() if name in of_all.sent]
         grows = [name for name, a, b in shapes if len(a) > 1 and a[1:] == b[1:] and a[0] < b[0]]
@@ -66,10 +74,24 @@ class SharedStatistics:
 
         The site reports the number of patients in its whole training set, so that `min_patients` suppresses nothing.
         """
+        return self._statistics_of(self.site, batch, purpose)
+
+    def known_statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
+        """The same statistics as an attacker computes them who has the images: without clipping and noise."""
+        return self._statistics_of(replace(self.site, privacy=Privacy()), batch, purpose)
+
+    def row_of(self, batch: Batch, *purpose: str | int) -> int | None:
+        """The index of the sent row of an image, which is recognised without the noise; None if no row is sent."""
+        row, clear = self.vectors(self.known_statistics_of(batch, *purpose)), self.vectors(self.clear)
+        if not len(row):
+            return None
+        distance, index = (clear - row).abs().amax(dim=1).min(dim=0)
+        return int(index) if float(distance) <= 1e-4 * float(row.abs().max()) else None
+
+    def _statistics_of(self, site: Site, batch: Batch, purpose: Sequence[str | int]) -> Tensors:
         images = ImageSet(batch.image, batch.label, self.site.training.n_patients, batch.moments)
         seed = stream_seed(self.site.seed, "audit", *purpose)
-        site = replace(self.site, training=images, validation=None, seed=seed)
-        return _merged(_replies(site, self.weights))
+        return _merged(_replies(replace(site, training=images, validation=None, seed=seed), self.weights))
 
     def vectors(self, tensors: Tensors) -> Tensor:
         """The floating-point tensors as vectors (R, D), float64; (0, 0) without any. There is one vector for each image

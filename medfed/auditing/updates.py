@@ -23,7 +23,7 @@ from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
 from medfed.federation.local_round import Samples, Task
-from medfed.federation.message import Kind, Message
+from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import Tensors
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Training
@@ -101,6 +101,16 @@ def one_step_site(site: Site, images: ImageSet) -> Site:
 
 def update_of(site: Site, weights: Tensors) -> Message:
     return site.reply(Message(Kind.TRAIN, weights, {}, {"round": 1, "last": 0}))
+
+
+def statistics_with_update(site: Site, start: State, shared: Mapping[str, Tensors]) -> Tensors:
+    """The tensors that the site would send with its update of round 1, after one step; `shared` are those of the sites
+    before training. The attacks do not use them."""
+    state = replace(start, memory=site.method.combine(start, shared, stream(site.seed, "combine", 1)))
+    request = Message(Kind.TRAIN, state.weights, site.method.broadcast(state, site.name), {"round": 1, "last": 0})
+    nothing: dict[str, Any] = {"memory": {}, "progress": None, "_expanded": None, "_on_device": None}
+    short = replace(site, network=deepcopy(site.network), max_steps=1, local_epochs=1, **nothing)
+    return short.reply(request).tensors
 
 
 def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:

@@ -104,13 +104,7 @@ def _protected(
         return entries
     before = {name: start[name].double() if start else 0.0 for name in entries}
     change = {name: entry.double() - before[name] for name, entry in entries.items() if entry.is_floating_point()}
-    length = math.sqrt(sum(float(entry.square().sum()) for entry in change.values()))
-    if not math.isfinite(length):
-        raise UserError(
-            "the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
-            "training diverged, so try a smaller training.learning_rate"
-        )
-    scale = min(1.0, clip / length) if length else 1.0
+    scale = clipping_scale(change, clip)
     result = dict(entries)
     for name, entry in change.items():
         normal = standard_normal(key + name.encode(), entry.numel()).reshape(entry.shape) if noise else 0.0
@@ -118,6 +112,18 @@ def _protected(
         limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
         result[name] = (noised.clamp(*limits) if limits else noised).to(entries[name].dtype)
     return result
+
+
+def clipping_scale(change: Mapping[str, Tensor], clip: float) -> float:
+    """Return the factor, at most 1, that brings floating-point tensors together to an L2 norm of at most `clip`."""
+    entries = [entry.double() for entry in change.values() if entry.is_floating_point()]
+    length = math.sqrt(sum(float(entry.square().sum()) for entry in entries))
+    if not math.isfinite(length):
+        raise UserError(
+            "the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
+            "training diverged, so try a smaller training.learning_rate"
+        )
+    return min(1.0, clip / length) if length else 1.0
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:

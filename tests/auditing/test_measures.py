@@ -1,5 +1,7 @@
 """Tests of the audit's measures on sites for which the correct results are known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from medfed.auditing.identification import identify_sites, leave_one_out, reiden
 from medfed.auditing.membership import auc_with_interval, membership_inference
 from medfed.auditing.reconstruction import reconstruct
 from medfed.auditing.sharing import SharedStatistics
+from medfed.federation.privacy import Privacy
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.harmofl import HarmoFL
@@ -25,6 +28,23 @@ def test_an_image_is_re_identified_by_its_window_among_ten_and_less_often_by_one
     assert rates["neighbour"]["chance"] == pytest.approx(1 / 9)  # of two images a patient, one does not count
     one_number = reidentify(shared_of_sites(toy, ELCFS(alpha=0.0))[0], 10, -1)
     assert one_number["perturbations"]["copy"]["top_1"] < rates["copy"]["top_1"]
+
+
+def noisy(toy, noise: float, clip: float = 1.0) -> SharedStatistics:
+    method, privacy = ELCFS(alpha=0.1), Privacy(statistics_clip=clip, statistics_noise=noise)
+    site = replace(toy.engine(method).local_sites[0], privacy=privacy)
+    return SharedStatistics.from_site(site, toy.start(method).weights)
+
+
+def test_the_attacker_compares_without_noise_and_undoes_the_clipping(toy):
+    """Only what the site sends has noise, so that noise too small to hide anything changes no result."""
+    clear = shared_of_sites(toy, ELCFS(alpha=0.1))[0]
+    held_out = toy.samples("north validation", 10)
+    for shared in (noisy(toy, 0.0), noisy(toy, 1e-7), noisy(toy, 1e-7, clip=1e-3)):
+        assert reidentify(shared, 10, -1) == reidentify(clear, 10, -1)
+        assert membership_inference(shared, held_out)["same_images"] == {"auc": 1.0, "low": 1.0, "high": 1.0}
+    loud = reidentify(noisy(toy, 1.0), 10, -1)
+    assert loud["n"] == 10 and loud["perturbations"]["copy"]["top_1"] < 0.6
 
 
 def test_only_images_whose_window_was_sent_are_in_the_gallery(toy):

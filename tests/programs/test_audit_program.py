@@ -118,6 +118,15 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     assert "about the site as a whole: image_moments (2, 1)" in text
 
 
+def test_statistics_that_leave_with_an_update_are_named(tiny_config):
+    config = load(tiny_config, ["method.name=scaffold"])
+    with few_steps():
+        result = audit(config, build_experiment(config, None, quiet=True), n_images=1, n_weights_steps=0).result
+    assert result["update_statistics"]["names"] == ["change/*"]
+    n_bytes = result["update_statistics"]["bytes"]
+    assert f"and statistics (change/*, {n_bytes:,} bytes) would be sent; no attack uses the latter" in to_text(result)
+
+
 @pytest.fixture
 def quick_attacks(monkeypatch):
     """The attacks on weights take two steps on images of 16 x 16 pixels: for audits whose numbers are not compared."""

@@ -106,7 +106,7 @@ def test_the_model_card_says_what_left_the_sites(run):
         ]
         rows = [*of_site, *(row | {"site": "B"} for row in of_site[: n_sites - 1])]
         folder = SimpleNamespace(ledger=lambda: iter(rows))
-        return sent_text({"sent": sent_by_sites(folder, method)})
+        return sent_text({"sent": sent_by_sites(folder, method)}, None)
 
     weights, facts = ("weight", ""), ("fact", "loss")
     survey = {"direction": "up", "kind": "survey", "content": "fact", "name": "images; patients"}
@@ -120,6 +120,10 @@ def test_the_model_card_says_what_left_the_sites(run):
         == text(FedAvg())
         == "It was trained without a federation: its training images were in one place."
     )
+    noise = {"epsilon": 4.734, "delta": 1e-5}
+    assert "had noise (epsilon 4.734, delta 1e-05, for a whole site)." in sent_text({"sent": ["weights"]}, noise)
+    simulated = sent_text({"sent": ["weights"]}, noise | {"epsilon": "none", "assumes": "that the noise is secret"})
+    assert "(no finite epsilon, " in simulated and simulated.endswith("The noise of this simulation was not secret.")
     card = (export_run(run.path) / "docs" / "README.md").read_text()
     assert "\nIt was trained without a federation: its training images were in one place.\n" in card
 

@@ -66,7 +66,7 @@ def model_card(
         "sites": as_plain_markdown(", ".join(provenance.get("sites") or ())) or UNKNOWN,
         "unseen_site": as_plain_markdown(provenance.get("unseen_site") or "none"),
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
-        "sent": sent_text(provenance),
+        "sent": sent_text(provenance, summary.get("privacy")),
         "notes": card_notes(summary),
         "method_summary": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {v}" for name, v in of_method.items()),
         "scores": scores_table(summary),
@@ -80,8 +80,8 @@ def model_card(
     return text.format(**values, **of_task)
 
 
-def sent_text(provenance: Mapping[str, Any]) -> str:
-    """A sentence about where the images were, and what left the sites."""
+def sent_text(provenance: Mapping[str, Any], privacy: Mapping[str, Any] | None) -> str:
+    """Sentences about where the images were, what left the sites, and with which noise; `privacy` is the summary's."""
     if "sent" not in provenance:
         return "It was trained at several sites, which exchanged model weights."
     sent = provenance["sent"]
@@ -89,6 +89,11 @@ def sent_text(provenance: Mapping[str, Any]) -> str:
         return "It was trained without a federation: its training images were in one place."
     others = as_plain_markdown("; ".join(title for title in sent if title != WEIGHTS.title))
     more = f" They also sent: {others}." if others else " They sent no images."
+    if privacy:
+        epsilon = "no finite epsilon" if privacy["epsilon"] == "none" else f"epsilon {privacy['epsilon']:.4g}"
+        numbers = f"{epsilon}, delta {privacy['delta']:g}, for a whole site"
+        more += f" Weights and statistics were clipped or had noise ({numbers})."
+        more += " The noise of this simulation was not secret." if "assumes" in privacy else ""
     return f"It was trained at several sites, which exchanged model weights and numbers such as losses.{more}"
 
 

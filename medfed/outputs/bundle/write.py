@@ -96,6 +96,8 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "method_settings": to_plain(config.method),
         "network": to_plain(config.network.without_weights()),
         "training_settings": asdict(config.training),
+        "federation_settings": to_plain(config.federation),
+        "privacy_settings": to_plain(config.privacy),
         "sites": summary.get("source_sites"),
         **{key: summary.get(key) for key in COPIED_KEYS},
     }
