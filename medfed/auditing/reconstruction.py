@@ -42,17 +42,25 @@ def reconstruct(shared: SharedStatistics, n_images: int, n_steps: int = 4000, qu
     patients, results = images_by_patient(shared.site.training), []
     attacked = evenly_spaced(patients, n_images)
     for own in ProgressBar(attacked, desc="reconstructing images from statistics", disable=quiet, leave=False):
-        index = own[len(own) // 2]
-        batch = shared.site.training.batch([index])
-        target = shared.known_statistics_of(batch, "reconstructed", index)
+        index, target = _sent_image(shared, own)
         if len(shared.vectors(target)):
-            if not shared.per_image_entries:
-                target = shared.sent
-            elif (row := shared.row_of(batch, "reconstructed", index)) is not None:
-                target = {name: shared.sent[name][row : row + 1] for name in shared.per_image_entries}
+            batch = shared.site.training.batch([index])
             others = [other for patient in patients if patient is not own for other in patient]
             results.append(_try_all(shared, batch, target, evenly_spaced(others, MAX_AVERAGED), index, n_steps))
     return results
+
+
+def _sent_image(shared: SharedStatistics, images: Sequence[int]) -> tuple[int, Tensors]:
+    """Return the image of a patient nearest to the middle about which something is sent, and what is sent about it."""
+    middle = len(images) // 2
+    nearest = [images[place] for place in sorted(range(len(images)), key=lambda place: abs(place - middle))]
+    for index in nearest if shared.per_image_entries else ():
+        row = shared.row_of(shared.site.training.batch([index]), "reconstructed", index)
+        if row is not None:
+            return index, {name: shared.sent[name][row : row + 1] for name in shared.per_image_entries}
+    batch = shared.site.training.batch([images[middle]])
+    is_sent = not shared.per_image_entries and len(shared.vectors(shared.known_statistics_of(batch)))
+    return images[middle], shared.sent if is_sent else {}
 
 
 def _try_all(

@@ -22,21 +22,26 @@ PATTERNS = (
     rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
     r"^(\D*\d+)[\W_].",  # 8863_x51
 )
-PARTS = "^(?:.*/)?"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
+PARTS = "^(?:.*/)?(?!.*/)"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return a regular expression whose first group is the patient, and the names of one patient with several images.
 
     The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; the last
-    must find two or more images of a patient on average. None if none does, or if the patients are years.
+    must find two or more images of a patient on average. None if none does, or if the patients are years. Equal names
+    in several parts of a split say nothing, because the numbers may begin again in each part.
     """
     folders = {folder for name in names for folder in name.split("/")[:-1]}
     in_parts = bool(folders) and all(map(is_part, folders))
     for number, usual in enumerate(PATTERNS):
         pattern = usual.replace("^", PARTS, 1) if in_parts and number else usual
         groups = _groups(names, pattern)
-        several = [group for group in groups.values() if len(group) > 1]
+        several = [
+            group
+            for group in groups.values()
+            if len({name.rpartition("/")[2] if in_parts else name for name in group}) > 1
+        ]
         is_uncertain = usual == PATTERNS[-1] and 2 * len(groups) > len(names)
         if len(several) > 1 and not is_uncertain and not are_years(groups):
             return pattern, several[0]

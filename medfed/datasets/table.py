@@ -111,7 +111,7 @@ def find_table_cases(
                 patient = row.patient or patient_in_name(site, name, file)
             except UserError as error:
                 problems.append(as_problem(error, file))
-                patient = ""
+                continue
             if not patient and file.is_dir():
                 patient = dicom.patient_id(file)
             without_patient += [] if patient else [row.place]

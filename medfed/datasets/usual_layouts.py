@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +58,7 @@ CLASSES = ("{site}/{class}/{case}.*", "{site}/{folder}/{class}/{case}.*")
 GROUPS = {*"benign malignant normal abnormal positive negative healthy disease pre post".split()}
 UNLABELLED = ("imagests", "labelsts")  # nnU-Net's and MSD's test images
 MAX_WORDS = 4  # of one kind that are tried
+MAX_SITES = 50  # whose patterns are found one by one
 MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a file of every folder
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
@@ -106,14 +109,16 @@ def _patterns_by_site(files: Files, sites: Sequence[str]) -> dict[str, Any]:
 
     Folders of images and masks with unusual names would look like two classes, so classes are left out.
     """
-    folders = sorted({path.partition("/")[0] for path in (*files.images, *files.slices) if "/" in path})
-    if len(folders) < 2 or (_odd_sites(folders) and not {*folders} <= {*sites}):
+    paths = (*files.images, *files.slices)
+    folders = sorted({path.partition("/")[0] for path in paths})
+    is_odd = not all("/" in path for path in paths) or (_odd_sites(folders) and not {*folders} <= {*sites})
+    if not 2 <= len(folders) <= MAX_SITES or is_odd:
         return {}
     of_site: dict[str, dict[str, Any]] = {}
     for site in folders:
         inside = files.below(site)
         paired = (pair(inside, layout) for layout in _promising(inside) if layout.masks)
-        fitting = (one for one in paired if one.pairs and not one.left and not _doubt_about(one, [site]))
+        fitting = (one for one in paired if one.pairs and not one.left and not _doubt_about(one, sites))
         first = next(fitting, None)
         of_site[site] = _settings(first) if first else {}
     return of_site
@@ -164,12 +169,13 @@ def _words(files: Files) -> dict[str, list[str]]:
         "<images>": sorted(name for name in folders if _word(name) in IMAGE_FOLDERS),
         "<masks>": sorted(name for name in folders if _word(name) in MASK_FOLDERS),
     }
+    usual = f"(?:{'|'.join((*IMAGE_WORDS, *MASK_WORDS))})"
     stems = [stem_of(path.removesuffix(".dcm")) for path in files.images]
     for kind, known in (("image", IMAGE_WORDS), ("mask", MASK_WORDS)):
         either = f"(?:{'|'.join(sorted(known, key=len, reverse=True))})"
         for place, regex in (
             ("after", rf".([_\-. ]{either})$"),
-            ("before", rf"^((?:[a-z]+[_\-. ])?{either}[_\-. ])."),
+            ("before", rf"^((?:(?!{usual}[_\-. ])[a-z]+[_\-. ])?{either}[_\-. ])."),
             ("only", rf"^((?:[^{{}}*?]*[_\-. ])?{either})$"),
         ):
             counts = Counter(match[1] for stem in stems if (match := re.search(regex, stem, re.I)))
@@ -283,10 +289,10 @@ def _describe(
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if any(of_site.values()):
-        fits = {site: f"{{image: '{own['image']}', mask: '{own['mask']}'}}" for site, own in of_site.items() if own}
+        fits = {site: own for site, own in of_site.items() if own}
         missing = [site for site in of_site if site not in fits]
-        lines.append(f"no usual pattern pairs all files of {', '.join(missing)}; the others may have their own lines:")
-        lines += [f"  --set 'data.by_site.{site}={text.replace(chr(39), chr(34))}'" for site, text in fits.items()]
+        lines.append(f"no usual pattern pairs all files of {', '.join(missing)}; those of the other sites are")
+        lines.append(f"  --set {shlex.quote(f'data.by_site={json.dumps(fits, ensure_ascii=False)}')}")
     if unknown:
         lines.append(f"{len(unknown)} files, such as {unknown[0]}, have a format that cannot be read; convert them")
     tops = sorted({path.partition("/")[0] for path in (*files.images, *files.slices)})

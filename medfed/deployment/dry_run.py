@@ -110,7 +110,7 @@ def _explanation(sent: Sequence[Outgoing], site: Site, guard: Guard) -> str:
     )
     if agreement.max_epsilon is not None:
         text += (
-            f" With the noise of the plan, epsilon of all rounds is {guard.epsilon(guard.planned_releases(sent)):.4g} "
+            f" Epsilon of all rounds, with what has left before, is {guard.epsilon(guard.planned_releases(sent)):.4g} "
             f"(delta {agreement.delta:g}); facts and whole numbers have no noise, and epsilon does not cover them."
         )
     if site.survey and Kind.SURVEY in agreement.requests:

@@ -150,16 +150,13 @@ class Guard:
         released = count_releases(self.replies)
         if not isinstance(self.site, Site):
             return released
-        latest = max((reply.round for reply in self.replies), default=0)
-        n_left = max(0, self.site.rounds - latest)
-        n_once, n_sharing = int(not latest), n_left if self.method.shares == EVERY_ROUND else int(not latest)
+        latest = {what: max(one.round for one in self.replies if one.kind == what) for _, what, *_ in self.replies}
         for reply, _ in sent:
-            if reply.kind == Kind.TRAIN:
-                released["noise", self.privacy.noise] += n_left * bool(reply.weights)
-                released["statistics_noise", self.privacy.statistics_noise] += n_left * bool(reply.tensors)
-            elif reply.tensors:
-                n = n_once if MOMENTS in reply.tensors else n_sharing
-                released["statistics_noise", self.privacy.statistics_noise] += n
+            what = MOMENTS if MOMENTS in reply.tensors else str(reply.kind)
+            is_repeated = what == Kind.TRAIN or (what == Kind.SHARE and self.method.shares == EVERY_ROUND)
+            n_left = max(0, (self.site.rounds if is_repeated else 1) - latest.get(what, 0))
+            released["noise", self.privacy.noise] += n_left * bool(reply.weights)
+            released["statistics_noise", self.privacy.statistics_noise] += n_left * bool(reply.tensors)
         return +released
 
     def epsilon(self, released: Releases) -> float:
@@ -226,9 +223,14 @@ class Guard:
             return
         for key, noise in released:
             if not noise:
+                why = f"privacy.{key} of the plan is 0; ask the coordinator for a plan with privacy.{key}"
+                if getattr(self.privacy, key):
+                    why = (
+                        "a reply left without noise, under an earlier plan; use another `folder` for another federation"
+                    )
                 yield Refused(
-                    f"agrees.max_epsilon: is {limit:g}, but epsilon is infinite, because privacy.{key} of the plan is "
-                    f"0; ask the coordinator for a plan with privacy.{key}, or set it to null if you agree"
+                    f"agrees.max_epsilon: is {limit:g}, but epsilon is infinite, because {why}, or set it to null if "
+                    "you agree"
                 )
                 return
         if (needed := self.epsilon(released)) > limit:

@@ -34,7 +34,8 @@ LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 SERVER_CHECK_INTERVAL_S = 10.0  # until the client has joined
 LOCK = "medfed.lock"  # in the kit
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
-WHOLE_KEYS = ("mask", "by_site")  # of `data`, which have names as keys: the hospital's value replaces all of the plan's
+# Of `data`, which have names as keys: the hospital's value replaces all of the plan's.
+WHOLE_KEYS = ("mask", "by_site", "mask_values", "mask_colours")
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
 

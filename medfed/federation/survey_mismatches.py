@@ -196,7 +196,8 @@ def _covers(facts: Mapping[str, Facts], site: str, labels: Sequence[str]) -> Ite
 
 
 def _cover(own: Numbers, usual: Numbers) -> str:
-    if (own[0] - 0.5) * (usual[0] - 0.5) < 0 and abs(own[0] - usual[0]) >= INVERTED_COVER:
+    distance, error = abs(own[0] - usual[0]), abs(1 - own[0] - usual[0])
+    if (own[0] - 0.5) * (usual[0] - 0.5) < 0 and distance >= INVERTED_COVER and error <= MAX_FLIP_ERROR * distance:
         return "the masks may be inverted; look at the masks"
     is_usual = _largest(_ratios(own, usual)) <= MAX_COVER_RATIO
     return "" if is_usual else "the masks may show another structure; look at the masks"

@@ -47,7 +47,7 @@ def check_kinds(image_path: Path, mask_path: Path) -> None:
     if (is_2d := reading.is_2d_image_file(mask_path)) != reading.is_2d_image_file(image_path):
         kinds = ("2-D image file", "volume") if is_2d else ("volume", "2-D image file")
         found = f"the mask is a {kinds[0]}, and its image {image_path} is a {kinds[1]}; expected files of the same kind"
-        raise Problem("mask of another kind of file", mask_path, found, "convert one of them, such as the image to PNG")
+        raise Problem("mask of another kind of file", mask_path, found, "convert one of them")
 
 
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:

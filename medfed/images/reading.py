@@ -30,7 +30,7 @@ def suffix(path: Path | str) -> str | None:
 
 
 def is_2d_image_file(path: Path | str) -> bool:
-    """Return whether a file is a 2-D image file (PNG, JPEG, BMP or TIFF) by the suffix of its name."""
+    """Return whether a file is a 2-D image file (such as PNG, JPEG or TIFF) by the suffix of its name."""
     return suffix(path) in two_dimensional.SUFFIXES
 
 

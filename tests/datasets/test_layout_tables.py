@@ -20,6 +20,8 @@ images and seg, volumes: {images,seg}/{a,b}.nii.gz -> {a,b} images/{a,b}.nii.gz 
 other words at each site: /n/{images,masks}/{a,b}.png /s/{img,label}/{a,b}.png -> {a,b} images/{a,b}.png masks/{a,b}.png
 masks of one site beside its images: /n/{images,masks}/{a,b}.png /s/{a,b}{,_seg}.png
     -> {a,b} images/{a,b}.png masks/{a,b}.png
+a word after those for images and masks: images/img_ct_{1,2}.png masks/mask_ct_{1,2}.png
+    -> ct_{1,2} images/img_ct_{1,2}.png masks/mask_ct_{1,2}.png
 a word before the word for images: images/Test_Image_{1,2}.png masks/mask_{1,2}.png
     -> {1,2} images/Test_Image_{1,2}.png masks/mask_{1,2}.png
 masks as GIF: images/{a,b}.png masks/{a,b}.gif -> {a,b} images/{a,b}.png masks/{a,b}.gif
@@ -216,7 +218,10 @@ a part with unlike names: {train,test}/{images,masks}/{a,b}.png val/{scan,gland_
 mask folders, case: images/P1/a.png masks/{P1,p1}/a.png -> n/masks/p1/a.png
 two folders of images that differ in case: images/{Pa,pA}/a.png masks/pa/a.png -> n/images/pA/a.png
 a site with unusual names beside one with usual ones: /n/{images,masks}/{a,b}.png /s/{scan,drawn}/{a,b}.png
-    -> no usual pattern pairs all files of s; the others | data.by_site.n={image: "{site}/images/{case}.*"
+    -> no usual pattern pairs all files of s; those of | data.by_site={"n": {"image": "{site}/images/{case}.*", "mask"
+patients in folders at one site only: /n/{p1,p2}/{images,masks}/1.png /s/{a,b}{,_seg}.png
+two hospitals below a folder beside a site: /net/{x1,x2}/{images,masks}/1.png /s/{a,b}{,_seg}.png
+files beside the folders of sites: /n/{images,masks}/a.png /s/{a,b}{,_seg}.png /x{,_mask}.png
 a site beside top folders: /{images,masks}/A/1.png /B/images/2.png /B/masks/2.png -> images/A/1.png
 a folder beside the files of a site: a{,_mask}.png more/b{,_mask}.png -> n/more/b.png
 both lungs by a pattern without a field: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png

@@ -11,7 +11,7 @@ from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.dry_run import dry_run, format_report
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, GuardedSite, describe_participation
-from medfed.deployment.hospital_state import REPLIES, count_releases, read_replies
+from medfed.deployment.hospital_state import REPLIES, SentReply, count_releases, read_replies
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases, epsilon
@@ -245,6 +245,12 @@ def test_a_reply_counts_with_the_noise_with_which_it_left_also_under_a_later_pla
     site.site.rounds = 5
     sent = dry_run(site.site, ToySegmentation().start(FEDAVG), 0)
     assert site.guard.planned_releases(sent) == spent + Releases({("noise", 100.0): 3})
+    site.guard.replies = [SentReply(1, "survey", "a", 9, None, None)]
+    assert site.guard.planned_releases(sent) == Releases({("noise", 100.0): 5}), "a survey is no training round"
+    site.guard.replies = [*read_replies(tmp_path), SentReply(3, "train", "b", 9, 0.0, None)]
+    with pytest.raises(UserError, match="epsilon is infinite, because a reply left without noise, under an earlier"):
+        Guard(Agreement(max_epsilon=4.0), site.site, site.guard.replies).check_plan(sent, "a.yaml")
+    site.guard.replies = read_replies(tmp_path)
     with pytest.raises(UserError, match="is 4, but epsilon would be"):
         Guard(Agreement(max_epsilon=4.0), site.site, site.guard.replies).check_plan(sent, "a.yaml")
 
@@ -260,7 +266,10 @@ def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
         Guard(Agreement(max_epsilon=0.1), noisy).check_plan(rows, "a.yaml")
     Guard(Agreement(max_epsilon=math.ceil(needed)), noisy).check_plan(rows, "a.yaml")
     text = format_report(rows, Guard(Agreement(max_epsilon=100.0), noisy), "fedavg", 10)
-    assert f"epsilon of all rounds is {needed:.4g} (delta 1e-05); facts and whole numbers have no noise" in text
+    assert (
+        f"Epsilon of all rounds, with what has left before, is {needed:.4g} (delta 1e-05); facts and whole numbers have no noise"
+        in text
+    )
 
 
 def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, replies):

@@ -244,9 +244,12 @@ class Folder(Dataset):
             found = f"each of the {len(n_cases)} sites has a single image"
             cure = "if these are the cases of one site, put them into a folder for this site, and correct data.image"
             warnings.append(Problem("sites with a single image", self.root, found, cure))
-        for pattern in self._layout.images:
+        for pattern in () if self.sites else self._layout.images:
             end = _SITE_END.search(pattern.text)
-            cut = end and next((case for site in contents.cases.values() for case in site if end[1] in case.name), None)
+            starts = (
+                [(case, *case.name.partition(end[1])) for of in contents.cases.values() for case in of] if end else []
+            )
+            cut = next((case for case, word, found, _ in starts if found and not re.search("[0-9]", word)), None)
             if end and cut:
                 found = (
                     f"in '{pattern.text}', a site ends at the first '{end[1]}' of a name, and the names of the case "
