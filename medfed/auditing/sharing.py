@@ -56,7 +56,9 @@ class SharedStatistics:
     @classmethod
     def from_site(cls, site: Site, weights: Tensors) -> SharedStatistics:
         """Compute what the site would send; the same for a single image shows which tensors grow with the images."""
-        replies, clear = _replies(site, weights), _replies(replace(site, privacy=Privacy()), weights)
+        replies = clear = _replies(site, weights)
+        if site.privacy != Privacy():
+            clear = _replies(replace(site, privacy=Privacy()), weights)
         sent: Tensors = {}
         for reply, without_noise in zip(replies, clear, strict=True):
             clip = site.privacy.statistics_clip

@@ -22,7 +22,9 @@ PATTERNS = (
     rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
     r"^(\D*\d+)[\W_].",  # 8863_x51
 )
-PARTS = "^(?:.*/)?(?!.*/)"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
+PARTS = (
+    "^(?:.*/)?(?!.*/)"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
+)
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:

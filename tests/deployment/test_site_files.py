@@ -102,3 +102,12 @@ def test_patterns_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):
     (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {own}\n")
     data = read_site_file(tmp_path / "HK.yaml")[1].data
     assert {"mask": data.mask, "by_site": data.by_site} == own
+
+
+def test_values_and_colours_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):
+    """An entry of the plan, such as its background, would otherwise be mixed with the hospital's."""
+    (tmp_path / "plan.yaml").write_text(PLAN.format(", mask_colours: {foreground: '#ff0000', background: '#0000ff'}"))
+    for own in ({"mask_colours": {"foreground": "#00ff00"}}, {"mask_colours": {}, "mask_values": {"foreground": [7]}}):
+        (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {own}\n")
+        data = read_site_file(tmp_path / "HK.yaml")[1].data
+        assert data.mask_colours == own["mask_colours"] and len(data.mask_values) == len(own.get("mask_values", {}))

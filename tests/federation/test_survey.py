@@ -206,6 +206,13 @@ def test_usual_differences_between_hospitals_are_not_named():
     assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, code="RAS", position=0.45, shown=15, cover=0.3))
 
 
+@pytest.mark.parametrize(("cover", "is_inverted"), [(0.66, True), (0.69, True), (0.58, False), (0.95, False)])
+def test_an_inverted_mask_covers_about_what_others_leave_uncovered(cover, is_inverted):
+    of_a, of_b = described(cover=0.31), described(cover=0.35)
+    mismatches = find_mismatches({"A": of_a, "B": of_b, "C": described(cover=cover)}, ("gland",), False, False)
+    assert ["may be inverted" in str(mismatch) for mismatch in mismatches] == [True] * is_inverted
+
+
 def test_a_missing_class_is_named_and_one_of_too_few_patients_is_not():
     (mismatch,) = found(described(classes=(20, 0)), ("benign", "malignant"), are_classes=True)
     assert str(mismatch).startswith("C: labels: no image belongs to the class 'malignant', but A, B have such images")

@@ -16,7 +16,7 @@ from monai.data import MetaTensor
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import Problem, UserError
-from medfed.datasets import check_classes, check_patients, dicom_names, table
+from medfed.datasets import check_classes, check_patients, check_sites, dicom_names, table
 from medfed.datasets.base import Card, Contents, Dataset, describe_unread
 from medfed.datasets.case import Case, MaskFile
 from medfed.datasets.pairing import Layout, Match, parents
@@ -42,7 +42,6 @@ SITE_KEYS = (
     "dicom_series",
 )
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
-_SITE_END = re.compile(r"\{site\}([^{}/*?]+)\{")  # what stands between the site and another field in a file's name
 Patterns = str | tuple[str, ...]
 
 
@@ -232,32 +231,13 @@ class Folder(Dataset):
             check_patients.refuse_patients_as_sites(root, {site: cases for site, cases in series.items() if cases})
         for site, cases in contents.cases.items():
             contents.cases[site] = self._hide_names(root, cases, series[site])
-        contents.warnings[""] += self._root_warnings(contents)
-        return contents
-
-    def _root_warnings(self, contents: Contents) -> list[Problem]:
-        """Warn of sites that may be cases, and of names in `by_site` that no site has."""
         unknown = [name for name in self.by_site if name not in contents.cases]
-        warnings = [Problem("unknown site", "data.by_site", f"there is no site '{name}'", "") for name in unknown]
-        n_cases = [len(cases) for cases in contents.cases.values()]
-        if not (self.table or self.sites or contents.classes) and len(n_cases) > 1 and set(n_cases) == {1}:
-            found = f"each of the {len(n_cases)} sites has a single image"
-            cure = "if these are the cases of one site, put them into a folder for this site, and correct data.image"
-            warnings.append(Problem("sites with a single image", self.root, found, cure))
-        for pattern in () if self.sites else self._layout.images:
-            end = _SITE_END.search(pattern.text)
-            starts = (
-                [(case, *case.name.partition(end[1])) for of in contents.cases.values() for case in of] if end else []
-            )
-            cut = next((case for case, word, found, _ in starts if found and not re.search("[0-9]", word)), None)
-            if end and cut:
-                found = (
-                    f"in '{pattern.text}', a site ends at the first '{end[1]}' of a name, and the names of the case "
-                    f"{cut.name} of the site {cut.site} contain another, so that sites may be merged"
-                )
-                cure = "if the site is cut, write what it may be, such as {site:[A-Za-z_]+}"
-                warnings.append(Problem("names of sites that may be cut", self.root, found, cure))
-        return warnings
+        contents.warnings[""] += [
+            Problem("unknown site", "data.by_site", f"there is no site '{name}'", "") for name in unknown
+        ]
+        if not (self.table or self.sites):
+            contents.warnings[""] += check_sites.site_warnings(root, contents, self._layout.images)
+        return contents
 
     @cached_property
     def _layouts(self) -> list[Layout]:
