@@ -15,9 +15,9 @@ def parser() -> argparse.ArgumentParser:
     parser = new_parser(
         "aggregate",
         __doc__,
-        ("BMC/bundle HK/bundle UCL/bundle --start start_bundle --out round_1", "the mean of three hospitals' bundles"),
+        ("BMC HK UCL --start start_bundle --out round_1", "the mean of three hospitals' bundles"),
         (
-            "BMC/bundle HK/bundle --start start_bundle --out round_1 --images 120 80 --on-bad-update drop",
+            "BMC HK --start start_bundle --out round_1 --images 120 80 --on-bad-update drop",
             "weighted by the numbers of images; weights that fail a check are left out",
         ),
     )

@@ -24,7 +24,8 @@ def judge(bundle: Path) -> tuple[bool, str]:
         return False, str(error).replace(f"{bundle}/configs/", "").replace(f"{bundle}/", "").partition("; ")[0]
     channels = arguments.get("in_channels", "?")
     task = "segmentation" if settings.decoder_levels else "classification"
-    note = "" if channels in (1, 3) else "; medfed's images have 1 or 3 channels, so its weights do not fit"
+    is_read = settings.dimensions == 3 or channels in (1, 3)  # a volume may have a fourth axis
+    note = "" if is_read else "; medfed's 2-D images have 1 or 3 channels, so its weights do not fit"
     return (
         True,
         f"`{name}`, {settings.dimensions}-D, {task}, weights for {channels} channel{'s' * (channels != 1)}{note}",

@@ -27,8 +27,8 @@ PARTS = (
 )
 
 
-def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return a regular expression whose first group is the patient, and the names of one patient with several images.
+def suggest_pattern(names: Sequence[str]) -> str | None:
+    """Return a regular expression whose first group is the patient.
 
     The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; the last
     must find two or more images of a patient on average. None if none does, or if the patients are years. Equal names
@@ -46,7 +46,7 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
         ]
         is_uncertain = usual == PATTERNS[-1] and 2 * len(groups) > len(names)
         if len(several) > 1 and not is_uncertain and not are_years(groups):
-            return pattern, several[0]
+            return pattern
     return None
 
 
@@ -64,14 +64,13 @@ def patient_warning(site: str, cases: Sequence[Case], classes: Sequence[str]) ->
     if any(case.patient != case.name or case.part for case in cases):
         return []
     names = [_without_class(case, classes) for case in cases]
-    suggestion = suggest_pattern(names)
-    if suggestion is None:
+    pattern = suggest_pattern(names)
+    if pattern is None:
         return []
-    pattern, group = suggestion
-    found = (
-        f"the file names suggest {len(_groups(names, pattern))} patients for {len(names)} images, such as one patient "
-        f"for {group[0]} and {group[1]}, but every image counts as a patient: intervals are then too narrow, "
-        "and a split can separate images of a patient, so that scores are too good"
+    found = (  # without a name of a file, because `medfed score` writes it into a summary that leaves the hospital
+        f"the file names suggest {len(_groups(names, pattern))} patients for {len(names)} images, but every image "
+        "counts as a patient: intervals are then too narrow, and a split can separate images of a patient, so that "
+        "scores are too good"
     )
     cure = f"set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
     return [Problem("names of several images of a patient", site, found, cure)]

@@ -45,9 +45,9 @@ EXPLANATIONS = (
     "p: two-sided Wilcoxon signed-rank test over n patients, corrected by Holm's method for the methods of a table "
     "(averages apart from single sites), not for the number of metrics.",
     "better or worse: the corrected p is below 0.05, the interval of the average difference is on one side of 0, and "
-    f"all seeds have its sign (with fewer than {MIN_SEEDS} seeds, the verdict has their number). A method that is "
-    "worse than the baseline of less effort is never better. In brackets after 'not decided': the condition that does "
-    "not hold although the interval excludes 0.",
+    f"the ranks of the test and all seeds have its sign (with fewer than {MIN_SEEDS} seeds, the verdict has their "
+    "number). A method that is worse than the baseline of less effort is never better. In brackets after 'not "
+    "decided': the condition that does not hold although the interval excludes 0.",
     "over seeds: 95 % interval of the mean of the seeds' differences (Student t). detectable: the smallest true "
     "difference that this comparison finds with a probability of 80 %.",
     "rank: by the average, among the compared methods and the baseline.",

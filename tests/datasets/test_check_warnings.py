@@ -90,10 +90,9 @@ class TestPatients:
         ],
     )
     def test_names_of_several_images_of_a_patient(self, names, patients):
-        pattern, group = suggest_pattern(names.split())
+        pattern = suggest_pattern(names.split())
         folder = Folder(root="x", patient_pattern=pattern)  # which accepts the pattern
         assert [re.search(folder.patient_pattern, name)[1] for name in names.split()] == patients.split()
-        assert len(group) > 1 and {re.search(pattern, name)[1] for name in group} == {patients.split()[0]}
 
     def test_names_that_suggest_no_patients(self):
         for names in (
@@ -110,7 +109,8 @@ class TestPatients:
         for index, name in enumerate(("7_left", "7_right", "8_left", "8_right", "9_left")):
             write(root, "east", name, scan(2, index))
         warning = str(check(root).warnings[0])
-        assert "east: the file names suggest 3 patients for 5 images" in warning and "7_left and 7_right" in warning
+        assert "east: the file names suggest 3 patients for 5 images" in warning
+        assert "7_" not in warning  # no file name, because `medfed score` stores the warning in what a hospital sends
         pattern = warning.partition("data.patient_pattern: '")[2].partition("'")[0]
         report = check(root, sites=("east",), patient_pattern=pattern)
         assert {case.patient for case in report.sites[0].cases} == {"7", "8", "9"}

@@ -20,14 +20,14 @@ def test_each_bundle_has_a_row_with_its_network_or_the_reason(tmp_path):
         "strides": [2],
     }
     write(tmp_path / "a", unet)
-    write(tmp_path / "b", {**unet, "spatial_dims": 3, "in_channels": 1})
+    write(tmp_path / "b", {**unet, "spatial_dims": 3})
     write(tmp_path / "c", {"_target_": "scripts.net.Net"})
     (tmp_path / "d").mkdir()  # no bundle
     count, _, _, _, *rows = table(tmp_path).splitlines()
     assert count == "2 of 3 are accepted."
     assert rows == [
-        "| a | accepted | `UNet`, 2-D, segmentation, weights for 4 channels; medfed's images have 1 or 3 channels, so "
-        "its weights do not fit |",
-        "| b | accepted | `UNet`, 3-D, segmentation, weights for 1 channel |",
+        "| a | accepted | `UNet`, 2-D, segmentation, weights for 4 channels; medfed's 2-D images have 1 or 3 channels, "
+        "so its weights do not fit |",
+        "| b | accepted | `UNet`, 3-D, segmentation, weights for 4 channels |",
         "| c | refused | inference.json: network_def is 'scripts.net.Net' |",
     ]
