@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from medfed.config import strict_yaml
@@ -47,6 +47,14 @@ class Override:
 
     def __str__(self) -> str:
         return f"{self.flag} {self.text}".strip()
+
+    def entries(self) -> list[Override]:
+        """One override for each key of a whole block, also of `data.by_site` and its sites, whose other keys stay."""
+        is_block = len(self.path) == 1 or (self.path[:2] == ("data", "by_site") and len(self.path) < 4)
+        if not (is_block and isinstance(self.value, Mapping)):
+            return [self]
+        inner = [replace(self, path=(*self.path, str(key)), value=value) for key, value in self.value.items()]
+        return [entry for override in inner for entry in override.entries()]
 
     @classmethod
     def parse(cls, text: str, flag: str = "--set") -> Override:

@@ -135,6 +135,7 @@ def load_dataset(
         if override.path[0] != "data" or len(override.path) == 1:
             example = f"{override.flag} data.mask_threshold=128"
             raise UserError(f"{override}: expected a setting of the block data, such as {example}")
+    overrides = [entry for override in overrides for entry in override.entries()]
     values = {override.key.removeprefix("data."): override.value for override in overrides}
     document: dict[str, Any] = {"data": data_block(recognise_layout(root, name, values))}
     apply(document, overrides)

@@ -20,7 +20,7 @@ from medfed.datasets.check_groups import as_problem, join_problems
 from medfed.datasets.pairing import Layout, Match, pair, parents
 from medfed.datasets.patterns import compile_patterns
 from medfed.datasets.walk import Files, walk
-from medfed.images import pairs, reading
+from medfed.images import dicom_files, pairs, reading
 from medfed.images.file_names import folded
 
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
@@ -95,8 +95,9 @@ class Dataset:
             What a method shares has its own minimum, `method.min_patients`.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead, and
             every result states that the data are synthetic.
-        ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
-            orientation or position) and assumes that their voxels correspond one to one.
+        ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size or
+            position) and assumes that their voxels correspond one to one. A volume's mask that by its header differs
+            only in the order of the axes is reordered in any case (data.name: folder).
         allow_duplicates: true allows the same image file to occur more than once, in one site or in several.
     """
 
@@ -414,16 +415,18 @@ class Dataset:
 
 def describe_unread(root: Path, paths: Iterable[str], reason: str = "no pattern matches them") -> list[Problem]:
     """Return a problem for each folder directly in `root` with files that are not read, with an example."""
-    by_folder: dict[str, list[str]] = {}
+    by_folder: dict[tuple[str, bool], list[str]] = {}
     for path in sorted(paths):
-        by_folder.setdefault(path.partition("/")[0] if "/" in path else "", []).append(path)
+        is_series = (root / path).is_dir()
+        is_known = bool(is_series or reading.suffix(path) or dicom_files.kind_of(root / path))
+        by_folder.setdefault((path.partition("/")[0] if "/" in path else "", is_known), []).append(path)
     return [
         Problem(
             "folder with files that are not read",
             printable_path(root / folder),
-            f"not read, because {reason}: {len(inside)} file{'' if len(inside) == 1 else 's'}, such as "
-            f"{ascii(inside[0])[1:-1]}",
-            "",
+            f"not read, because {reason if is_known else 'their format is not supported'}: {len(inside)} "
+            f"file{'' if len(inside) == 1 else 's'}, such as {printable_path(Path(inside[0]))}",
+            "" if is_known else "convert them, or leave them out with data.ignored_names",
         )
-        for folder, inside in by_folder.items()
+        for (folder, is_known), inside in by_folder.items()
     ]

@@ -69,7 +69,7 @@ def _places(problems: Sequence[Problem]) -> str:
     """Return the places of up to ten problems, and how many more there are."""
     places = list(dict.fromkeys(problem.place for problem in problems))
     n_more = len(places) - MAX_LISTED
-    more = f" and {n_more:,} more (`python -m medfed.data check --json FILE` lists all)" if n_more > 0 else ""
+    more = f" and {n_more:,} more (`python -m medfed.data check` with `--json` lists all)" if n_more > 0 else ""
     return ", ".join(places[:MAX_LISTED]) + more
 
 

@@ -133,7 +133,7 @@ def _join_masks(layout: Layout, images: Sequence[Match], masks: Sequence[Sequenc
         for mask in masks[number]:
             of = images_of[mask.path]
             if not of:
-                cure = "add the image, or remove the mask"
+                cure = "add the image, or remove the mask" if images else "correct data.image, which matches no file"
                 result.add_problem(mask, "mask without an image", "this mask has no image", cure)
             elif len(of) > 1:
                 text = f"this mask belongs to several images, such as {of[0].path} and {of[1].path}; expected one image"
@@ -148,7 +148,10 @@ def _join_masks(layout: Layout, images: Sequence[Match], masks: Sequence[Sequenc
             missing = [n for n in of_structure if n not in numbers and (image.fields["site"], n) in used]
             if numbers.isdisjoint(of_structure):
                 text = f"this image has no mask{f' of {structure}' if structure else ''}"
-                cure = "add the mask (all background, if there is nothing to show), or remove the image"
+                cure = (
+                    "add the mask (all background, if there is nothing to show), or remove the image, for example with "
+                )
+                cure += "data.ignored_names"
                 result.add_problem(image, "image without a mask", text, cure)
             elif missing:
                 pattern = layout.masks[missing[0]][1]

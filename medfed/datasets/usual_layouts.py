@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -25,7 +25,7 @@ IMAGE_FOLDERS = tuple("images imgs img image imagestr original originals dicom".
 MASK_FOLDERS = tuple(
     "masks mask labels label labelstr seg segs segmentation segmentations gt groundtruth annotation annotations".split()
 )
-IMAGE_WORDS = tuple("image img scan photo t1 t2 t2w t1w flair ct us xray volume".split())
+IMAGE_WORDS = tuple("image img imaging scan photo t1 t2 t2w t1w flair ct us xray volume".split())
 MASK_WORDS = tuple("mask masks segmentation seg label labels gt groundtruth annotation annotations anno".split())
 FOLDERS = (  # of images and of masks; <images> and <masks> are folders with usual names
     ("{site}/<images>/", "{site}/<masks>/"),
@@ -44,7 +44,11 @@ NAMES = (  # of images and of masks; the words before or after the name of a cas
     ("{case}<after image>.*", "{case}.*"),
     ("<before image>{case}.*", "<before mask>{case}.*"),
 )
-FIXED = (("{site}/{case}/<only image>.*", "{site}/{case}/<only mask>.*"),)
+FIXED = (
+    ("{site}/{case}/<only image>.*", "{site}/{case}/<only mask>.*"),
+    ("{site}/images{part}/{case}_0000.*", "{site}/labels{part}/{case}.*"),  # imagesTr, imagesTs, imagesVa
+    ("{site}/images{part}/{case}.*", "{site}/labels{part}/{case}.*"),
+)
 SERIES = (  # folders of DICOM files
     ("{site}/<images>/{case}", "{site}/<masks>/{case}.*"),
     ("{site}/<images>/{case}", "{site}/<masks>/{case}<after mask>.*"),
@@ -56,26 +60,35 @@ SERIES = (  # folders of DICOM files
 )
 CLASSES = ("{site}/{class}/{case}.*", "{site}/{folder}/{class}/{case}.*")
 GROUPS = {*"benign malignant normal abnormal positive negative healthy disease pre post".split()}
-UNLABELLED = ("imagests", "labelsts")  # nnU-Net's and MSD's test images
+UNLABELLED, LABELS = "imagests", "labelsts"  # nnU-Net's and MSD's test images, and their masks, if they are published
+MIN_SHARE = 10  # pairs for each file without a partner, from which a pattern is taken for the right one
 MAX_WORDS = 4  # of one kind that are tried
 MAX_SITES = 50  # whose patterns are found one by one
 MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a file of every folder
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
 _PATIENT = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
+# "ses-01", "scanner2", "T1", "3T", "b1000"
+_NO_PATIENT = re.compile(
+    r"(?:ses|session|visit|exam|scan|scanner|study|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day"
+    r"|cent(?:er|re)|clinic|hospital|vendor|device|level|batch|t|b)[_\- ]?\d+w?|\d(?:[.,]\d)?t",
+    re.IGNORECASE,
+)
 _SLOT = re.compile(r"<[^>]*>")
 
 
 def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
     """Return the first usual patterns that pair every image, as settings of `data`.
 
-    If there are none, those that pair every image with its mask at each site, whose folders are directly in the root.
-    UserError with a table of what was tried without these, too. Names of sites that look like parts of a split, years
+    If there are none, those that pair every image with its mask at each site, whose folders are directly in the root;
+    without these, too, those that match every file, of which at most one of ten has no partner. UserError with a table
+    of what was tried if there are none of these. Names of sites that look like parts of a split, years
     or patients are refused, unless the user lists them in `sites`. Files of unknown formats are left out.
     """
     unknown = [path for path in files.images if not suffix(path) and not kind_of(files.root / path)]
     names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
-    unlabelled = tuple(sorted(name for name in names if folded(name) in UNLABELLED))
+    are_labelled = LABELS in map(folded, names)
+    unlabelled = tuple(sorted(name for name in names if folded(name) == UNLABELLED and not are_labelled))
     files = replace(files, images=tuple(path for path in files.images if path not in {*unknown})).without(unlabelled)
     ignored: dict[str, Any] = {"ignored_names": unlabelled} if unlabelled else {}
     tried: list[Pairs] = []
@@ -95,11 +108,15 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
             if own != general
         }
         return general | {"by_site": others} | ignored
+    for one in tried:  # a few files are missing, which the dataset then names
+        is_near = one.pairs and not one.unmatched and MIN_SHARE * len(one.problems) <= len(one.pairs)
+        if is_near and not _doubt_about(one, sites):
+            return _settings(one) | ignored
     raise UserErrors(_describe(files, tried, unknown, of_site))
 
 
 def _settings(paired: Pairs) -> dict[str, Any]:
-    field = f"{{{_meaning(paired.values('folder'))}}}"
+    field = f"{{{_meaning(paired)}}}"
     patterns = {"image": paired.layout.images, "mask": [pattern for _, pattern in paired.layout.masks]}
     return {key: own[0].text.replace("{folder}", field) for key, own in patterns.items() if own}
 
@@ -228,10 +245,11 @@ def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
             f"the only folder, {sites[0]}, may be a site with patients, or hold the sites; give the folder that "
             f"contains the sites, or set data.sites: [{sites[0]}]"
         )
-    if folders and not _meaning(folders):
+    if folders and not _meaning(tried):
         return (
             f"the folders inside the sites, such as {' and '.join(folders[:2])}, may be patients or something else; "
-            f"set data.image and data.mask as {tried.layout.text} with another word for {{folder}}, such as {{patient}}"
+            f"set data.image and data.mask as {tried.layout.text}, with {{patient}} for the part that names the "
+            "patient, and another word for {folder} if this is none"
         )
     what = _odd_sites(sites)
     if what and not {*sites} <= {*listed}:
@@ -243,17 +261,28 @@ def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
     return ""
 
 
-def _meaning(folders: Sequence[str]) -> str:
+def _meaning(paired: Pairs) -> str:
     """Return which field the folders between site and images are: part, group or patient; "" if they may be others.
 
     Patients have a number, and only one folder.
     """
+    folders = paired.values("folder")
     if all(map(is_part, folders)):
         return "part"
     if GROUPS & set(map(folded, folders)):
         return "group"
     are_numbered = all(re.search("[0-9]", name) for name in folders) and not are_years(folders)
-    return "patient" if are_numbered and not check_patients.suggest_pattern(folders) else ""
+    are_others = any(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired)
+    return "patient" if are_numbered and not are_others and not check_patients.suggest_pattern(folders) else ""
+
+
+def _names_recur(paired: Pairs) -> bool:
+    """Return whether files in several folders of a site name the same patient: `ses-1/sub-01`, `ses-2/sub-01`."""
+    folders_of = defaultdict[tuple[str, str], set[str]](set)
+    for match in paired.pairs:
+        if named := re.search(check_patients.PATTERNS[0], match.path.rpartition("/")[2]):
+            folders_of[match.fields["site"], folded(named[1])].add(match.fields["folder"])
+    return any(len(folders) > 1 for folders in folders_of.values())
 
 
 def _odd_sites(sites: Sequence[str]) -> str:
@@ -280,28 +309,30 @@ def _describe(
         f"{files.root}: no usual pattern pairs all {n_files} files, such as {', '.join(examples)}; expected an image "
         "and a mask of each case, or images in folders of classes"
     ]
+    fits = {site: own for site, own in of_site.items() if own}
+    missing = {*of_site} - {*fits}
+    nearly = [one for one in tried if missing <= {*one.values("site")} and _settings(one) in fits.values()]
     rows = [("image", "mask", "paired", "left over")]
-    for one in sorted(tried, key=lambda one: -len(one.pairs))[:MAX_ROWS]:
+    for one in nearly[:1] or sorted(tried, key=lambda one: -len(one.pairs))[:MAX_ROWS]:
         if one.pairs and one.left:
             mask = one.layout.masks[0][1].text if one.layout.masks else "-"
             rows.append((one.layout.images[0].text, mask, str(len(one.pairs)), one.left[0]))
     if len(rows) > 1:
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if any(of_site.values()):
-        fits = {site: own for site, own in of_site.items() if own}
-        missing = [site for site in of_site if site not in fits]
-        lines.append(f"no usual pattern pairs all files of {', '.join(missing)}; those of the other sites are")
+    if fits and not nearly:
+        lines.append(f"no usual pattern pairs all files of {', '.join(sorted(missing))}; those of the other sites are")
         lines.append(f"  --set {shlex.quote(f'data.by_site={json.dumps(fits, ensure_ascii=False)}')}")
     if unknown:
         lines.append(f"{len(unknown)} files, such as {unknown[0]}, have a format that cannot be read; convert them")
     tops = sorted({path.partition("/")[0] for path in (*files.images, *files.slices)})
     if tops and all(_word(top) in USUAL_WORDS for top in tops):
-        lines.append(f"if {' and '.join(tops)} are the folders of one hospital, move them into a folder for it")
+        return [*lines, f"if {' and '.join(tops)} are the folders of one hospital, move them into a folder for it"]
     image, mask = rows[1][:2] if len(rows) > 1 else ("{site}/images/{case}.*", "{site}/masks/{case}_mask.*")
+    shown = "such as" if len(rows) > 1 else "in this form"
     return [
         *lines,
-        "write the lines that are right for these files (each file that does not fit is then named), such as",
+        f"write the lines that are right for these files (each file that does not fit is then named), {shown}",
         f"  --set 'data.image={image}'" + f" --set 'data.mask={mask}'" * (mask != "-"),
         "or the line for folders of classes, --set 'data.image={site}/{class}/{case}.*', or list the images in a table "
         "(data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and files to leave out",

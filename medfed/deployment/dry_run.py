@@ -81,6 +81,8 @@ def format_report(sent: Sequence[Outgoing], guard: Guard, method: str, n_rounds:
             what, patients = str(row["name"] or "weights of the network"), str(min(own, default=""))
             table.append([reply.kind, what, str(row["n"]), str(row["shape"]), f"{row['bytes']:,}", patients])
         table += [[reply.kind, name, "1", "fact", f"{fact_bytes(fact):,}", ""] for name, fact in reply.facts.items()]
+    if not any(row[-1] for row in table[1:]):  # no statistic leaves
+        table = [row[:-1] for row in table]
     sums = ledger.format_sums(ledger.sum_bytes(every)["up"])
     n_images = f"{len(site.training)} training images" if isinstance(site, Site) else f"{len(site.samples)} images"
     heading = (
@@ -105,16 +107,18 @@ def _explanation(sent: Sequence[Outgoing], site: Site, guard: Guard) -> str:
         f"The training images are of {site.training.n_patients} patients (data.patient_pattern decides which images "
         "are of one patient). "
         "None of this is anonymous: weights and statistics contain information about the images from which they were "
-        "computed. medfed audit measures how much. Each number of a statistic is computed from at least the "
-        "number of patients in the last column."
+        "computed. medfed audit measures how much."
     )
+    if shared:
+        text += " Each number of a statistic is computed from at least the number of patients in the last column."
     if agreement.max_epsilon is not None:
         text += (
             f" Epsilon of all rounds, with what has left before, is {guard.epsilon(guard.planned_releases(sent)):.4g} "
             f"(delta {agreement.delta:g}); facts and whole numbers have no noise, and epsilon does not cover them."
         )
     if site.survey and Kind.SURVEY in agreement.requests:
-        text += " The rows of kind survey leave once, before round 1."
+        text += " The rows of kind survey leave once, before round 1; each describes at least "
+        text += f"{max(site.survey.min_patients, agreement.min_patients)} patients."
     elif site.survey:
         text += (
             " The plan asks for a survey of the images before round 1, to which you did not agree: it is refused. Add "

@@ -23,8 +23,7 @@ from medfed.deployment import codec_files
 from medfed.deployment.agreement import TRAIN, Agreement, check_reading
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
-from medfed.engines.flare.job import require_flare
-from medfed.engines.flare.kit import STATE_FILE, check_kit, check_server, hospital_process
+from medfed.engines.flare.kit import STATE_FILE, check_server, hospital_process
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
@@ -139,9 +138,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
 
     UserError if another process uses the startup kit, or FLARE's client ends before the federation.
     """
-    require_flare("joining a federation")
     folder, kit = Path(site_file.folder), Path(site_file.kit)
-    check_kit(kit, site_file.site)
     with lock_kit(kit):
         check_output_folder(folder, config.source)
         begin_folder(folder)

@@ -57,7 +57,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     plan = exported
     write_atomically(out / START, sha256_digest(start), start)
     images = describe_images(task, dataset, dataset.cases(dataset.site_names()[0])[0])
-    write_atomically(out / IMAGES, json.dumps({**images, "dataset": dataset.card.title}, indent=2))
+    write_atomically(out / IMAGES, json.dumps({**images, "dataset": config.data.card.title}, indent=2))
     for site, folder in folders.items():
         write_atomically(folder / f"{site}.yaml", site_file_text(site, plan.federation.rounds, by_site.get(site, {})))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
@@ -78,6 +78,11 @@ def prepare_federation(args: argparse.Namespace) -> int:
         ),
     )
     write_atomically(out / PLAN, plan.yaml)
+    if dataset is not config.data:
+        print(
+            f"{config.data.root} does not exist, so a synthetic image has shown how the hospitals' images are stored: "
+            "channels, structures, file format."
+        )
     print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")
     return 0
 

@@ -17,12 +17,17 @@ from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
 from medfed.deployment.hospital_state import read_replies
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
+from medfed.engines.flare.job import require_flare
+from medfed.engines.flare.kit import check_kit
 
 
 def run_site(args: argparse.Namespace) -> int:
     """Run `medfed site`: check the data, show what would leave, ask for agreement, and join the federation."""
     site_file, config = read_site_file(args.file)
     check_output_folder(folder := Path(site_file.folder), config.source)
+    if not args.dry_run:
+        require_flare("joining a federation")
+        check_kit(Path(site_file.kit), site_file.site)
     set_deterministic(config.training.threads)
     _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
@@ -35,7 +40,7 @@ def run_site(args: argparse.Namespace) -> int:
     guard.check_plan(sent, config.source)
     if args.dry_run:
         return 0
-    if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):
+    if not args.yes and not _yes("\nDo you agree that this leaves your hospital? [yes/no] "):
         print("Nothing was sent.")
         return 0
     join_federation(site_file, config, args.quiet)

@@ -9,7 +9,19 @@ from pathlib import Path
 
 from medfed.images.reading import suffix
 
-DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini")  # hold no image
+DOCUMENT_SUFFIXES = (
+    ".txt",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".yaml",
+    ".md",
+    ".xml",
+    ".pdf",
+    ".db",
+    ".ini",
+    ".cfg",
+)  # hold no image
 VOXEL_SUFFIXES = (".raw", ".zraw")  # files with the voxels of a header beside them
 # Written by operating systems, or a table of contents of DICOM files; lower case.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")

@@ -61,11 +61,14 @@ def read_volume(path: Path) -> MetaTensor:
     """
     format_of_file = nifti if suffix(path) in nifti.SUFFIXES else mha_nrrd
     voxels, n_axes, affine = format_of_file.read(path)
-    if voxels.ndim > 4 or voxels.dtype.kind not in "biuf":
-        found = f"the file has voxels of the type {voxels.dtype} along axes of lengths {voxels.shape}"
-        expected = "expected real numbers along three axes, or four with channels"
+    if voxels.ndim > 4:
+        found = f"the file has {voxels.ndim} axes, of the lengths {' x '.join(map(str, voxels.shape))}"
+        cure = "save one of the volumes, or remove the axes of length 1"
+        raise Problem("too many axes", path, f"{found}; expected three, or four with channels", cure)
+    if voxels.dtype.kind not in "biuf":
+        found = f"the file has voxels of the type {voxels.dtype}; expected real numbers"
         cure = "convert the image, for example to its magnitude in float32"
-        raise Problem("voxels that are no real numbers", path, f"{found}; {expected}", cure)
+        raise Problem("voxels that are no real numbers", path, found, cure)
     channels_first = np.moveaxis(voxels, -1, 0) if voxels.ndim > n_axes else voxels[None]
     with np.errstate(over="ignore"):  # infinite values are reported later
         volume = np.array(channels_first, dtype=np.float32, order="C")
@@ -116,8 +119,9 @@ def read_labels(
         return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
     if fractional.any():
-        found = f"the mask has fractional labels such as {float(mask[fractional][0]):g}; expected whole numbers"
-        raise Problem("fractional labels", path, found, "resample the mask with nearest-neighbour interpolation")
+        found = f"the mask has fractional labels such as {float(mask[fractional][0]):.9g}; expected whole numbers"
+        cure = "round them, or, if they are probabilities of one structure, set data.mask_threshold: 0.5"
+        raise Problem("fractional labels", path, found, cure)
     return mask
 
 

@@ -24,12 +24,13 @@ from medfed.experiments.setup import build_network, check_config
 from medfed.experiments.sites import ONE_SITE, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.planning import rules
-from medfed.planning.fingerprint import take_fingerprint
+from medfed.planning.fingerprint import Fingerprint, take_fingerprint
 from medfed.planning.rules import Plan
 
 SEED = 1337
 MAX_UNREAD = 3  # folders with files that are not read, of which the terminal says so
 WIDTH = 120  # of a line of a config
+THICK_RATIO = 2  # of voxel sizes in a plane and along the superior axis, from which slices are not axial
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def write_config(
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
-    overrides = [entry for text in settings for entry in _entries(Override.parse(text))]
+    overrides = [entry for text in settings for entry in Override.parse(text).entries()]
     fixed: dict[str, Any] = {override.key: override.value for override in overrides}
     if "data.root" in fixed:
         raise UserError(f"--set data.root={fixed['data.root']}: the images are those in {folder}; name another FOLDER")
@@ -110,20 +111,13 @@ def write_config(
     local_entries(config, build_network(config.network, config.method, task, config.seed))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
-    notes = _notes(start, plan, fixed, source, pretrained)
+    notes = _notes(start, plan, fingerprint, fixed, source, pretrained)
     notes += map(str, patient_warnings(images, {site: images.cases(site) for site in source}))
     if wished is None:
         notes.insert(
             0, f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"
         )
     return Written(config, plan, re.sub(r"\n +", " ", summary.strip()), tuple(notes))
-
-
-def _entries(override: Override) -> list[Override]:
-    """One override for each key of a whole block such as `training={batch_size: 8}`; other overrides as one."""
-    if len(override.path) > 1 or not isinstance(override.value, Mapping):
-        return [override]
-    return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
 
 
 def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[str]]:
@@ -139,6 +133,9 @@ def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[s
     for site, key in ((unseen, ""), (validation_site, " (federation.validation_site)")):
         if site and site not in sites:
             raise UserError(f"{folder}: no site '{site}'{key}. {registry.suggestion(site, sites)}")
+    for site in sites:
+        if not start.data.contents.cases[site]:
+            start.data.cases(site)  # raises why none of its files is read
     source = [site for site in sites if site not in (unseen, validation_site)]
     if not source:
         raise Problem(
@@ -186,12 +183,27 @@ def _comment(text: str, indent: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _notes(start: Config, plan: Plan, fixed: Mapping[str, Any], source: Sequence[str], pretrained: bool) -> list[str]:
+def _notes(
+    start: Config,
+    plan: Plan,
+    fingerprint: Fingerprint,
+    fixed: Mapping[str, Any],
+    source: Sequence[str],
+    pretrained: bool,
+) -> list[str]:
     """Sentences about what was left out or assumed."""
     notes = [str(unread) for unread in start.data.contents.unread[:MAX_UNREAD]]
     if start.federation.clients < 2 and min(len(source), start.federation.participating or len(source)) == 1:
         notes.append(f"only one site trains: {ONE_SITE}")
-    if plan.values.get("data.patch_size") or "network.name" in fixed:
+    on_patches, spacing_mm = plan.values.get("data.patch_size"), fingerprint.spacing_mm
+    if spacing_mm and not on_patches and max(spacing_mm[:2]) >= THICK_RATIO * spacing_mm[2]:
+        plane = "sagittal" if spacing_mm[0] > spacing_mm[1] else "coronal"
+        notes.append(
+            f"the images look like {plane} slices (voxels of {' x '.join(f'{mm:.2g}' for mm in spacing_mm)} mm along "
+            "right, anterior and superior), but a 2-D network is trained on axial slices, which are coarse here; "
+            "docs/how_to/volumes.md explains 3-D networks"
+        )
+    if on_patches or "network.name" in fixed:
         return notes  # ImageNet weights are for images
     if not pretrained:
         notes.append(
@@ -200,7 +212,7 @@ def _notes(start: Config, plan: Plan, fixed: Mapping[str, Any], source: Sequence
         )
     elif plan.recipe.name not in rules.PRETRAINED:
         notes.append(
-            f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
-            "multiple of 32 that is at least 64 to use one"
+            "no network with ImageNet weights can process images of your data.image_size or data.image_channels; "
+            "choose a size that is a multiple of 32 and at least 64, and 1 or 3 channels, to use one"
         )
     return notes

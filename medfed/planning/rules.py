@@ -303,10 +303,11 @@ def _volumes(
 
 
 def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -> str:
-    """Return the user's network, otherwise the best one; ImageNet weights only if they accept the user's image size."""
+    """Return the user's network, otherwise the best one; ImageNet weights only if they accept the user's images."""
     with_weights = PRETRAINED_CLASSIFIER if classifies else PRETRAINED_UNET
     wished = fixed.get("data.image_size", with_weights.min_side)
     fits = isinstance(wished, int) and wished >= with_weights.min_side and wished % with_weights.side_step == 0
+    fits &= fixed.get("data.image_channels", 3) in (1, 3)
     best = with_weights if pretrained and fits else DENSENET if classifies else USUAL
     return str(fixed.get("network.name", best.name))
 

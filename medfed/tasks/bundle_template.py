@@ -24,9 +24,10 @@ RGB = {"0": "red", "1": "green", "2": "blue"}
 PREDICTIONS = "predictions.csv"
 READ_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".nii.gz", ".nii")  # of files that a bundle's transforms can read
 # How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
-# without alpha channel. For other files (more than 8 bits, for example) the lookup raises a KeyError with the mode: no
-# prediction is better than one from saturated pixels.
-_MODES = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"), "RGB")}
+# without alpha channel, and grey repeated as RGB, as medfed reads it. For other files (more than 8 bits, for example)
+# the lookup raises a KeyError with the mode: no prediction is better than one from saturated pixels.
+_COLOUR_MODES = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "1", "L", "LA")
+_MODES = {1: {"1": "L", "L": "L", "LA": "L"}, 3: dict.fromkeys(_COLOUR_MODES, "RGB")}
 CONVERTERS = {
     n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({modes}[picture.mode])"
     for n, modes in _MODES.items()

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from folder_layouts import make
 
+from medfed.config.overrides import Override
+from medfed.config.schema import load_dataset
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.data import main
@@ -91,3 +93,12 @@ def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, plugin
 @pytest.mark.parametrize("name", sorted(registry.known_names("datasets")))
 def test_no_dataset_is_recognised_in_an_empty_folder(name, tmp_path):
     assert registry.resolve("datasets", name).recognise(tmp_path) is None
+
+
+def test_a_setting_of_a_site_is_added_to_the_patterns_that_were_found_for_it(tmp_path):
+    make(tmp_path, "n/{images,masks}/{a,b}.png s/{img,label}/{a,b}.png")
+    for setting in ("data.by_site={s: {mask_threshold: 8}}", "data.by_site.s.mask_threshold=8"):
+        dataset = load_dataset(tmp_path, overrides=[Override.parse(setting)], read_channels=False)
+        own = {"image": "{site}/img/{case}.*", "mask": "{site}/label/{case}.*"}
+        assert dataset.by_site == {"s": {**own, "mask_threshold": 8}}, setting
+        assert [len(dataset.cases(site)) for site in "ns"] == [2, 2]

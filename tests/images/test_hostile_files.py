@@ -110,10 +110,7 @@ class TestVoxels:
         assert "the file is damaged" in refusal(grey, with_header(tmp_path / "b.nii", 108, "f", np.inf))
         for read in (grey, lambda path: read_labels(path, [])):
             sentence = refusal(read, nifti(tmp_path / "a.nii.gz", VOXELS.astype(np.complex64) + 1j))
-            assert (
-                "the file has voxels of the type complex64 along axes of lengths (6, 5, 4); expected real numbers"
-                in sentence
-            )
+            assert "the file has voxels of the type complex64; expected real numbers" in sentence
         for code, n_bits in ((2048, 256), (1792, 128)):  # complex256, complex128
             refusal(grey, with_header(tmp_path / "b.nii", 70, "hh", code, n_bits))
 

@@ -98,7 +98,7 @@ class TestVolumes:
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
         refused(
-            grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "type int16 along axes of lengths .6, 5, 4, 1, 3."
+            grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "has 5 axes, of the lengths 6 x 5 x 4 x 1 x 3"
         )
 
     def test_a_truncated_file_names_both_sizes(self, tmp_path):
@@ -304,7 +304,7 @@ class TestMasks:
         refused(labels, nifti(tmp_path / "a.nii", np.full(SHAPE, -1, np.int16)), "labels -1")
         path = nifti(tmp_path / "a.nii", np.float32([[[0.2, 0.5, 0.7]]]))
         assert read_labels(path, [], threshold=0.5).flatten().tolist() == [0, 0, 1]
-        refused(labels, path, "fractional labels such as 0.2; expected whole numbers", "nearest-neighbour")
+        refused(labels, path, "fractional labels such as 0.200000003; expected whole numbers", "mask_threshold")
 
     def test_colours_are_an_error_unless_they_are_grey(self, tmp_path):
         path = write_image(tmp_path / "a.png", np.uint8([[[0, 0, 0], [255, 0, 0]]]))

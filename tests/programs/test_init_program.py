@@ -184,7 +184,8 @@ def test_settings_of_the_planned_network_can_be_chosen(folder, monkeypatch, caps
     assert init(folder, "--set", "network.pretrained=false", "--out", "random.yaml") == 0
     assert not load("random.yaml").network.keeps_statistics  # statistics of random weights must not be kept
     assert init(folder, "--set", "data.image_size=48", "--out", "small.yaml") == 0
-    assert "no network with ImageNet weights can process images of 48 pixels" in capsys.readouterr().out
+    assert "no network with ImageNet weights can process images of your data.image_size" in capsys.readouterr().out
+    assert initialise.rules.network_name(False, True, {"data.image_channels": 2}) == "unet"
 
 
 def test_a_whole_block_of_settings_leaves_the_other_values_to_the_plan(folder):

@@ -52,11 +52,20 @@ def joined(monkeypatch):
     """In place of joining: who would have."""
     result = []
     monkeypatch.setattr(take_part, "join_federation", lambda hospital, *others: result.append(hospital.site))
+    for check in ("require_flare", "check_kit"):
+        monkeypatch.setattr(take_part, check, lambda *_: None)
     return result
 
 
 def run(path: Path, *flags: str) -> int:
     return program.main([str(path), "--quiet", *flags])
+
+
+def test_a_missing_kit_is_named_before_the_data_are_read(hospital, monkeypatch, capsys):
+    monkeypatch.setattr(take_part, "require_flare", lambda _: None)
+    monkeypatch.setattr(take_part, "check_dataset", None)
+    assert run(hospital("windows"), "--yes") == 2
+    assert "kit: does not exist; unpack the startup kit" in capsys.readouterr().err
 
 
 def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -312,10 +312,13 @@ class Folder(Dataset):
         for unread in list(contents.unread):
             folder = Path(unread.place).name
             if Path(unread.place) != root and folded(folder) not in used:
-                cure = f"set data.by_site.{folder}.image, or data.ignored_names: [{folder}] to leave the folder out"
+                cure = f"set image and mask in data.by_site: {{{folder}: {{...}}}}"
+                cure = unread.cure or f"{cure}, or data.ignored_names: [{folder}] to leave the folder out"
                 contents.unread.remove(unread)
                 contents.cases[folder] = []
-                contents.problems[folder] = [Problem("folder of which no file fits", unread.place, unread.found, cure)]
+                contents.problems[folder].append(
+                    Problem("folder of which no file fits", unread.place, unread.found, cure)
+                )
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
@@ -325,7 +328,7 @@ class Folder(Dataset):
     def _fit(self, case: Case, image: MetaTensor, path: Path, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Return one of the masks of a case on the voxel grid of its image."""
         pairs.check_kinds(case.image, path)
-        if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
+        if not reading.is_2d_image_file(case.image):
             mask = pairs.reorder_mask(image, mask, notices)
         if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = pairs.resample_mask(case.image, image, path, mask)
@@ -379,6 +382,9 @@ class Folder(Dataset):
         if len(others) > 1:
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
             found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
+            if len(others) > 8 and not reading.is_2d_image_file(path):
+                cure = "check whether this file is the mask and not the image"
+                raise Problem("mask of several values", path, found, cure)
             is_soft = len(others) > 8 or path.suffix.lower() in (".jpg", ".jpeg")
             setting = f"mask_threshold: {128 if is_soft else 0}"
             if self.background_value or min(others) < 0:

@@ -50,6 +50,8 @@ def check_kit(kit: Path, site: str) -> None:
 
     A kit without the file `local/privacy.json` has no filters, which is allowed.
     """
+    if not kit.is_dir():
+        raise UserError(f"{kit}: does not exist; unpack the startup kit that the coordinator sent there")
     if missing := [name for name in (ADDRESS_FILE, *CERTIFICATES) if not (kit / "startup" / name).is_file()]:
         raise UserError(
             f"{kit}: is not a startup kit of NVIDIA FLARE, as startup/{missing[0]} is missing; give the "

@@ -12,7 +12,7 @@ from torch import nn
 from medfed.federation.sent import WEIGHTS
 from medfed.metrics.metric import DISTANCE_UNITS
 from medfed.outputs.tables import run_table
-from medfed.results.notes import TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
+from medfed.results.notes import NO_IMAGES, NOT_STATED, TRANSDUCTIVE, adaptation_notes, computation_notes, did_not_learn
 from medfed.results.run_scores import run_scores_of
 from medfed.results.statistics import AVERAGE
 from medfed.results.text_tables import escape_markdown, to_markdown
@@ -62,7 +62,8 @@ def model_card(
         **{key: UNKNOWN if provenance.get(key) is None else as_plain_markdown(str(provenance[key])) for key in keys},
         "title": as_plain_markdown(bundle.title),
         "suffix": image_pattern.removeprefix("*"),
-        "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN),
+        "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN)
+        + "; IT DID NOT LEARN" * bool(did_not_learn(summary)),
         "sites": as_plain_markdown(", ".join(provenance.get("sites") or ())) or UNKNOWN,
         "unseen_site": as_plain_markdown(provenance.get("unseen_site") or "none"),
         "method": " - ".join(filter(None, (provenance.get("method", UNKNOWN), provenance.get("method_about")))),
@@ -150,10 +151,11 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
-    """A Markdown table with 95 % intervals, and notes below it; "This run has no scores." without scores."""
+    """A Markdown table with 95 % intervals, and notes below it; one sentence if a federation of hospitals has none."""
     scoring = scoring_of(summary)
     if not summary["scores"]:
-        return "This run has no scores."
+        unknown = f"{NO_IMAGES}, so whether the model learned is not known. Each hospital has its own scores."
+        return unknown if summary.get("data") == NOT_STATED else "This run has no scores."
     tables = [run_table.score_table(scoring, summary)]
     notes = [run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]
     if failures := run_table.failure_table(scoring, summary):

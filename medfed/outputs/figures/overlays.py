@@ -25,8 +25,8 @@ from medfed.outputs.figures.figure import (
     to_pixels,
 )
 
-REFERENCE, PREDICTION = SKY, YELLOW  # contours
-TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE = SKY, "#E0218A", YELLOW  # dark, medium and bright
+REFERENCE, PREDICTION = SKY, YELLOW  # contours, and pixels that only one of the two has
+TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE = "#00B383", PREDICTION, REFERENCE  # dark, bright and medium
 THIN = 0.04  # mean width of a structure that is filled, as a fraction of the longer side of the panel
 SLICE_PX, GAP_PX, TEXTS_PX = 360, 16, 110  # side of one of several slices; between panels; for texts above and below
 Panel = tuple[np.ndarray, str, bool]  # uint8 (rows, columns, 3), a note, and whether masks are filled

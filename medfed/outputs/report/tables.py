@@ -52,8 +52,8 @@ def cost_table(runs: Sequence[ReportRun]) -> PageTable:
 
 OVERLAY_NOTE = (
     "The image is the patient's image with the lowest score; of a volume, the slice with the largest reference area. "
-    "Blue line: reference; yellow line: prediction. Thin structures are filled: blue is true positive, magenta false "
-    "positive, yellow false negative."
+    "Blue line: reference; yellow line: prediction. Thin structures are filled: green is true positive, yellow false "
+    "positive, blue false negative."
 )
 
 

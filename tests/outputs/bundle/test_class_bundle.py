@@ -114,7 +114,7 @@ def test_probabilities_equal_those_of_medfed_for_images_of_any_size_with_and_wit
 
 
 def test_images_of_every_kind_are_read_as_medfed_reads_them(dense, tmp_path):
-    """The images are rotated by EXIF, have a palette, are CMYK, have alpha, or are plain JPEG."""
+    """The images are rotated by EXIF, have a palette, are CMYK, have alpha, are plain JPEG, or are grey."""
     folder = tmp_path / "in"
     folder.mkdir()
     pixels = np.random.default_rng(5).integers(0, 256, (30, 44, 3), dtype=np.uint8)
@@ -127,10 +127,12 @@ def test_images_of_every_kind_are_read_as_medfed_reads_them(dense, tmp_path):
     image.convert("CMYK").save(folder / "2.jpg")
     Image.fromarray(np.dstack([255 - pixels, pixels[..., 0]])).save(folder / "3.png")
     image.save(folder / "4.jpg")
+    for name, mode in (("5.png", "L"), ("6.png", "LA"), ("7.png", "1")):  # read as RGB by medfed, too
+        image.convert(mode).save(folder / name)
     bundle, module, task, _ = dense
     names, actual = run(bundle, folder, tmp_path, image_pattern="*.*")
     cases = [Case("a", Path(name).name, Path(name), (), "", 0) for name in names]
-    assert len(names) == 5 and float((actual - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
+    assert len(names) == 8 and float((actual - task.probabilities(module, samples(task, cases))).abs().max()) < 1e-6
 
 
 def test_an_image_with_more_than_8_bits_is_an_error(dense, tmp_path):
