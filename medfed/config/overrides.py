@@ -19,6 +19,8 @@ _RESET = {  # keys that reset their block when they change, in the order in whic
     ("method", "preset"): ("name",),
 }
 
+BY_SITE = ("data", "by_site")
+
 # A quoted value (a quote opens one only where a value begins), the exponent of a number, or a single character.
 _TOKEN = re.compile(
     r"""(?:^|(?<=[=,:+\[{\s]))(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|(?<=[\d.])[eE]\+(?=\d)|.""", re.DOTALL
@@ -49,9 +51,9 @@ class Override:
         return f"{self.flag} {self.text}".strip()
 
     def entries(self) -> list[Override]:
-        """One override for each key of a whole block, also of `data.by_site` and its sites, whose other keys stay."""
-        is_block = len(self.path) == 1 or (self.path[:2] == ("data", "by_site") and len(self.path) < 4)
-        if not (is_block and isinstance(self.value, Mapping)):
+        """One override for each setting in `data.by_site` or a site in it, whose others stay; otherwise this one."""
+        is_block = self.path[:2] == BY_SITE and len(self.path) < 4
+        if not (is_block and isinstance(self.value, Mapping) and self.value):
             return [self]
         inner = [replace(self, path=(*self.path, str(key)), value=value) for key, value in self.value.items()]
         return [entry for override in inner for entry in override.entries()]

@@ -95,9 +95,9 @@ class Dataset:
             What a method shares has its own minimum, `method.min_patients`.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead, and
             every result states that the data are synthetic.
-        ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size or
-            position) and assumes that their voxels correspond one to one. A volume's mask that by its header differs
-            only in the order of the axes is reordered in any case (data.name: folder).
+        ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
+            orientation or position) and assumes that their voxels correspond one to one. No axis of a mask is then
+            reversed or exchanged.
         allow_duplicates: true allows the same image file to occur more than once, in one site or in several.
     """
 

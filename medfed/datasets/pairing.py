@@ -148,9 +148,7 @@ def _join_masks(layout: Layout, images: Sequence[Match], masks: Sequence[Sequenc
             missing = [n for n in of_structure if n not in numbers and (image.fields["site"], n) in used]
             if numbers.isdisjoint(of_structure):
                 text = f"this image has no mask{f' of {structure}' if structure else ''}"
-                cure = (
-                    "add the mask (all background, if there is nothing to show), or remove the image, for example with "
-                )
+                cure = "add the mask (all background, if there is nothing to show), or leave the image out with "
                 cure += "data.ignored_names"
                 result.add_problem(image, "image without a mask", text, cure)
             elif missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -46,8 +46,8 @@ NAMES = (  # of images and of masks; the words before or after the name of a cas
 )
 FIXED = (
     ("{site}/{case}/<only image>.*", "{site}/{case}/<only mask>.*"),
-    ("{site}/images{part}/{case}_0000.*", "{site}/labels{part}/{case}.*"),  # imagesTr, imagesTs, imagesVa
-    ("{site}/images{part}/{case}.*", "{site}/labels{part}/{case}.*"),
+    ("{site}/images{part:Tr|Ts|Va}/{case}_0000.*", "{site}/labels{part:Tr|Ts|Va}/{case}.*"),
+    ("{site}/images{part:Tr|Ts|Va}/{case}.*", "{site}/labels{part:Tr|Ts|Va}/{case}.*"),
 )
 SERIES = (  # folders of DICOM files
     ("{site}/<images>/{case}", "{site}/<masks>/{case}.*"),
@@ -68,22 +68,24 @@ MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
 _PATIENT = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
-# "ses-01", "scanner2", "T1", "3T", "b1000"
-_NO_PATIENT = re.compile(
-    r"(?:ses|session|visit|exam|scan|scanner|study|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day"
-    r"|cent(?:er|re)|clinic|hospital|vendor|device|level|batch|t|b)[_\- ]?\d+w?|\d(?:[.,]\d)?t",
+_NO_PATIENT = re.compile(  # "ses-01", "scanner2", "T2w", "3T", "b1000"
+    r"(?:ses|session|visit|scanner|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day|cent(?:er|re)"
+    r"|clinic|hospital|vendor|device|level|batch)[_\- ]?\d+|t[12]w?|b(?:0|\d+0)|(?:0[.,]\d+|1[.,]5|3|7)t",
     re.IGNORECASE,
 )
+_PERSON = re.compile(r"(?:patient|patnt|pat|subject|subj|sub)[_-]?\d+", re.IGNORECASE)
 _SLOT = re.compile(r"<[^>]*>")
 
 
 def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the first usual patterns that pair every image, as settings of `data`.
+    """Return the first usual patterns that fit, as settings of `data`; UserError with a table of what was tried.
 
-    If there are none, those that pair every image with its mask at each site, whose folders are directly in the root;
-    without these, too, those that match every file, of which at most one of ten has no partner. UserError with a table
-    of what was tried if there are none of these. Names of sites that look like parts of a split, years
-    or patients are refused, unless the user lists them in `sites`. Files of unknown formats are left out.
+    1. patterns that pair every image;
+    2. patterns of each site that pair every image with its mask, if the folders of the sites are in the root;
+    3. patterns that match every file, with at least ten pairs for each file without a partner, which is then an error.
+
+    Names of sites that look like parts of a split, years or patients are refused unless the user lists them in `sites`.
+    Files of unknown formats are left out.
     """
     unknown = [path for path in files.images if not suffix(path) and not kind_of(files.root / path)]
     names = {part for path in (*files.images, *files.series) for part in path.split("/")[:-1]}
@@ -109,8 +111,8 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
         }
         return general | {"by_site": others} | ignored
     for one in tried:  # a few files are missing, which the dataset then names
-        is_near = one.pairs and not one.unmatched and MIN_SHARE * len(one.problems) <= len(one.pairs)
-        if is_near and not _doubt_about(one, sites):
+        is_near = one.problems and not one.unmatched and MIN_SHARE * len(one.problems) <= len(one.pairs)
+        if is_near and one.layout.masks and not _doubt_about(one, sites):
             return _settings(one) | ignored
     raise UserErrors(_describe(files, tried, unknown, of_site))
 
@@ -272,17 +274,20 @@ def _meaning(paired: Pairs) -> str:
     if GROUPS & set(map(folded, folders)):
         return "group"
     are_numbered = all(re.search("[0-9]", name) for name in folders) and not are_years(folders)
-    are_others = any(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired)
+    are_others = all(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired)
     return "patient" if are_numbered and not are_others and not check_patients.suggest_pattern(folders) else ""
 
 
 def _names_recur(paired: Pairs) -> bool:
-    """Return whether files in several folders of a site name the same patient: `ses-1/sub-01`, `ses-2/sub-01`."""
-    folders_of = defaultdict[tuple[str, str], set[str]](set)
-    for match in paired.pairs:
-        if named := re.search(check_patients.PATTERNS[0], match.path.rpartition("/")[2]):
-            folders_of[match.fields["site"], folded(named[1])].add(match.fields["folder"])
-    return any(len(folders) > 1 for folders in folders_of.values())
+    """Return whether several folders of a site hold files of the same patients: `A/sub-1`, `A/sub-2`, `B/sub-1`, ..."""
+    named = {
+        (match.fields["site"], match.fields["folder"], folded(person))
+        for match in paired.pairs
+        for person in _PERSON.findall(match.path.rpartition("/")[2])
+    }
+    n_folders = Counter((site, person) for site, _, person in named)
+    are_patients = all(map(_PATIENT.fullmatch, paired.values("folder")))
+    return not are_patients and sum(n > 1 for n in n_folders.values()) > 1
 
 
 def _odd_sites(sites: Sequence[str]) -> str:

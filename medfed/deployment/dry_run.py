@@ -81,7 +81,8 @@ def format_report(sent: Sequence[Outgoing], guard: Guard, method: str, n_rounds:
             what, patients = str(row["name"] or "weights of the network"), str(min(own, default=""))
             table.append([reply.kind, what, str(row["n"]), str(row["shape"]), f"{row['bytes']:,}", patients])
         table += [[reply.kind, name, "1", "fact", f"{fact_bytes(fact):,}", ""] for name, fact in reply.facts.items()]
-    if not any(row[-1] for row in table[1:]):  # no statistic leaves
+    has_patients = any(row[-1] for row in table[1:])  # a statistic leaves
+    if not has_patients:
         table = [row[:-1] for row in table]
     sums = ledger.format_sums(ledger.sum_bytes(every)["up"])
     n_images = f"{len(site.training)} training images" if isinstance(site, Site) else f"{len(site.samples)} images"
@@ -90,6 +91,8 @@ def format_report(sent: Sequence[Outgoing], guard: Guard, method: str, n_rounds:
         f"({n_images} do not leave):\n"
     )
     explanation = _explanation(sent, site, guard) if isinstance(site, Site) else ONLY_VALIDATES
+    if has_patients:
+        explanation += " Each number of a statistic is computed from at least the patients in the last column."
     return f"{heading}\n{aligned(table, 4)}\n\nIn the first round {sums} leave. {explanation}"
 
 
@@ -109,8 +112,6 @@ def _explanation(sent: Sequence[Outgoing], site: Site, guard: Guard) -> str:
         "None of this is anonymous: weights and statistics contain information about the images from which they were "
         "computed. medfed audit measures how much."
     )
-    if shared:
-        text += " Each number of a statistic is computed from at least the number of patients in the last column."
     if agreement.max_epsilon is not None:
         text += (
             f" Epsilon of all rounds, with what has left before, is {guard.epsilon(guard.planned_releases(sent)):.4g} "

@@ -38,7 +38,8 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
             for volume in (mask, image)
         ]
         found = f"the mask, {places[0]}, lies up to {shift_mm:.3g} mm away from its image {image_path}, {places[1]}"
-        cure = "resample the mask, or set data.ignore_mask_geometry: true if its voxels are those of the image"
+        cure = "resample the mask, or, if its voxels are those of the image, set data.ignore_mask_geometry: true; for "
+        cure += "the masks of one site set it in data.by_site (data.name: folder)"
         raise Problem("mask in another position", mask_path, f"{found}; expected the same place", cure)
 
 

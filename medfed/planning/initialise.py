@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from medfed.cli.defaults import METHOD
 from medfed.config import strict_yaml
-from medfed.config.overrides import Override, apply
+from medfed.config.overrides import BY_SITE, Override, apply
 from medfed.config.schema import Config, data_block, load_dataset, load_text, to_plain
 from medfed.core import registry
 from medfed.core.errors import Problem, UserError
@@ -30,7 +30,7 @@ from medfed.planning.rules import Plan
 SEED = 1337
 MAX_UNREAD = 3  # folders with files that are not read, of which the terminal says so
 WIDTH = 120  # of a line of a config
-THICK_RATIO = 2  # of voxel sizes in a plane and along the superior axis, from which slices are not axial
+THICK_RATIO = 2  # of the largest voxel size and both others, from which it is the distance of slices
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def write_config(
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
-    overrides = [entry for text in settings for entry in Override.parse(text).entries()]
+    overrides = [entry for text in settings for entry in _entries(Override.parse(text))]
     fixed: dict[str, Any] = {override.key: override.value for override in overrides}
     if "data.root" in fixed:
         raise UserError(f"--set data.root={fixed['data.root']}: the images are those in {folder}; name another FOLDER")
@@ -74,7 +74,8 @@ def write_config(
         "network": {"name": rules.network_name(bool(recognised.classes), pretrained, fixed)},
         "method": {"name": method} | ({"ring_width": 2} if method == "elcfs" else {}),  # the paper's is for 384 pixels
     }
-    start = load_text(strict_yaml.dump(document), str(out), settings)
+    others = [text for text in settings if Override.parse(text).path[:2] != BY_SITE]  # `recognised` has those of sites
+    start = load_text(strict_yaml.dump(document), str(out), others)
     if unseen == "":
         raise UserError("--unseen: expected the name of a site")
     wished = fixed.get("federation.unseen_site", unseen)
@@ -88,7 +89,7 @@ def write_config(
     for key, value in plan.values.items():
         block, name = key.split(".")
         document[block][name] = value
-    apply(document, overrides)
+    apply(document, [override for override in overrides if override.path[:2] != BY_SITE])
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -120,6 +121,13 @@ def write_config(
     return Written(config, plan, re.sub(r"\n +", " ", summary.strip()), tuple(notes))
 
 
+def _entries(override: Override) -> list[Override]:
+    """One override for each key of a whole block such as `training={batch_size: 8}`; other overrides as one."""
+    if len(override.path) > 1 or not isinstance(override.value, Mapping):
+        return [override]
+    return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
+
+
 def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[str]]:
     """Return the unseen site, which is the user's or the last one, and the sites that train."""
     sites, validation_site = start.data.site_names(), start.federation.validation_site
@@ -133,9 +141,7 @@ def _sites(start: Config, folder: Path, wished: str | None) -> tuple[str, list[s
     for site, key in ((unseen, ""), (validation_site, " (federation.validation_site)")):
         if site and site not in sites:
             raise UserError(f"{folder}: no site '{site}'{key}. {registry.suggestion(site, sites)}")
-    for site in sites:
-        if not start.data.contents.cases[site]:
-            start.data.cases(site)  # raises why none of its files is read
+    start.data.cases_by_site(sites)  # raises what is wrong with their files
     source = [site for site in sites if site not in (unseen, validation_site)]
     if not source:
         raise Problem(
@@ -196,8 +202,9 @@ def _notes(
     if start.federation.clients < 2 and min(len(source), start.federation.participating or len(source)) == 1:
         notes.append(f"only one site trains: {ONE_SITE}")
     on_patches, spacing_mm = plan.values.get("data.patch_size"), fingerprint.spacing_mm
-    if spacing_mm and not on_patches and max(spacing_mm[:2]) >= THICK_RATIO * spacing_mm[2]:
-        plane = "sagittal" if spacing_mm[0] > spacing_mm[1] else "coronal"
+    middle, thickest = sorted(spacing_mm or (1, 1, 1))[1:]
+    if spacing_mm and not on_patches and thickest > spacing_mm[2] and thickest >= THICK_RATIO * middle:
+        plane = "sagittal" if spacing_mm[0] == thickest else "coronal"
         notes.append(
             f"the images look like {plane} slices (voxels of {' x '.join(f'{mm:.2g}' for mm in spacing_mm)} mm along "
             "right, anterior and superior), but a 2-D network is trained on axial slices, which are coarse here; "

@@ -47,13 +47,16 @@ a suffix of the masks: images/im000{1,2}.png labels/im000{1,2}ah.png
 a suffix of a single mask: images/im0001.png labels/im0001.ah.png -> im0001 images/im0001.png labels/im0001.ah.png
     --set mask={site}/labels/{case}.ah.png
 a suffix of the images: images/{a,b}.IMG.png masks/{a,b}.png -> {a,b} images/{a,b}.IMG.png masks/{a,b}.png
-case folders with T2 and seg: {p1,p2}/x_T2.nii {p1,p2}/x_seg.nii -> {p1,p2}/x {p1,p2}/x_T2.nii {p1,p2}/x_seg.nii
+case folders with T2 and seg: {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii -> {p1,p2}/p1 {p1,p2}/p1_T2.nii {p1,p2}/p1_seg.nii
 visits with patients: {ses-1,ses-2}/{sub-1,sub-2}{,_seg}.nii
     -> {ses-1,ses-2}/{sub-1,sub-2} {ses-1,ses-2}/{sub-1,sub-2}.nii {ses-1,ses-2}/{sub-1,sub-2}_seg.nii
     --set image={site}/{visit}/{patient}.* --set mask={site}/{visit}/{patient}_seg.*
-folders of the same patients: {A1,B2}/{sub-1,sub-2}{,_seg}.nii
-    -> {A1,B2}/{sub-1,sub-2} {A1,B2}/{sub-1,sub-2}.nii {A1,B2}/{sub-1,sub-2}_seg.nii
+folders of the same patients: {A1,C2}/{sub-1,sub-2}{,_seg}.nii
+    -> {A1,C2}/{sub-1,sub-2} {A1,C2}/{sub-1,sub-2}.nii {A1,C2}/{sub-1,sub-2}_seg.nii
     --set image={site}/{kind}/{patient}.* --set mask={site}/{kind}/{patient}_seg.*
+numbered patients: {T001,B12}/{1,2}{,_mask}.png -> {T001,B12}/{1,2} {T001,B12}/{1,2}.png {T001,B12}/{1,2}_mask.png
+patients whose files have numbers, too: {patient1,patient2}/{sub1,sub2}{,_mask}.png
+    -> {patient1,patient2}/{sub1,sub2} {patient1,patient2}/{sub1,sub2}.png {patient1,patient2}/{sub1,sub2}_mask.png
 case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii
     -> {p1,p2} {p1,p2}/scan.nii {p1,p2}/gland_label.nii
 case folders with unknown names: {p1,p2}/{scan,tumour}.nii -> {p1,p2} {p1,p2}/scan.nii {p1,p2}/tumour.nii
@@ -267,6 +270,8 @@ case folders of other names at each site: /n/{ann,bea,cat}/{1,2,3,4,5}.png /s/{d
 modalities in folders: {flair,t2}/{images,masks}/{p001,p002}.png -> such as flair and t2 | {patient}
 visits in folders: {p01_v1,p01_v2,p02_v1,p02_v2}/{images,masks}/{1,2}.png -> such as p01_v1 and p01_v2
 numbered patients as sites: /{TCGA_0001,TCGA_0002,TCGA_0003}/{1,2}{,_mask}.png -> look like patients
+images and masks of patients by unknown names: {P1,P2}/{raw,drawn}/{a,b}.png -> {site}
+eyes in folders: {images,labels}_{left,right}/{1,2}.png -> {site}
 one image without a mask: images/{a,b,c,d,e,f}.png masks/{a,b,c,d,e}.png /s/masks/f.png -> n/images/f.png: | no mask
 two of ten images without a mask: images/{a,b,c,d,e}.png masks/{a,b,c,d}.png -> 8 | n/images/e.png
 years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png -> such as 2019 and 2020 | {patient}

@@ -102,3 +102,5 @@ def test_a_setting_of_a_site_is_added_to_the_patterns_that_were_found_for_it(tmp
         own = {"image": "{site}/img/{case}.*", "mask": "{site}/label/{case}.*"}
         assert dataset.by_site == {"s": {**own, "mask_threshold": 8}}, setting
         assert [len(dataset.cases(site)) for site in "ns"] == [2, 2]
+    reset = load_dataset(tmp_path, overrides=[Override.parse("data.by_site.s.image=x")], read_channels=False)
+    assert reset.by_site == {"s": {"image": "x"}}

@@ -188,6 +188,15 @@ def test_settings_of_the_planned_network_can_be_chosen(folder, monkeypatch, caps
     assert initialise.rules.network_name(False, True, {"data.image_channels": 2}) == "unet"
 
 
+def test_a_setting_of_a_site_leaves_the_patterns_that_were_found_for_it(folder):
+    own, *_ = sorted(path for path in folder.iterdir() if path.is_dir())
+    for before, after in (("images", "img"), ("masks", "label")):
+        (own / before).rename(own / after)
+    assert init(folder, "--set", f"data.by_site={{{own.name}: {{mask_threshold: 8}}}}") == 0
+    by_site = load("my.yaml").data.by_site
+    assert {"image", "mask", "mask_threshold"} == {*by_site[own.name]} and not load("my.yaml").data.contents.unread
+
+
 def test_a_whole_block_of_settings_leaves_the_other_values_to_the_plan(folder):
     assert init(folder, "--set", "training={batch_size: 2}") == 0
     assert init(folder, "--set", "training.batch_size=2", "--out", "again.yaml") == 0

@@ -37,6 +37,7 @@ SITE_KEYS = (
     "mask_threshold",
     "intensity_max",
     "resample_masks",
+    "ignore_mask_geometry",
     "patient_pattern",
     "ignored_names",
     "dicom_series",
@@ -75,7 +76,8 @@ class Folder(Dataset):
             absolute path. Paths in it are relative to its folder, or absolute.
         by_site: settings of single sites, such as {CHASEDB1: {mask: "{site}/1st/{case}_1stHO.png"}}. They replace the
             settings of the same names: image, mask, mask_values, mask_colours, background_value, mask_threshold,
-            intensity_max (not of volumes), resample_masks, patient_pattern, ignored_names, dicom_series.
+            intensity_max (not of volumes), resample_masks, ignore_mask_geometry, patient_pattern, ignored_names,
+            dicom_series.
         image_channels: number of image channels, at least 1: 1 for grey images, 3 for colour (grey ones are repeated
             three times), more for volumes with a fourth axis.
         structure_names: names of the structures that the masks show, at least one. If `mask` has a pattern for each
@@ -316,9 +318,8 @@ class Folder(Dataset):
                 cure = unread.cure or f"{cure}, or data.ignored_names: [{folder}] to leave the folder out"
                 contents.unread.remove(unread)
                 contents.cases[folder] = []
-                contents.problems[folder].append(
-                    Problem("folder of which no file fits", unread.place, unread.found, cure)
-                )
+                kind = f"folder of which no file {'can be read' if unread.cure else 'fits'}"
+                contents.problems[folder].append(Problem(kind, unread.place, unread.found, cure))
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """As in `Dataset`, after reordering the axes of a volume's mask and, with `resample_masks`, resampling a mask
@@ -328,12 +329,15 @@ class Folder(Dataset):
     def _fit(self, case: Case, image: MetaTensor, path: Path, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Return one of the masks of a case on the voxel grid of its image."""
         pairs.check_kinds(case.image, path)
-        if not reading.is_2d_image_file(case.image):
+        ignores = self._at(case.site).ignore_mask_geometry
+        if case.image.is_dir() or not (ignores or reading.is_2d_image_file(case.image)):
             mask = pairs.reorder_mask(image, mask, notices)
+        elif ignores and pairs.reorder_mask(image, mask, []) is not mask:
+            notices.append("axes of the mask not reordered, although its header fits then (data.ignore_mask_geometry)")
         if self._at(case.site).resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = pairs.resample_mask(case.image, image, path, mask)
             notices.append("mask resampled to the size of its image")
-        pairs.check_pair(case.image, image, path, mask, self.ignore_mask_geometry)
+        pairs.check_pair(case.image, image, path, mask, ignores)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -383,7 +387,8 @@ class Folder(Dataset):
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
             found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
             if len(others) > 8 and not reading.is_2d_image_file(path):
-                cure = "check whether this file is the mask and not the image"
+                cure = "check whether this file is the mask and not the image; if its values are structures, set "
+                cure += "data.structure_names and data.mask_values, and for soft edges data.mask_threshold"
                 raise Problem("mask of several values", path, found, cure)
             is_soft = len(others) > 8 or path.suffix.lower() in (".jpg", ".jpeg")
             setting = f"mask_threshold: {128 if is_soft else 0}"
