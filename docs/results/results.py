@@ -34,6 +34,7 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
     "breast_us": ("Breast ultrasound", "fedavg elcfs:ring_width=2 bigaug fedavg@steps=elcfs:ring_width=2"),
     "fundus_vessel": ("Retinal vessels", "fedavg elcfs:ring_width=2 gin fedavg@steps=elcfs:ring_width=2"),
 }
+FAILED = 20  # Dice in % below which the prediction has missed the structure
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")  # training in seconds
 SHOWN = (*METRICS, "auroc")
 AT_SOURCES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "dice": "Dice", "ece": "ECE"}
@@ -156,6 +157,17 @@ def _source_table(methods: list[ScoredRun], labels: Sequence[str]) -> TextTable:
     return text_table("", ["row", *titles], rows)
 
 
+def _failure_table(methods: list[ScoredRun], labels: Sequence[str], sites: Sequence[str]) -> TextTable:
+    """The share of unseen patients in % whose structure was missed, mean over seeds; the average is over sites."""
+    scores = pd.concat(run.values.assign(row=run.row.label) for run in methods)
+    scores = scores[scores.metric == "dice"].assign(failed=lambda own: 100.0 * (own.value < FAILED))
+    shares = scores.groupby(["row", "site"]).failed.mean()
+    rows = [
+        [row, number(shares[row].mean(), 1), *(number(shares[row, site], 1) for site in sites)] for row in labels
+    ]
+    return text_table("", ["row", AVERAGE, *sites], rows)
+
+
 def _signed(line: Any) -> str:
     ends = "" if pd.isna(line.low) else f" [{line.low:+.1f}, {line.high:+.1f}]"
     return f"{line.difference:+.1f}{ends}"
@@ -205,6 +217,9 @@ def section(data: str) -> list[str]:
     _draw(own, comparison.sites(), f"{ROWS[data][0]}, {main.label}", HERE / f"differences_{data}.png")
     text += ["At the source sites (test images) and at the unseen site, mean over folds and seeds (%), not tested:", ""]
     text += [to_markdown(_source_table(methods, comparison.rows)), ""]
+    if main.name == "dice":
+        text += [f"Patients whose Dice is below {FAILED} %, in %, mean over seeds, not tested:", ""]
+        text += [to_markdown(_failure_table(methods, comparison.rows, comparison.sites())), ""]
     first = [run for run in runs if run.key[2] == 1 and run.key[0] in ("fedavg", "pooled", "local")]
     if any(run.row.arrangement != "federated" for run in first):
         text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]
