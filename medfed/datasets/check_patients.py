@@ -22,9 +22,8 @@ PATTERNS = (
     rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
     r"^(\D*\d+)[\W_].",  # 8863_x51
 )
-PARTS = (
-    "^(?:.*/)?(?!.*/)"  # instead of "^" if the folders are parts of a split, because a patient may be in several parts
-)
+# Instead of "^" if the folders are parts of a split, because a patient may be in several parts.
+PARTS = "^(?:.*/)?(?!.*/)"
 
 
 def suggest_pattern(names: Sequence[str]) -> str | None:

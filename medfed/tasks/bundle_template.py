@@ -138,7 +138,7 @@ def channel_names(channels: int) -> dict[str, str]:
 
 def file_kinds(channels: int) -> str:
     """For the model card: the image files that the model accepts, such as "8-bit grey images as PNG, JPEG or BMP"."""
-    colour = "colour images (RGB, palette, CMYK, without alpha)"
+    colour = "colour (RGB, palette or CMYK, without alpha) or grey images"
     return FILE_KINDS.format(colour if channels == 3 else "grey images")
 
 
