@@ -112,7 +112,7 @@ def find_patterns(files: Files, sites: Sequence[str] = ()) -> dict[str, Any]:
         return general | {"by_site": others} | ignored
     for one in tried:  # a few files are missing, which the dataset then names
         is_near = one.problems and not one.unmatched and MIN_SHARE * len(one.problems) <= len(one.pairs)
-        if is_near and one.layout.masks and not _doubt_about(one, sites):
+        if is_near and not _doubt_about(one, sites):
             return _settings(one) | ignored
     raise UserErrors(_describe(files, tried, unknown, of_site))
 

@@ -54,6 +54,9 @@ visits with patients: {ses-1,ses-2}/{sub-1,sub-2}{,_seg}.nii
 folders of the same patients: {A1,C2}/{sub-1,sub-2}{,_seg}.nii
     -> {A1,C2}/{sub-1,sub-2} {A1,C2}/{sub-1,sub-2}.nii {A1,C2}/{sub-1,sub-2}_seg.nii
     --set image={site}/{kind}/{patient}.* --set mask={site}/{kind}/{patient}_seg.*
+images of two scanners: {3T,1.5T}/{1,2}{,_seg}.nii
+    -> {3T,1.5T}/{1,2} {3T,1.5T}/{1,2}.nii {3T,1.5T}/{1,2}_seg.nii
+    --set image={site}/{scanner}/{case}.nii --set mask={site}/{scanner}/{case}_seg.nii
 numbered patients: {T001,B12}/{1,2}{,_mask}.png -> {T001,B12}/{1,2} {T001,B12}/{1,2}.png {T001,B12}/{1,2}_mask.png
 patients whose files have numbers, too: {patient1,patient2}/{sub1,sub2}{,_mask}.png
     -> {patient1,patient2}/{sub1,sub2} {patient1,patient2}/{sub1,sub2}.png {patient1,patient2}/{sub1,sub2}_mask.png
@@ -274,6 +277,10 @@ images and masks of patients by unknown names: {P1,P2}/{raw,drawn}/{a,b}.png -> 
 eyes in folders: {images,labels}_{left,right}/{1,2}.png -> {site}
 one image without a mask: images/{a,b,c,d,e,f}.png masks/{a,b,c,d,e}.png /s/masks/f.png -> n/images/f.png: | no mask
 two of ten images without a mask: images/{a,b,c,d,e}.png masks/{a,b,c,d}.png -> 8 | n/images/e.png
+modalities in folders, without one mask: {flair,t2}/images/p00{1,2,3,4,5,6}.png flair/masks/p00{1,2,3,4,5,6}.png
+    t2/masks/p00{1,2,3,4,5}.png /s/t2/masks/p006.png -> n/t2/images/p006.png
+two files of an image in a class: dog/d1.{png,jpg} dog/d{2,3,4,5,6,7,8,9}.png cat/c{1,2}.png
+    -> n/dog/d1.png: another image of the same case: n/dog/d1.jpg
 years as folders of a site: {2019,2020}/{images,masks}/{1,2}.png -> such as 2019 and 2020 | {patient}
 """
 

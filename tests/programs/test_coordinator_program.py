@@ -1,5 +1,6 @@
 """A coordinator's side, up to where FLARE begins."""
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from medfed.config import strict_yaml
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
+from medfed.datasets.collections.prostate import Prostate
 from medfed.deployment import coordinate
 from medfed.deployment.coordinate import _finish
 from medfed.deployment.join import read_site_file
@@ -29,6 +31,7 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.write import export_run
 from medfed.outputs.run_folder import RunFolder
+from medfed.phantoms import ProstatePhantom
 from medfed.tasks.evaluation import Evaluation
 
 SITES = ("BMC", "HK", "UCL")
@@ -79,6 +82,16 @@ def test_the_plan_has_the_settings_of_the_config_and_names_no_path_of_this_machi
     for block in ("method", "network", "training", "seed"):
         assert getattr(plan, block) == getattr(asked, block)
     assert plan.federation == replace(asked.federation, survey="warn")
+
+
+def test_the_hospitals_dataset_is_named_and_not_the_phantom_that_replaces_it_here(
+    config, tiny_phantom, tmp_path, monkeypatch
+):
+    phantom = ProstatePhantom(root=str(tiny_phantom), sites=SITES, image_size=32, cases_per_site=4, matrix=40)
+    monkeypatch.setattr(Prostate, "phantom", lambda self: phantom)
+    missing = ("--set", f"data.root={tmp_path / 'missing'}", "--set", "data.if_missing=phantom")
+    assert run("prepare", config, "--out", tmp_path / "federation", "--host", "hub.example", *missing) == 0
+    assert json.loads((tmp_path / "federation" / "images.json").read_text())["dataset"] == Prostate.card.title
 
 
 def test_settings_of_an_unseen_site_are_not_in_the_plan(config, tiny_phantom, tmp_path):

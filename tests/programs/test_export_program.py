@@ -191,7 +191,8 @@ def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_say
     assert output.count("\n") == 1 and "DID NOT LEARN" in output and output.endswith("with --force\n")
     assert main([str(run.path), "--force"]) == 0
     (bundle,) = (run.path / "bundle").iterdir()
-    assert "(every pixel is foreground) 25.00 %" in (bundle / "docs" / "README.md").read_text()
+    card = (bundle / "docs" / "README.md").read_text()
+    assert "(every pixel is foreground) 25.00 %" in card and "IT DID NOT LEARN" in card.splitlines()[0]
     metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert metadata["medfed_provenance"]["learning"] == NOT_LEARNED
 

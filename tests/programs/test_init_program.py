@@ -51,7 +51,7 @@ def init(*arguments: object) -> int:
     return main([*map(str, arguments), "--quiet"])
 
 
-def save_volumes(folder: Path, n_slices: int) -> None:
+def save_volumes(folder: Path, n_slices: int, voxel_mm: tuple[float, float, float] = (2.0, 2.0, 3.0)) -> None:
     """Two sites with five volumes of 24 x 32 pixels."""
     rng = np.random.default_rng(0)
     for site in ("north", "south"):
@@ -60,7 +60,7 @@ def save_volumes(folder: Path, n_slices: int) -> None:
             mask = np.zeros((24, 32, n_slices), np.uint8)
             mask[6:18, 8:24, 4:-4] = 1
             for name, array in (("", 100 * mask + rng.random(mask.shape)), ("_mask", mask)):
-                image = nib.Nifti1Image(array.astype(np.uint8 if name else np.float32), np.diag([2.0, 2.0, 3.0, 1.0]))
+                image = nib.Nifti1Image(array.astype(np.uint8 if name else np.float32), np.diag([*voxel_mm, 1.0]))
                 nib.save(image, folder / site / f"{number}{name}.nii.gz")
 
 
@@ -86,6 +86,18 @@ def test_volumes_with_few_slices_are_planned_as_slices_and_the_config_says_why(t
     save_volumes(Path("volumes"), 12)
     assert init("volumes") == 0
     assert re.search(r"patch_size: null +# the median volume has 12 slices", Path("my.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("voxel_mm", "words"),
+    [((3, 0.5, 0.5), "like sagittal slices"), ((0.5, 3, 0.5), "like coronal slices"), ((0.5, 0.5, 3), "")],
+)
+def test_a_note_says_that_volumes_are_cut_across_their_slices(tmp_path, monkeypatch, capsys, voxel_mm, words):
+    monkeypatch.chdir(tmp_path)
+    save_volumes(Path("volumes"), 12, voxel_mm)
+    assert init("volumes") == 0
+    output = capsys.readouterr().out
+    assert words in output and ("trained on axial slices" in output) == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +222,17 @@ def test_no_larger_images_are_advised_than_there_are(folder):
     init(folder, "--method", "elcfs", "--set", "data.image_size=32", "--out", "small.yaml")
     assert "- data.image_size: 48 takes 2.2 times the time" in Path("small.yaml").read_text()
     assert load("small.yaml").method.ring_width == 2, "the ring of ELCFS is narrow for small images"
+
+
+def test_a_missing_mask_of_any_site_is_named_before_the_plan(folder, capsys):
+    """Nine images of `west`, which is unseen, have their mask, so its pattern is right, and the tenth file is named."""
+    for site in ("north", "south", "west"):
+        for number in range(5, 11):
+            shutil.copy(folder / site / "images" / "0.png", folder / site / "images" / f"{number}.png")
+            shutil.copy(folder / site / "masks" / "0.png", folder / site / "masks" / f"{number}.png")
+    (folder / "west" / "masks" / "7.png").unlink()
+    assert init(folder, "--unseen", "west") == 2
+    assert "west/images/7.png" in capsys.readouterr().err and not Path("my.yaml").exists()
 
 
 def test_mistakes_are_one_sentence(folder, capsys):
