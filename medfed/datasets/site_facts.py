@@ -16,7 +16,6 @@ from medfed.federation.survey import (
     LIMITS,
     MEASURED,
     MIN_QUANTILE_PATIENTS,
-    ORIENTATION,
     PATIENTS,
     POSITIONS,
     QUANTILES,
@@ -41,7 +40,6 @@ def site_facts(
     - `K.images`: how many images belong to class K, or how many measured images show structure K.
     - `K.cover`: median share of the image that structure K covers, over the images that show it.
     - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
-    - `orientation.CODE`: how many images have this orientation.
 
     Args:
         cases: the cases of the site that train or validate.
@@ -65,9 +63,6 @@ def site_facts(
             facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, quantiles, strict=True)}
     by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
     facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}
-    codes = sorted({case_measures.orientation for case_measures in measured.values()} - {""})
-    by_code = {code: [case for case in measured if measured[case].orientation == code] for code in codes}
-    facts |= {f"{ORIENTATION}.{code}": n for code, n in _sizes_of_groups(by_code, min_patients).items()}
     n_structures = max((len(case_measures.structures) for case_measures in measured.values()), default=0)
     return facts | dict(
         chain.from_iterable(_structure_facts(label, measured, min_patients).items() for label in range(n_structures))

@@ -26,7 +26,6 @@ data:                    # this hospital's own values for keys of the plan's `da
 cache:                   # restyled images of patients, which the methods ccst and fisc store at this hospital
   folder: ""             # "" is the temporary folder of the system (TMPDIR); null stores them in memory
   max_gb: 10.0           # images beyond this size are computed again
-  keep: false            # true leaves them in the folder after the training, for a later run
 
 agrees:                  # what may leave this hospital; everything else is refused and not sent
   requests: [train, survey]  # survey: before round 1, describe the images by numbers over groups of at least

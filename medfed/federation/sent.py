@@ -66,10 +66,10 @@ FACTS = {
 }
 SURVEY = Sent(
     "survey of the images",
-    "Numbers of patients and images; quantiles of the sizes, voxel sizes and intensities of the images; their "
-    "orientations; how many images show a structure or class, how much of an image it covers, and where it lies. They "
-    "can show which equipment the site uses. Left out are quantiles over fewer than 5 patients, and what is of fewer "
-    "patients than the limit of the survey.",
+    "Numbers of patients and images; quantiles of the sizes, voxel sizes and intensities of the images; how "
+    "many images show a structure or class, how much of an image it covers, and where it lies. They can show which "
+    "equipment the site uses. Left out are quantiles over fewer than 5 patients, and what is of fewer patients than "
+    "the limit of the survey.",
 )
 UNKNOWN = Sent(
     "not known to this report",

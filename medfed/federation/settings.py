@@ -233,24 +233,19 @@ class Cache:
     """Where each site stores the restyled images of a method (CCST, FISC). No score depends on these settings.
 
     Args:
-        folder: where the images are stored during the run. "" is the temporary folder of the computer (the environment
+        folder: where the images are stored during the run, in a file without a name, which the operating system removes
+            when the program ends, also after a crash. "" is the temporary folder of the computer (the environment
             variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in `data.root` or in
             the folder of the results of a run or of a comparison.
         max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients together store no
             more than their sites would. Further images are computed again when they are needed. 0 stores none.
-        keep: whether the images stay in `folder` after the run, so that a later run with the same settings uses them.
-            If false, the operating system removes them when the program ends, also after a crash. If true, each seed,
-            unseen site and other setting of the restyling adds a file for each site, and `max_gb` limits the sum of a
-            site's files in `folder`: those that no run has opened for the longest time are deleted, but none that a run
-            is using.
     """
 
     folder: str | None = ""
     max_gb: NonNegativeFloat = 10.0
-    keep: bool = False
 
     def __post_init__(self) -> None:
-        bounds.check(self, self._conflicts)
+        bounds.check(self)
 
     @property
     def max_bytes(self) -> int:
@@ -263,12 +258,6 @@ class Cache:
                 f"{source}: cache.folder: {self.folder} lies in the folder of results {folder}, which must not hold "
                 "images of patients; choose another folder"
             )
-
-    def _conflicts(self) -> Iterator[tuple[str, ...]]:
-        """Yield (key, sentence, other keys ...) if `keep` is set without a folder."""
-        if self.keep and not self.folder:
-            sentence = "is true, but images of patients are kept only in a folder that you choose; set folder too"
-            yield "keep", sentence, "folder"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import permutations, product
 
 from medfed.federation.message import Kind, Message
 
@@ -22,15 +21,12 @@ INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an im
 POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
 SPREADS = ("spread_1", "spread_2", "spread_3")  # standard deviation of the position over the images
 COVER = "cover"  # median share of the image that a structure covers, over the images that show it
-ORIENTATION = "orientation"
 MAX_IMAGES = 10**9
 LIMITS = {  # of intensities those of the absolute value, which may also be 0; everything else is in [0, 1]
     **dict.fromkeys(SIZES, (1.0, 1e6)),
     **dict.fromkeys(SPACINGS, (1e-6, 1e6)),
     **dict.fromkeys(INTENSITIES, (1e-12, 1e12)),
 }
-AXES = ("RL", "AP", "SI")
-ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
 Facts = Mapping[str, float]
 
 
@@ -56,8 +52,7 @@ def survey_request() -> Message:
 def fact_names(n_labels: int) -> frozenset[str]:
     quantiles = {f"{name}.{word}" for name in (*SIZES, *SPACINGS, *INTENSITIES) for word in QUANTILES}
     of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, COVER, *POSITIONS, *SPREADS)}
-    orientations = {f"{ORIENTATION}.{code}" for code in ORIENTATIONS}
-    return frozenset({PATIENTS, IMAGES, MEASURED, TOO_FEW}) | quantiles | of_labels | orientations
+    return frozenset({PATIENTS, IMAGES, MEASURED, TOO_FEW}) | quantiles | of_labels
 
 
 def check_survey(reply: Message, n_labels: int) -> None:
@@ -70,7 +65,7 @@ def check_survey(reply: Message, n_labels: int) -> None:
         raise ValueError(f"lacks '{missing[0]}'")
     for name, number in facts.items():
         _, _, word = name.rpartition(".")
-        is_count = name in needed or word == IMAGES or name.startswith(f"{ORIENTATION}.")
+        is_count = name in needed or word == IMAGES
         if name not in known or name == TOO_FEW or not _is_possible(name, number, is_count, facts[IMAGES]):
             raise ValueError(f"reports {number!r} for '{name}', which no site can have")
     for name in {name.rpartition(".")[0] for name in facts if name.rpartition(".")[2] in QUANTILES}:

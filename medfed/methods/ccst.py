@@ -161,7 +161,7 @@ class CCST(Method):
             return transfer.restyle(image.to(device), mean[drawn], std[drawn], n_drawn)  # eq. 5
 
         # Images are redrawn when a batch first needs them, and kept in the store, in memory or on disk.
-        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std, choices))
+        store = ImageStore(local.cache, local.site)
         expanded = StyleExpansion(samples, choices, restyle, store)
         self._check_masks(local.site, samples, expanded)
         return expanded

@@ -237,7 +237,7 @@ class FISC(Method):
             """The image (1, C, H, W) in the common style."""
             return transfer.restyle(image.to(device), mean, std)  # eq. 4
 
-        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std))
+        store = ImageStore(local.cache, local.site)
         return RestyledView(samples, VIEW, restyle, store)
 
     def on_round_start(self, local: LocalRound) -> None:

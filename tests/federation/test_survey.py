@@ -54,21 +54,18 @@ def test_the_facts_are_counts_and_quantiles_over_the_images():
     facts = site_facts(cases, {one: measure_case(one, *masks[n]) for n, one in enumerate(cases)}, 0, min_patients=3)
     assert (facts["patients"], facts["images"], facts["measured_images"], facts["0.images"]) == (8, 8, 8, 5)
     assert (facts["high.p10"], facts["high.p50"], facts["high.p90"]) == (0.7, 3.5, 6.3)  # of 0, 1, ..., 7
-    assert (facts["depth_mm.p50"], facts["orientation.LPS"], facts["0.position_1"]) == (3.0, 8, 0.875)
+    assert (facts["depth_mm.p50"], facts["0.position_1"]) == (3.0, 0.875)
     assert facts["0.cover"] == 0.02083, "1 of 48 voxels"
     check_survey(Message("survey", facts=facts), 1)
 
 
 def test_numbers_of_too_few_patients_stay_at_the_site():
-    """Three images are of one patient; two images have an empty mask; one volume lies in another direction."""
+    """Three images are of one patient; two images have an empty mask."""
     cases = [case(0, "a"), case(1, "a"), case(2, "a"), *(case(number) for number in range(3, 8))]
-    masks, axes = [(0, 0, 0)] * 6 + [None] * 2, [(-1, -1, 1)] * 8
-    axes[3] = (1, 1, 1)
-    volumes = [volume(mask_at=mask, orientation=turned) for mask, turned in zip(masks, axes)]
+    volumes = [volume(mask_at=mask) for mask in [(0, 0, 0)] * 6 + [None] * 2]
     facts = site_facts(cases, {one: measure_case(one, *volumes[n]) for n, one in enumerate(cases)}, 0, min_patients=4)
     assert (facts["patients"], facts["images"]) == (6, 8)
     assert "0.images" not in facts  # two empty masks of two patients would be the difference from all images
-    assert not [name for name in facts if name.startswith("orientation")]
     classes = [case(number, label=int(number > 5)) for number in range(8)]
     facts = site_facts(classes, {}, 3, min_patients=4)
     assert "1.images" not in facts and "0.images" not in facts and facts["2.images"] == 0
@@ -89,7 +86,7 @@ def test_quantiles_need_five_patients_whatever_the_minimum_because_those_of_thre
     cases = [case(number) for number in range(5)]
     measured = {one: measure_case(one, *volume(float(n))) for n, one in enumerate(cases)}
     few = site_facts(cases[:4], {one: measured[one] for one in cases[:4]}, 0, min_patients=3)
-    assert few == {"patients": 4, "images": 4, "measured_images": 4, "0.images": 4, "orientation.LPS": 4}
+    assert few == {"patients": 4, "images": 4, "measured_images": 4, "0.images": 4}
     facts = site_facts(cases, measured, 0, min_patients=3)
     assert (facts["high.p50"], facts["0.position_1"], facts["0.spread_1"]) == (2.0, 0.875, 0.0)
     assert "high.p50" not in site_facts(cases, measured, 0, min_patients=6)
@@ -117,7 +114,7 @@ def fact(text):
 
 IMPOSSIBLE = (
     "patients=10 patients=0 images=2.5 measured_images=10 1.images=3 0.images=10 patient_7=1 too_few_patients=1 "
-    "orientation.RRS=9 0.position_1=1.5 name=1 high.p10=1.0"
+    "orientation.LPS=9 0.position_1=1.5 name=1 high.p10=1.0"
 )
 WITHOUT_RATIO = "high=5e-324 high=1e13 low=-1e300 height=5e-324 width=1e7 height_mm=5e-324 depth_mm=1e300"
 
@@ -155,13 +152,12 @@ def described(
     low=0.0,
     high=900.0,
     position=0.35,
-    code="LPS",
     classes=(12, 8),
     spread=0.02,
     cover=0.1,
 ):
     """Facts of a site with volumes."""
-    facts = dict.fromkeys(("patients", "images", "measured_images", f"orientation.{code}"), n)
+    facts = dict.fromkeys(("patients", "images", "measured_images"), n)
     facts |= {"0.position_2": position, "0.spread_2": spread, "0.cover": cover}
     facts |= {f"{k}.images": shown if k == 0 else count for k, count in enumerate(classes)}
     names = ("height", "width", "height_mm", "width_mm", "depth_mm", "low", "high")
@@ -203,7 +199,7 @@ def test_a_site_that_does_not_fit_is_named_and_no_other_site_is(other, sentence)
 
 
 def test_usual_differences_between_hospitals_are_not_named():
-    assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, code="RAS", position=0.45, shown=15, cover=0.3))
+    assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, position=0.45, shown=15, cover=0.3))
 
 
 @pytest.mark.parametrize(("cover", "is_inverted"), [(0.66, True), (0.69, True), (0.58, False), (0.95, False)])

@@ -180,16 +180,14 @@ def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
 
 
 def test_the_weights_do_not_depend_on_where_restyled_images_are_stored(toy, tmp_path):
-    """The second run finds the kept images of the first."""
     digests, toy.settings = set(), Training(batch_size=18)  # all images of a site, in three styles, in one step
-    kept = Cache(str(tmp_path), keep=True)
-    for cache in (kept, kept, Cache(None), Cache(max_gb=0)):
+    for cache in (Cache(str(tmp_path)), Cache(None), Cache(max_gb=0)):
         engine = toy.engine(MOMENTS)
         for site in engine.local_sites:
             site.cache = cache
         (done,) = rounds_of(toy, MOMENTS, 1, engine)
         digests.add(digest(done.state.to_bytes()))
-    assert len(digests) == 1 and len(list(tmp_path.iterdir())) == len(engine.local_sites)
+    assert len(digests) == 1
 
 
 def test_an_overall_vgg_style_has_4096_bytes():

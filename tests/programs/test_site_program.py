@@ -147,7 +147,7 @@ def test_where_another_hospital_validates_this_one_trains_without_its_folder_and
 
 def test_the_hospital_alone_decides_where_its_restyled_images_are_stored(hospital, tmp_path):
     plan = tmp_path / "plan.yaml"
-    plan.write_text(plan.read_text() + f"cache: {{folder: {tmp_path / 'everyone'}, max_gb: 99, keep: true}}\n")
+    plan.write_text(plan.read_text() + f"cache: {{folder: {tmp_path / 'everyone'}, max_gb: 99}}\n")
     path = hospital()
     assert read_site_file(path)[1].cache == Cache()
     text = path.read_text()

@@ -103,82 +103,6 @@ def test_nothing_stays_on_the_disk_after_the_store_is_deleted_or_an_exception(er
     assert not list(tmp_path.iterdir()) and not Path(f"/proc/self/fd/{numbers[0]}").exists()
 
 
-def test_kept_images_are_found_again_by_a_run_with_the_same_content(tmp_path):
-    cache = Cache(str(tmp_path / "kept"), keep=True)
-    stored(ImageStore(cache, "HK", "settings"))
-    (file,) = (tmp_path / "kept").iterdir()
-    assert file.name.startswith("HK-") and mode(file) == 0o600 and mode(tmp_path / "kept") == 0o700
-    file.chmod(0o664)
-    first = ImageStore(cache, "HK", "settings")
-    assert torch.equal(first.read(2, ORIGINAL), IMAGE) and mode(file) == 0o600, "whatever its permissions were"
-    assert ImageStore(cache, "HK", "other settings").read(2, ORIGINAL) is None
-    assert stored(ImageStore(cache, "HK", "settings"), 0) and first.read(0, ORIGINAL) is None, "in use, so not shared"
-
-
-KEPT_GB = 4 * N_BYTES / 1e9  # room for four images
-
-
-def kept(tmp_path, content: str, n_images: int, site: str = "HK", max_gb: float = KEPT_GB) -> ImageStore:
-    """Return a store of a kept file, after writing images at the first positions."""
-    store = ImageStore(Cache(str(tmp_path), max_gb, keep=True), site, content)
-    for position in range(n_images):
-        stored(store, position)
-    return store
-
-
-def total(folder: Path, site: str = "HK") -> int:
-    return sum(path.stat().st_size for path in folder.glob(f"{site}-*.images"))
-
-
-def test_kept_files_of_a_site_together_take_no_more_than_the_limit_and_the_oldest_is_deleted(tmp_path):
-    for content in "ab":
-        kept(tmp_path, content, 2)
-        for path in tmp_path.iterdir():  # an hour passes between two runs
-            os.utime(path, ns=(0, path.stat().st_mtime_ns - 3600 * 10**9))
-    assert total(tmp_path) == 4 * N_BYTES
-    assert kept(tmp_path, "a", 0).read(1, ORIGINAL) is not None, "opened, so that b is now the oldest"
-    store = kept(tmp_path, "c", 1)
-    assert total(tmp_path) == 3 * N_BYTES and len(list(tmp_path.iterdir())) == 2
-    del store
-    assert kept(tmp_path, "b", 0).read(0, ORIGINAL) is None, "deleted"
-    assert kept(tmp_path, "a", 0).read(0, ORIGINAL) is not None
-
-
-def test_a_kept_file_that_a_run_uses_is_not_deleted(tmp_path):
-    first = kept(tmp_path, "a", 3)
-    second = kept(tmp_path, "b", 4)
-    assert total(tmp_path) == 4 * N_BYTES
-    assert [first.read(position, ORIGINAL) is not None for position in range(4)] == [True, True, True, False]
-    assert [second.read(position, ORIGINAL) is not None for position in range(4)] == [True, False, False, False]
-    assert not second.has_room(1, IMAGE) and not first.has_room(3, IMAGE)
-    del first
-    assert second.has_room(1, IMAGE) and total(tmp_path) == N_BYTES
-
-
-def test_a_smaller_limit_makes_kept_files_smaller(tmp_path):
-    kept(tmp_path, "a", 4)
-    store = kept(tmp_path, "a", 0, max_gb=2 * N_BYTES / 1e9)
-    assert total(tmp_path) == 2 * N_BYTES and store.read(1, ORIGINAL) is not None and store.read(2, ORIGINAL) is None
-
-
-def test_kept_files_of_other_sites_are_not_counted_and_not_deleted(tmp_path):
-    for site in ("HK-2", "HK", "H", "[HK]"):
-        kept(tmp_path, "a", 4, site)
-    (tmp_path / "HK-notes.images").touch()
-    assert len(list(tmp_path.iterdir())) == 5 and total(tmp_path, "HK-2") == 4 * N_BYTES
-
-
-def test_a_link_with_the_name_of_a_kept_file_is_not_followed(tmp_path):
-    kept(tmp_path / "cache", "a", 1)
-    (file,) = (tmp_path / "cache").iterdir()
-    outside = file.rename(tmp_path / "outside")
-    content = outside.read_bytes()
-    file.symlink_to(outside)
-    with pytest.raises(UserError, match=f"cache.folder: {file} is a symbolic link; expected a file.*remove the link"):
-        kept(tmp_path / "cache", "a", 2)
-    assert outside.read_bytes() == content and file.is_symlink()
-
-
 def test_a_full_disk_ends_the_storing_with_a_warning(tmp_path, monkeypatch):
     store = ImageStore(Cache(str(tmp_path)), "HK")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**29))
@@ -218,6 +142,3 @@ def test_a_folder_that_is_not_suitable_is_named(tmp_path):
         check_cache_folder(Cache(other), data, results, "a.yaml")
     with pytest.raises(UserError, match="cache.folder: no file for the restyled images of HK can be created in .*file"):
         ImageStore(Cache(str(tmp_path / "file")), "HK")
-    for folder in ("", None):
-        with pytest.raises(ValueError, match="keep: is true, but images of patients are kept only in a folder that"):
-            Cache(folder, keep=True)

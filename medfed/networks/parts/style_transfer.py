@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +17,7 @@ from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
 from medfed.functional.slices import as_slices, from_slices
 from medfed.functional.style import adain, channel_mean_std, moment_match
-from medfed.networks.parts.adain import StyleCodec, codec_path, load_codec
+from medfed.networks.parts.adain import StyleCodec, load_codec
 
 Transfer = Literal["codec", "moments"]
 Encoded = Iterator[tuple[Tensor, Tensor]]  # indices (m,) of images, and their feature maps (m, D, h, w)
@@ -84,16 +83,6 @@ class StyleTransfer:
                 for features in map(Tensor.cpu, self.features(images[chosen].to(device))):
                     yield used[: len(features)], features
                     used = used[len(features) :]
-
-    def fingerprint(self, device: torch.device, *tensors: Tensor) -> str:
-        """Checksum of everything, except the images, on which the bits of images in the given styles depend."""
-        path = codec_path(self.codec)
-        codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
-        settings = repr((self, codec, torch.__version__, torch.get_num_threads(), device.type))
-        checksum = hashlib.sha256(settings.encode())
-        for tensor in tensors:
-            checksum.update(repr((tensor.dtype, tensor.shape)).encode() + tensor.numpy().tobytes())
-        return checksum.hexdigest()
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor, n_styles: int | None = None) -> Tensor:
         """Return m images, or one image m times, (m, C, H, W) in [0, 1], in the styles `mean` and `std`, (m, D).
