@@ -11,6 +11,8 @@ from medfed.core.errors import Problem
 from medfed.datasets.case_measures import CaseMeasures
 from medfed.datasets.check_groups import WIDTH, format_problems
 
+HOW_TO_SET = 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.'
+
 
 @dataclass(frozen=True)
 class CheckedCase:
@@ -75,8 +77,8 @@ def to_json(report: DatasetReport) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def to_text(report: DatasetReport) -> str:
-    """Return a table of the sites, and the problems and warnings by their kind."""
+def to_text(report: DatasetReport, how: str = HOW_TO_SET) -> str:
+    """Return a table of the sites, the problems and warnings by their kind, and how to set what they advise."""
     import pandas as pd
 
     table = pd.DataFrame({site.name: _columns(site, report) for site in report.sites}).T.rename_axis(columns="site")
@@ -92,7 +94,7 @@ def to_text(report: DatasetReport) -> str:
         if problems:
             lines += ["", f"{title}s:", *format_problems(problems, report.root)]
     if any("data." in problem.cure for problem in (*report.problems, *report.warnings)):
-        lines += ["", 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.']
+        lines += ["", how]
     counts = [f"{len(found)} {word}{'s' * (len(found) != 1)}" for word, found in titled.items()]
     return "\n".join([*lines, "", f"{', '.join(counts)}."])
 

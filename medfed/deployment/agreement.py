@@ -5,6 +5,8 @@ The hospital writes it in its own file. `medfed.deployment.guard.Guard` enforces
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from medfed.config import strict_yaml
 from medfed.config.schema import Config
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
@@ -54,6 +57,12 @@ class Agreement:
 
     def __post_init__(self) -> None:
         bounds.check(self)
+
+
+def plan_checksum(path: Path) -> str:
+    """Twelve digits that two plans share only if they have the same settings, whatever their comments and line ends."""
+    settings = json.dumps(strict_yaml.parse(strict_yaml.read(path), str(path)), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:12]
 
 
 def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:

@@ -15,6 +15,7 @@ from medfed.config.schema import Config, changed, load, resolved
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
+from medfed.deployment.agreement import plan_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.job import require_flare
 from medfed.engines.flare.kit import server_process
@@ -67,9 +68,19 @@ def run_coordinator(args: argparse.Namespace) -> int:
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", plan.yaml)
         server = server_process(server_kit)
-        engine = FlareEngine(sites, server, admin, folder.path, settings, args.join_seconds)
+        engine = FlareEngine(
+            sites,
+            server,
+            admin,
+            folder.path,
+            settings,
+            args.join_seconds,
+            plan_checksum(args.folder / PLAN),
+            args.quiet,
+        )
         try:
             server.start(folder.path / "server.log")
+            print(f"Training with the plan {engine.plan}; each hospital's own program shows this number, too.")
             with record_notices(folder, args.quiet) as notices:
                 task = task_of_images(_images(folder), plan.data, plan.evaluation)
                 last = train(
@@ -84,9 +95,11 @@ def run_coordinator(args: argparse.Namespace) -> int:
                 )
         finally:
             server.stop()
+        absent = [site for site in engine.sites() if not last.took_part.get(site)]
         print(
-            f"Finished {last.round} rounds with {len(sites)} hospitals. The results are in {folder.path}: "
-            "model.safetensors, history.csv, ledger.csv."
+            f"Finished {last.round} rounds with {len(engine.sites()) - len(absent)} hospitals that trained"
+            f"{', without ' * bool(absent)}{', '.join(absent)}. The results are in {folder.path}: model.safetensors, "
+            "history.csv, ledger.csv."
         )
         print(f"To export a MONAI bundle: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
@@ -118,7 +131,7 @@ def _finish(
         "method": plan.method_name,
         "unseen_site": None,
         **({"validation_site": validation_site} if validation_site else {}),
-        "source_sites": engine.sites(),
+        "source_sites": [site for site in engine.sites() if last.took_part.get(site)],
         "took_part": last.took_part,
         "selection": plan.federation.selection,
         "selected_round": final.round,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import warnings
@@ -15,15 +14,15 @@ from typing import Any
 from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, load
+from medfed.config.schema import Config, changed, load, to_plain
 from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
-from medfed.deployment.agreement import TRAIN, Agreement, check_reading
+from medfed.deployment.agreement import TRAIN, Agreement, check_reading, plan_checksum
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
-from medfed.engines.flare.kit import STATE_FILE, check_server, hospital_process
+from medfed.engines.flare.kit import STATE_FILE, answers, hospital_process, server_address
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
@@ -31,6 +30,9 @@ from medfed.federation.settings import Cache
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 SERVER_CHECK_INTERVAL_S = 10.0  # until the client has joined
+SILENCE_S = 60.0  # after which the user learns that the server does not answer
+# Of `data`, which must be the same at all hospitals, because the network's form and its images depend on them.
+COMMON_KEYS = ("image_channels", "image_size", "patch_size", "spacing_mm", "standardise", "structure_names")
 LOCK = "medfed.lock"  # in the kit
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 # Of `data`, which have names as keys: the hospital's value replaces all of the plan's.
@@ -88,6 +90,13 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     check_reading(config, values, str(path))
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
+    for key in COMMON_KEYS:
+        own_value, common = values.get(f"data.{key}"), to_plain(getattr(config.data, key, None))
+        if own_value not in (None, common):
+            raise UserError(
+                f"{path}: data.{key}: {own_value} differs from the plan, which has {common}; all hospitals need the "
+                "same value, so remove it here, change the images instead, or ask the coordinator for another plan"
+            )
     own = [Override(tuple(key.split(".")), value, "", str(path)) for key, value in values.items()]
     config = changed(config, {}, own)
     if TRAIN not in site_file.agrees.requests:
@@ -149,9 +158,9 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
             "folder": str(folder.resolve()),
             "directory": os.getcwd(),
             "agreement": asdict(site_file.agrees),
+            "plan": (plan := plan_checksum(Path(site_file.plan))),
         }
         client = hospital_process(kit, folder, site_file.site, job)
-        plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()[:12]
         print(f"Joining as {site_file.site} with the plan {plan}. Press Ctrl-C to leave; the same command joins again.")
         _take_part(site_file.site, client, folder, quiet)
 
@@ -178,27 +187,36 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
 
 def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> None:
     """Run FLARE's client until the final model has been received."""
-    state, is_reported = client.workspace / STATE_FILE, False
-    server_check_at = time.monotonic() + SERVER_CHECK_INTERVAL_S
+    state, shown = client.workspace / STATE_FILE, {""}
+    address, answered_at = server_address(client.workspace), time.monotonic()
+    check_at = answered_at + SERVER_CHECK_INTERVAL_S
     client.start(folder / "flare.log")
+
+    def tell(text: str) -> None:
+        """Show a text, once."""
+        if text not in shown:
+            shown.add(text)
+            warnings.warn(f"{site}: {text}", stacklevel=3)
+
     try:
-        with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
+        with ProgressBar(desc=f"{site}: waiting for {address}", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
                 if client.has_ended():
                     raise UserError(
                         f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
                         "join again with the same command"
                     )
-                why = state.read_text() if (has_joined := state.is_file()) else ""
-                if not has_joined and time.monotonic() >= server_check_at:
-                    check_server(client.workspace)
-                    server_check_at += SERVER_CHECK_INTERVAL_S
-                if why and not is_reported:
-                    is_reported = True
-                    warnings.warn(
-                        f"{site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and if it "
-                        "is not, tell the coordinator that the kit was stolen",
-                        stacklevel=2,
+                if has_joined := state.is_file():
+                    bar.set_description_str(f"{site}: taking part", refresh=False)
+                    tell(state.read_text())
+                if (now := time.monotonic()) >= check_at:
+                    check_at = now + (SILENCE_S if has_joined else SERVER_CHECK_INTERVAL_S)
+                    answered_at = now if answers(client.workspace) else answered_at
+                if now - answered_at >= SILENCE_S:
+                    tell(
+                        f"the coordinator's server {address} does not answer; this program keeps trying; if the "
+                        "federation has begun, ask the coordinator whether it is over, and for model.safetensors, and "
+                        "press Ctrl-C to leave"
                     )
                 time.sleep(POLL_S)
                 bar.update(0)

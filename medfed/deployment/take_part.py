@@ -27,9 +27,12 @@ def run_site(args: argparse.Namespace) -> int:
     check_output_folder(folder := Path(site_file.folder), config.source)
     if not args.dry_run:
         require_flare("joining a federation")
+    if not args.dry_run or Path(site_file.kit).is_dir():
         check_kit(Path(site_file.kit), site_file.site)
     set_deterministic(config.training.threads)
-    _check_data(config.data.ensure_available(None), args.quiet)
+    dataset = config.data.ensure_available(None)
+    _check_folder(dataset, site_file.site)
+    _check_data(dataset, args.quiet)
     with warnings.catch_warnings():
         # The data check has already reported its warnings, and that there is only one site is expected here.
         warnings.simplefilter("ignore", UserWarning)
@@ -51,10 +54,31 @@ def run_site(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_folder(dataset: Dataset, site: str) -> None:
+    """Raise UserError if `data.root` is the folder of the site itself, or no folder has the site's name."""
+    root = Path(dataset.root)
+    try:
+        names = dataset.site_names()
+    except UserError:
+        names = []  # the check of the data says more
+    if site in names:
+        return
+    if root.resolve().name == site:
+        raise UserError(
+            f"data.root: {root} is the folder of the site {site} itself; expected the folder that contains it; remove "
+            "the last part of the path"
+        )
+    if names:
+        raise UserError(
+            f"{root}: has no images of the site {site}, but of {', '.join(names)}; name the folder of your images as "
+            "your site in the federation"
+        )
+
+
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """Print the report of `medfed.data check`; raise UserError if it has a problem."""
     report = check_dataset(dataset, case_bar("checking the data", quiet), others_take_part=True)
-    print(to_text(report))
+    print(to_text(report, "Write a setting under data in the site file."))
     if report.problems:
         raise UserError(
             f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "

@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import tiny_yaml
@@ -13,12 +15,12 @@ from conftest import tiny_yaml
 from medfed import site as program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
-from medfed.deployment import take_part
-from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.guarded_site import LEDGER, GuardedSite, build_local_site
+from medfed.deployment import join, take_part
+from medfed.deployment.agreement import Agreement, Refused, plan_checksum
+from medfed.deployment.guarded_site import LEDGER, MODEL, GuardedSite, build_local_site
 from medfed.deployment.join import lock_kit, read_site_file
 from medfed.deployment.templates import site_file_text
-from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES
+from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES, STATE_FILE
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.setup import build_experiment
 from medfed.federation.ledger import COLUMNS
@@ -142,7 +144,7 @@ def test_where_another_hospital_validates_this_one_trains_without_its_folder_and
     assert isinstance(build_local_site(config, "HK"), Site) and config.federation.validation_site == ""
     path.write_text(path.read_text().replace("site: HK", "site: UCL"))
     assert run(path, "--yes") == 2 and joined == []
-    assert "has no folder of the validation site 'UCL'" in capsys.readouterr().err
+    assert "has no images of the site UCL, but of HK" in capsys.readouterr().err
 
 
 def test_the_hospital_alone_decides_where_its_restyled_images_are_stored(hospital, tmp_path):
@@ -192,7 +194,17 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
     ("sends", "changes", "sentence"),
     [
         ("windows", {"rounds": "1"}, "agrees.rounds: is 1, but the plan has 2 rounds"),
-        ("windows", {"site": "nobody"}, "no site 'nobody' trains here"),
+        (
+            "windows",
+            {"site": "nobody"},
+            "has no images of the site nobody, but of HK; name the folder of your images as",
+        ),
+        (
+            "windows",
+            {"root": "data/HK"},
+            "data/HK is the folder of the site HK itself; expected the folder that contains",
+        ),
+        ("windows", {"root": "data\n  image_size: 48"}, "data.image_size: 48 differs from the plan, which has 32; all"),
         ("windows", {"root": "elsewhere"}, "elsewhere"),
         ("windows", {"plan": "other.yaml"}, "other.yaml"),
         ("windows", {"site": "HK\nanswers: 3"}, "answers"),
@@ -235,6 +247,47 @@ def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsy
     with lock_kit(tmp_path / "kit"):
         assert run(with_kit, "--yes") == 2
     assert re.search(r"kit: process \d+ uses this kit already", capsys.readouterr().err)
+
+
+def test_a_dry_run_looks_at_the_kit_if_there_is_one(with_kit, tmp_path, capsys):
+    assert run(with_kit, "--dry-run") == 0
+    file = tmp_path / "kit" / "startup" / ADDRESS_FILE
+    file.write_text(file.read_text().replace("HK", "BMC"))
+    assert run(with_kit, "--dry-run") == 2
+    assert "is the startup kit of 'BMC'" in capsys.readouterr().err
+
+
+def test_a_hospital_is_told_once_what_goes_wrong_while_it_takes_part(tmp_path, monkeypatch):
+    """The program's third look finds the final model."""
+    for name in ("POLL_S", "LAST_REPLY_S", "SILENCE_S"):
+        monkeypatch.setattr(join, name, 0.0)
+    monkeypatch.setattr(join, "answers", lambda kit: False)
+    monkeypatch.setattr(join, "server_address", lambda kit: "hub:8002")
+    looks = iter([None, None, (tmp_path / MODEL).touch])
+
+    def has_ended() -> bool:
+        (next(looks) or str)()
+        return False
+
+    client = SimpleNamespace(workspace=tmp_path, start=lambda log: None, stop=lambda: None, has_ended=has_ended)
+    (tmp_path / STATE_FILE).write_text("did not reply to the coordinator: was sent weights that do not fit its network")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        join._take_part("HK", client, tmp_path, quiet=True)
+    first, second = (str(one.message) for one in shown)
+    assert first.startswith("HK: did not reply to the coordinator: was sent weights")
+    assert second.startswith("HK: the coordinator's server hub:8002 does not answer; this program keeps trying")
+
+
+def test_plans_have_the_same_checksum_if_their_settings_are_equal(tmp_path):
+    """Mail programs change line ends."""
+    texts = ["seed: 3\nmethod: {name: elcfs}\n", "# ours\r\nmethod:\r\n  name: elcfs\r\nseed: 3\r\n", "seed: 4\n"]
+    sums = []
+    for number, text in enumerate(texts):
+        path = tmp_path / f"{number}.yaml"
+        path.write_bytes(text.encode())
+        sums.append(plan_checksum(path))
+    assert sums[0] == sums[1] != sums[2] and len(sums[0]) == 12
 
 
 SENT = "if it was sent to you, ask the coordinator why"

@@ -52,11 +52,13 @@ class FlareConnection:
         join_timeout_s: seconds until the job's `FlareController` must listen.
         load_timeout_s: seconds that a site may take to start and to read its data, added to the timeout of the first
             request that a job sends to the site.
+        plan: checksum of the plan, which each request carries; a site with another plan refuses it. "" checks none.
     """
 
     start: Callable[[dict[str, str]], Job]
     join_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
+    plan: str = ""
     _job: Job | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
@@ -116,6 +118,7 @@ class FlareConnection:
             "n_requests": len(requests),
             "timeout_s": timeout_s,
             "load_timeout_s": self.load_timeout_s,
+            "plan": self.plan,
         }
         for frame in (json.dumps(header).encode(), *requests):
             connection.send_bytes(frame)

@@ -22,7 +22,7 @@ from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.connection import END
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY
-from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, to_message, to_shareable
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, PLAN_HEADER, TIMEOUT_HEADER, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
 POLL_S = 0.05
@@ -103,6 +103,7 @@ class FlareController(Controller):
         for shareable in shareables:
             shareable.set_header(TIMEOUT_HEADER, header["timeout_s"])
             shareable.set_header(LOAD_TIMEOUT_HEADER, header["load_timeout_s"])
+            shareable.set_header(PLAN_HEADER, header["plan"])
 
         def on_received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             self._has_replied.add(client_task.client.name)

@@ -19,6 +19,7 @@ from typing import TypeVar
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from torch import Tensor
 
+from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
@@ -48,6 +49,8 @@ class FlareEngine(Engine):
         folder: the folder for the job's files; FLARE's log is `server.log` in it.
         join_timeout_s: seconds to wait for the sites to join before the first requests, and for a site that has joined
             to read its data.
+        plan: checksum of the plan, which all sites must have.
+        quiet: whether no bar shows for whom the run waits.
     """
 
     names: list[str]
@@ -56,6 +59,8 @@ class FlareEngine(Engine):
     folder: Path
     settings: Federation
     join_timeout_s: float = 600.0
+    plan: str = ""
+    quiet: bool = True
     on_reply: OnReply | None = field(default=None, init=False)
     on_step: OnStep | None = field(default=None, init=False)  # never called, because the sites train elsewhere
     work_s: float | None = field(default=None, init=False)  # not known
@@ -67,7 +72,7 @@ class FlareEngine(Engine):
     _reported: set[str] = field(default_factory=set, init=False)  # sites whose startup kit is used by two programs
 
     def __post_init__(self) -> None:
-        self._flare = FlareConnection(self._submit, load_timeout_s=self.join_timeout_s)
+        self._flare = FlareConnection(self._submit, load_timeout_s=self.join_timeout_s, plan=self.plan)
         log = self.folder / "server.log"  # a run that is continued appends to it
         self._log_start = log.stat().st_size if log.is_file() else 0
 
@@ -151,21 +156,25 @@ class FlareEngine(Engine):
 
     def _wait_for_sites(self) -> None:
         """Wait, before the first requests only, until all sites have joined; a missing site may join later."""
+        if self._has_waited:
+            return
         deadline = time.monotonic() + self.join_timeout_s
-        while not self._has_waited and (missing := sorted(set(self.names) - self.reachable().keys())):
-            if time.monotonic() > deadline:
-                if len(missing) == len(self.names):
-                    raise UserError(
-                        f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
-                        "medfed site is running there, and whether they can reach this machine"
+        with ProgressBar(bar_format="{desc}, {elapsed}", disable=self.quiet, leave=False) as bar:
+            while missing := sorted(set(self.names) - self.reachable().keys()):
+                if time.monotonic() > deadline:
+                    if len(missing) == len(self.names):
+                        raise UserError(
+                            f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
+                            "medfed site is running there, and whether they can reach this machine"
+                        )
+                    warnings.warn(
+                        f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts without",
+                        stacklevel=2,
                     )
-                warnings.warn(
-                    f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts without",
-                    stacklevel=2,
-                )
-                break
-            self._report_shared_kits()
-            time.sleep(POLL_S)
+                    break
+                bar.set_description_str(f"waiting for {', '.join(missing)}")
+                self._report_shared_kits()
+                time.sleep(POLL_S)
         self._has_waited = True
 
     def _report_shared_kits(self) -> None:

@@ -13,7 +13,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.job import SITE_FILE
-from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, to_message, to_shareable
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, PLAN_HEADER, TIMEOUT_HEADER, to_message, to_shareable
+from medfed.engines.flare.shared_kit import tell_hospital
 from medfed.engines.flare.site_worker import SiteWorker
 from medfed.engines.parts.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply
@@ -30,6 +31,7 @@ class SiteExecutor(Executor):
     def __init__(self) -> None:
         super().__init__()
         self._worker: SiteWorker | None = None
+        self._plan = ""  # checksum of the plan that the hospital agreed to
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start the site's process when FLARE starts the job, and end it when FLARE ends the job."""
@@ -48,9 +50,15 @@ class SiteExecutor(Executor):
                 shareable.get_header(name) or 0.0 for name in (TIMEOUT_HEADER, LOAD_TIMEOUT_HEADER)
             )
             worker = self._worker or self._start_worker(fl_ctx)
+            if (plan := shareable.get_header(PLAN_HEADER)) and self._plan not in ("", plan):
+                raise WorkerFailed(
+                    f"agreed to the plan {self._plan}, but the coordinator uses the plan {plan}; both need the same "
+                    "plan.yaml"
+                )
             reply = worker.ask(header, request.to_bytes(), timeout_s, load_timeout_s, lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(reply))
         except WorkerFailed as error:
+            tell_hospital(fl_ctx, f"did not reply to the coordinator: {error}")
             return to_shareable(failed_reply(str(error)))
         except Exception as error:  # a failed reply costs one round, an exception would end the job of all sites
             self.log_exception(fl_ctx, "the site could not reply")
@@ -61,5 +69,6 @@ class SiteExecutor(Executor):
         local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         jobs = json.loads((local / SITE_FILE).read_text())
         name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)  # FLARE's simulator has one local folder for all sites
+        self._plan = jobs[name].get("plan", "")
         self._worker = SiteWorker(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
         return self._worker

@@ -19,7 +19,7 @@ from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, allow_only
 from medfed.engines.flare.process import FlareProcess, check_ports_free
 
 ADDRESS_FILE, FILTERS = "fed_client.json", "privacy.json"
-STATE_FILE = "joined"  # in the workspace when the client has joined; it says if another program uses the kit
+STATE_FILE = "joined"  # in the workspace when the client has joined; it has what the hospital must know
 CONNECT_TIMEOUT_S = 5.0
 CERTIFICATES = ("rootCA.pem", "client.crt", "client.key")
 COMPONENTS = {  # parts of FLARE's client, without the one that sends the log
@@ -64,13 +64,18 @@ def check_kit(kit: Path, site: str) -> None:
         check_filters(filters)
 
 
-def check_server(kit: Path) -> None:
-    """Raise UserError if the coordinator's server and the kit do not have certificates of the same authority.
+def server_address(kit: Path) -> str:
+    """The address of the coordinator's server, such as "hub.example:8002"."""
+    return str(json.loads((kit / "startup" / ADDRESS_FILE).read_text())["servers"][0]["service"]["target"])
 
-    FLARE's client would try to connect without an end. A server that does not answer now may start later.
+
+def answers(kit: Path) -> bool:
+    """Return whether the coordinator's server answers; it may start later.
+
+    UserError if the server and the kit do not have certificates of the same authority: FLARE's client would try to
+    connect without an end.
     """
-    startup = kit / "startup"
-    target = json.loads((startup / ADDRESS_FILE).read_text())["servers"][0]["service"]["target"]
+    startup, target = kit / "startup", server_address(kit)
     host, _, port = target.rpartition(":")
     root, own, key = (startup / name for name in CERTIFICATES)
     try:
@@ -84,14 +89,15 @@ def check_server(kit: Path) -> None:
         ):
             server.recv(1)  # a server that does not accept the certificate says so only now
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a server that ends
-        return
+        return False
     except ssl.SSLError as error:
         raise UserError(
             f"{target}: the certificates of the coordinator's server and of this startup kit do not fit "
             f"({error.reason}); ask the coordinator for the kit of this federation"
         ) from error
     except OSError:
-        return
+        return False
+    return True
 
 
 def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, object]) -> FlareProcess:

@@ -23,6 +23,7 @@ GROUPS = {"weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}
 META_KEY = "medfed"  # the entry of FLARE's meta data that holds everything but the tensors, as JSON
 TIMEOUT_HEADER = "medfed_seconds"  # the header of a request with the seconds until the site must have replied
 LOAD_TIMEOUT_HEADER = "medfed_load_seconds"  # the same with the seconds in which the site must have read its data
+PLAN_HEADER = "medfed_plan"  # the header of a request with the checksum of the coordinator's plan
 REASON_HEADER = "medfed_why"  # the header of a failed reply with the reason, as a clause
 FILTER_ERRORS = {
     ReturnCode.TASK_DATA_FILTER_ERROR: "one of its privacy filters refused the request; the site's log says why",

@@ -22,6 +22,10 @@ from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 
 from medfed.engines.flare.kit import STATE_FILE
 
+SHARED = (
+    "; if it is yours, end it, press Ctrl-C here and repeat the command, and if it is not, tell the coordinator that "
+    "the kit was stolen"
+)
 REPLACED = re.compile(rb"Failed to re-activate the client:(\S+): already registered with another token")
 ERROR = "already registered"  # in the reply to a heartbeat of a client that was replaced
 MAX_LOST, LOST_WITHIN_S = 3, 180.0
@@ -33,6 +37,13 @@ def sites_with_shared_kits(log: bytes) -> set[str]:
     A program that was killed and joined again is not reported, because the killed program sends no heartbeats.
     """
     return {name.decode() for name in REPLACED.findall(log)}
+
+
+def tell_hospital(fl_ctx: FLContext, text: str) -> None:
+    """Let the program that joined, if there is one, show a text to its user."""
+    file = Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATE_FILE
+    if file.is_file():
+        file.write_text(text)
 
 
 class KitReporter(FLComponent, EndpointMonitor):
@@ -58,7 +69,7 @@ class KitReporter(FLComponent, EndpointMonitor):
                 reply = send(*arguments, **keywords)
                 if ERROR in str(reply.get_header(MessageHeaderKey.ERROR)):
                     self._file.write_text(
-                        "another program has joined with this startup kit and takes part instead of this one"
+                        f"another program has joined with this startup kit and takes part instead of this one{SHARED}"
                     )
                 return reply
 
@@ -72,5 +83,5 @@ class KitReporter(FLComponent, EndpointMonitor):
             if len(self._lost_at) >= MAX_LOST:
                 self._file.write_text(
                     f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
-                    "unreliable, another program uses this startup kit"
+                    f"unreliable, another program uses this startup kit{SHARED}"
                 )

@@ -154,7 +154,7 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     """A Markdown table with 95 % intervals, and notes below it; one sentence if a federation of hospitals has none."""
     scoring = scoring_of(summary)
     if not summary["scores"]:
-        unknown = f"{NO_IMAGES}, so whether the model learned is not known. Each hospital has its own scores."
+        unknown = f"{NO_IMAGES}, so whether the model learned is not known."
         return unknown if summary.get("data") == NOT_STATED else "This run has no scores."
     tables = [run_table.score_table(scoring, summary)]
     notes = [run_table.INTERVAL_NOTE, *scoring.notes_in(RUN_TABLE)]

@@ -27,10 +27,10 @@ from medfed.engines.flare import connection
 from medfed.engines.flare import controller as controller_module
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.controller import FlareController
-from medfed.engines.flare.messages import META_KEY, to_message, to_shareable
+from medfed.engines.flare.messages import META_KEY, PLAN_HEADER, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
-SITES = ("BMC", "HK")
+SITES, PLAN = ("BMC", "HK"), "0123456789ab"
 
 
 class Server:
@@ -65,6 +65,7 @@ class Server:
         for _ in range(200):
             kind, key, task = self.controller.communicator.process_task_request(self.clients[site], self.context())
             if kind:
+                self.plan = task.get_header(PLAN_HEADER)
                 return key, to_message(task)
             time.sleep(0.02)
         raise AssertionError(f"no request for {site}")
@@ -94,7 +95,7 @@ def server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def flare(server):
-    connection = FlareConnection(server.start, load_timeout_s=0.0)
+    connection = FlareConnection(server.start, load_timeout_s=0.0, plan=PLAN)
     yield connection
     connection.close()
 
@@ -137,6 +138,7 @@ def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(flare, pat
     time.sleep(1.2)
     patient_server.reply("HK", keys["HK"], failed_reply("was still working after 1 s"))
     assert exchange.done()["HK"] == failed_reply("was still working after 1 s")
+    assert patient_server.plan == PLAN
 
 
 def forged(facts: str = "{}", name: str = "w", array: object = None) -> Shareable:

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from medfed.cli import progress
 from medfed.core.errors import UserError
 from medfed.engines.flare import engine as engine_module
 from medfed.engines.flare.engine import FlareEngine
@@ -91,6 +92,15 @@ def kinds(engine: FlareEngine, *asked: str) -> dict[str, str]:
     replies = engine.exchange("train", dict.fromkeys(asked or SITES, Message("train")))
     assert list(replies) == sorted(asked or SITES)
     return {site: reply.facts.get("why", reply.kind) for site, reply in replies.items()}
+
+
+def test_it_shows_for_whom_it_waits(engine, server, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "is_live", lambda: True)
+    engine.quiet = False
+    server.kill("HK")
+    with pytest.warns(UserWarning, match="HK did not join within 0.05 s; the run starts without"):
+        kinds(engine)
+    assert "waiting for HK, " in capsys.readouterr().err
 
 
 def test_a_dead_site_is_not_asked_and_the_job_goes_on(engine, server):

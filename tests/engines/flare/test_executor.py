@@ -1,0 +1,59 @@
+"""The part of a site inside FLARE: what it does not reply to, and what the hospital is told."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+
+from medfed.engines.flare import executor as executor_module
+from medfed.engines.flare.job import SITE_FILE
+from medfed.engines.flare.kit import STATE_FILE
+from medfed.engines.flare.messages import PLAN_HEADER, to_message, to_shareable
+from medfed.engines.parts.worker_process import WorkerFailed
+from medfed.federation.message import Message
+
+OURS, OTHER = "0123456789ab", "ffffffffffff"
+
+
+def ask(*_) -> bytes:
+    return Message("train", facts={"loss": 0.5}).to_bytes()
+
+
+def fail(*_) -> bytes:
+    raise WorkerFailed("was sent weights that do not fit its network")
+
+
+@pytest.mark.parametrize(
+    ("plan", "ask", "why"),
+    [
+        (OURS, ask, ""),
+        ("", ask, ""),
+        (
+            OTHER,
+            ask,
+            f"agreed to the plan {OURS}, but the coordinator uses the plan {OTHER}; both need the same plan.yaml",
+        ),
+        (OURS, fail, "was sent weights that do not fit its network"),
+    ],
+)
+def test_a_request_of_another_plan_is_refused_and_the_hospital_is_told_every_reason(
+    tmp_path, monkeypatch, plan, ask, why
+):
+    (tmp_path / SITE_FILE).write_text(json.dumps({"HK": {"plan": OURS}}))
+    (tmp_path / STATE_FILE).touch()
+    monkeypatch.setattr(executor_module, "SiteWorker", lambda *_, **__: SimpleNamespace(ask=ask))
+    workspace = SimpleNamespace(get_root_dir=lambda: str(tmp_path), get_site_config_dir=lambda: str(tmp_path))
+    context = FLContext()
+    context.set_prop(FLContextKey.CLIENT_NAME, "HK")
+    context.get_engine = lambda: SimpleNamespace(get_workspace=lambda: workspace)
+    request = to_shareable(Message("train", facts={"round": 1, "last": 0}))
+    request.set_header(PLAN_HEADER, plan)
+    reply = to_message(executor_module.SiteExecutor().execute("train", request, context, Signal()))
+    assert reply.facts.get("why", "") == why
+    assert (tmp_path / STATE_FILE).read_text() == (f"did not reply to the coordinator: {why}" if why else "")
