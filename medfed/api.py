@@ -40,6 +40,7 @@ from medfed.config.schema import Config, changed, load, load_dataset, load_text
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.files import write_atomically
 from medfed.datasets.case import Case, Volume
+from medfed.engines.parts.worker_process import check_can_be_imported
 from medfed.experiments.arguments import (
     MethodLike,
     as_plain,
@@ -602,6 +603,8 @@ def compare(
             baseline,
             equal_effort,
         )
+        for fold in plan.folds:
+            check_can_be_imported(fold.config.yaml, jobs)
         plan.folder.write()
         unfinished = run_folds(plan.folds, jobs, quiet=not _is_shown(progress))
         if unfinished and not any(fold.folder.is_finished() for fold in plan.folds):

@@ -41,7 +41,8 @@ def scores(result: Run | Comparison | str | Path) -> Figure:
             unseen site and one box for the unseen cases of each row (all seeds).
 
     Returns:
-        One panel for each structure and metric. A point is a case; a box with more than 60 cases shows only those
+        One panel for each structure and metric; of a comparison, only for the main metric and those of
+        `evaluation.metrics`. A point is a case; a box with more than 60 cases shows only those
         outside the whiskers as points. A cross is a missed structure or a false alarm. For classification, the scores
         are the predicted probabilities of the true class.
     """
@@ -55,7 +56,7 @@ def scores(result: Run | Comparison | str | Path) -> Figure:
 
 
 def curves(result: Run | Comparison | str | Path) -> Figure:
-    """Draw the training loss, the validation score and other recorded values by round.
+    """Draw the training loss, the validation score, the boundary distance and the live triplets (FISC) by round.
 
     Args:
         result: a run or its folder, with one curve for each site and one for their mean, or a comparison, with one

@@ -19,7 +19,7 @@ from medfed.core.errors import UserError, WorkerBug
 from medfed.core.machine import max_processes
 from medfed.engines.parts.site_store import SiteStore
 from medfed.engines.parts.worker_pool import WorkerPool, balanced_groups
-from medfed.engines.parts.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
+from medfed.engines.parts.worker_process import WorkerFailed, can_be_imported, n_workers_worth_it
 from medfed.federation.encoding import InvalidMessage
 from medfed.federation.engine import Engine, OnReply, OnStep
 from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message, failed_reply_to_error, weights_digest
@@ -163,7 +163,6 @@ class InProcess(Engine):
 
     def _start_workers(self, n_workers: int) -> WorkerPool:
         """Return worker processes for all sites; each starts with its first request."""
-        check_can_be_imported(self.config_yaml, n_workers)
         self._free_memory()
         n_images = {site.name: len(site.training) for site in self.local_sites}
         if self.validation_site:

@@ -16,6 +16,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.duplicates import file_sha256
 from medfed.datasets.splits import Split
 from medfed.engines.parts.site_store import SiteStore
+from medfed.engines.parts.worker_process import check_can_be_imported
 from medfed.experiments.evaluation import (
     assess_learning,
     evaluate,
@@ -64,6 +65,7 @@ def run(
 ) -> None:
     """Train and evaluate one federation in a locked folder, or continue its run (`medfed.run`); `row` is its row of a
     comparison. Nothing is computed if the run is finished and its config is unchanged."""
+    check_can_be_imported(config.yaml, jobs)
     callbacks = Callbacks(config.tracking, config.source)
     if not resume:
         check_outside_data(folder.path, config.data)

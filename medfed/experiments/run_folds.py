@@ -24,7 +24,6 @@ from medfed.engines.parts.worker_process import (
     WorkerFailed,
     WorkerProcess,
     can_be_imported,
-    check_can_be_imported,
     n_workers_worth_it,
 )
 from medfed.experiments.grid import Fold
@@ -101,8 +100,6 @@ def _max_jobs(folds: Sequence[Fold]) -> int:
 
 def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> dict[str, str]:
     """Do runs in worker processes, each one run after another; return what `do_run` returns, by the run's name."""
-    for fold in folds:
-        check_can_be_imported(fold.config.yaml, n_jobs)
     n_workers = min(n_jobs, len(folds))
     processes = [WorkerProcess({"directory": os.getcwd()}) for _ in range(n_workers)]
     idle, reasons, stopping = list(processes), dict[str, str](), threading.Event()

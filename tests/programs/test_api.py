@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -285,6 +286,18 @@ def test_a_folder_with_other_files_is_refused_unchanged(config, tmp_path):
         with pytest.raises(medfed.UserError, match=r"contains other files \(thesis.tex\).*--out"):
             start(config, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_class_of_a_notebook_cannot_work_in_several_processes_and_nothing_is_written(config, tmp_path, monkeypatch):
+    mine = type("Mine", (FedAvg,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", mine, raising=False)
+    for name, call in (
+        ("run", lambda **more: medfed.run(load_config(config, method=mine()), **more)),
+        ("runs", lambda **more: medfed.leave_one_site_out(config, [mine()], seeds=1, **more)),
+    ):
+        with pytest.raises(medfed.UserError, match="--jobs 2: the config names a class of the program itself"):
+            call(out=tmp_path / name, jobs=2)
+        assert not (tmp_path / name).exists() or not list((tmp_path / name).iterdir())
 
 
 def test_an_interrupt_names_the_folder_or_says_that_it_is_deleted(config, tmp_path, monkeypatch):

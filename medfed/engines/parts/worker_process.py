@@ -57,9 +57,9 @@ def can_be_imported(config_yaml: str) -> bool:
     return OWN_PROGRAM not in config_yaml
 
 
-def check_can_be_imported(config_yaml: str, jobs: int) -> None:
-    """Raise UserError if `can_be_imported` is false."""
-    if not can_be_imported(config_yaml):
+def check_can_be_imported(config_yaml: str, jobs: int | None) -> None:
+    """Raise UserError if the user asks for several processes and `can_be_imported` is false."""
+    if jobs is not None and jobs > 1 and not can_be_imported(config_yaml):
         raise UserError(
             f"--jobs {jobs}: the config names a class of the program itself ({OWN_PROGRAM}...), which other processes "
             "cannot import; put the class into a file of its own, or use 1"

@@ -102,7 +102,8 @@ def _draw(panels: Panels, title: str, always: Sequence[str] = ()) -> Figure:
             axes.fill_between(band.index, band["min"], band["max"], color=GREY, alpha=0.25, linewidth=0, label=name)
         for name, values, style in lines:
             marks = {"marker": "o" if len(values) <= MAX_MARKED else "", "ms": 4 if len(values) > 1 else 7, "mew": 0}
-            axes.plot(values.index, values, label=name, **{"lw": 1.3, **style, **marks})
+            label = f" {name}" if name.startswith("_") else name  # Matplotlib leaves names with "_" out of the legend
+            axes.plot(values.index, values, label=label, **{"lw": 1.3, **style, **marks})
         axes.set(xlabel="round", ylabel=MEASURES[key])
         _style_rounds(axes, pd.concat([*clients, *(values for _, values, _ in lines)] or [pd.Series()]).index)
         if lines or clients:

@@ -74,6 +74,12 @@ def test_a_comparison_has_one_curve_for_each_row_the_mean_over_its_runs():
     assert lines == {"fedavg": [[1, 2.0], [2, 4.0]], "elcfs": [[1, 1.0], [2, 2.0]]}
 
 
+def test_the_legend_names_a_method_of_a_notebook_and_a_site_that_begins_with_an_underscore():
+    rows = dict.fromkeys(("__main__.Mine", "_a", "fedavg"), [[{"round": 1, "train_loss": 1.0}]])
+    loss, _ = curves.comparison_curves(rows, "real data").axes
+    assert [text.strip() for text in texts(loss.get_legend().get_texts())] == [*rows]
+
+
 def test_sites_that_did_not_train_have_their_own_curves_by_round():
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     scores = [{"round": n, "site": "U", "score": 0.05 * n, "boundary_distance": 0.01 * n} for n in (3, 6)]
