@@ -102,12 +102,8 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> d
     """Do runs in worker processes, each one run after another; return what `do_run` returns, by the run's name."""
     n_workers = min(n_jobs, len(folds))
     processes = [WorkerProcess({"directory": os.getcwd()}) for _ in range(n_workers)]
-    idle, reasons, stopping = list(processes), dict[str, str](), threading.Event()
-
-    def work(fold: Fold) -> None:
-        process = idle.pop()
-        process.on_step = lambda name, n_done, n_total: progress.show(fold.name, n_done / n_total)
-        header = {
+    headers = {  # before the threads start: a process that is forked meanwhile would inherit the lock of `yaml`
+        fold.name: {
             "row": asdict(fold.row),
             "config": fold.config.yaml,
             "source": fold.config.source,
@@ -115,9 +111,16 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> d
             "folder": str(fold.folder.path.resolve()),
             "jobs": n_jobs // n_workers,
         }
+        for fold in folds
+    }
+    idle, reasons, stopping = list(processes), dict[str, str](), threading.Event()
+
+    def work(fold: Fold) -> None:
+        process = idle.pop()
+        process.on_step = lambda name, n_done, n_total: progress.show(fold.name, n_done / n_total)
         progress.show(fold.name, 0.0)
         try:
-            (reply,) = process.ask(header, stopped=stopping.is_set)
+            (reply,) = process.ask(headers[fold.name], stopped=stopping.is_set)
             reasons[fold.name] = reply.decode()
         except WorkerFailed as error:
             reasons[fold.name] = f"{error}; see {fold.folder.path / LOG}, and use a smaller --jobs if memory ran out"
