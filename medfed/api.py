@@ -604,7 +604,8 @@ def compare(
             equal_effort,
         )
         for fold in plan.folds:
-            check_can_be_imported(fold.config.yaml, jobs)
+            if not fold.folder.is_finished():
+                check_can_be_imported(fold.config.yaml, jobs)
         plan.folder.write()
         unfinished = run_folds(plan.folds, jobs, quiet=not _is_shown(progress))
         if unfinished and not any(fold.folder.is_finished() for fold in plan.folds):

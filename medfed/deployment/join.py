@@ -14,12 +14,12 @@ from typing import Any
 from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, load, to_plain
+from medfed.config.schema import Config, changed, load
 from medfed.core.bounds import load_settings
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
-from medfed.deployment.agreement import TRAIN, Agreement, check_reading, plan_checksum
+from medfed.deployment.agreement import TRAIN, Agreement, check_reading
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import STATE_FILE, answers, hospital_process, server_address
@@ -31,8 +31,8 @@ POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 SERVER_CHECK_INTERVAL_S = 10.0  # until the client has joined
 SILENCE_S = 60.0  # after which the user learns that the server does not answer
-# Of `data`, which must be the same at all hospitals, because the network's form and its images depend on them.
-COMMON_KEYS = ("image_channels", "image_size", "patch_size", "spacing_mm", "standardise", "structure_names")
+STRUCTURES = "named_structures"
+COMMON = ("channels", "image_size", "patch_size", "spacing_mm", "standardise", STRUCTURES)  # of all hospitals' `data`
 LOCK = "medfed.lock"  # in the kit
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 # Of `data`, which have names as keys: the hospital's value replaces all of the plan's.
@@ -90,15 +90,15 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     check_reading(config, values, str(path))
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
-    for key in COMMON_KEYS:
-        own_value, common = values.get(f"data.{key}"), to_plain(getattr(config.data, key, None))
-        if own_value not in (None, common):
-            raise UserError(
-                f"{path}: data.{key}: {own_value} differs from the plan, which has {common}; all hospitals need the "
-                "same value, so remove it here, change the images instead, or ask the coordinator for another plan"
-            )
     own = [Override(tuple(key.split(".")), value, "", str(path)) for key, value in values.items()]
-    config = changed(config, {}, own)
+    config, plan = changed(config, {}, own), config
+    for key in COMMON:
+        value, common = (getattr(data, key, None) for data in (config.data, plan.data))
+        if value != common and not (key == STRUCTURES and None in (value, common)):  # another class of datasets
+            raise UserError(
+                f"{path}: data: {key.removeprefix('named_')} is {value}, but {common} in the plan; all hospitals need "
+                "the same, so change the settings or the images, or ask the coordinator for another plan"
+            )
     if TRAIN not in site_file.agrees.requests:
         raise UserError(
             f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
@@ -142,10 +142,11 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
             yield dotted_key, value
 
 
-def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
+def join_federation(site_file: SiteFile, config: Config, plan: str, quiet: bool) -> None:
     """Connect this hospital to the coordinator through NVIDIA FLARE, and wait for the final model.
 
-    UserError if another process uses the startup kit, or FLARE's client ends before the federation.
+    `plan` is the checksum of the plan. UserError if another process uses the startup kit, or FLARE's client ends before
+    the federation.
     """
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     with lock_kit(kit):
@@ -158,7 +159,7 @@ def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
             "folder": str(folder.resolve()),
             "directory": os.getcwd(),
             "agreement": asdict(site_file.agrees),
-            "plan": (plan := plan_checksum(Path(site_file.plan))),
+            "plan": plan,
         }
         client = hospital_process(kit, folder, site_file.site, job)
         print(f"Joining as {site_file.site} with the plan {plan}. Press Ctrl-C to leave; the same command joins again.")
@@ -211,7 +212,7 @@ def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> No
                     tell(state.read_text())
                 if (now := time.monotonic()) >= check_at:
                     check_at = now + (SILENCE_S if has_joined else SERVER_CHECK_INTERVAL_S)
-                    answered_at = now if answers(client.workspace) else answered_at
+                    answered_at = now if _answers(client.workspace, has_joined) else answered_at
                 if now - answered_at >= SILENCE_S:
                     tell(
                         f"the coordinator's server {address} does not answer; this program keeps trying; if the "
@@ -223,3 +224,13 @@ def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> No
         time.sleep(LAST_REPLY_S)
     finally:
         client.stop()
+
+
+def _answers(kit: Path, has_joined: bool) -> bool:
+    """As `answers`; once the client has joined, a server with other certificates is one that does not answer."""
+    try:
+        return answers(kit)
+    except UserError:
+        if not has_joined:
+            raise
+        return False

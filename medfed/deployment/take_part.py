@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from medfed.cli.progress import case_bar
@@ -12,22 +13,24 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check_dataset
+from medfed.deployment.agreement import plan_checksum
 from medfed.deployment.dry_run import agreed_replies, format_report
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
 from medfed.deployment.hospital_state import read_replies
 from medfed.deployment.join import check_output_folder, join_federation, read_site_file
-from medfed.engines.flare.job import require_flare
+from medfed.engines.flare.job import has_flare, require_flare
 from medfed.engines.flare.kit import check_kit
 
 
 def run_site(args: argparse.Namespace) -> int:
     """Run `medfed site`: check the data, show what would leave, ask for agreement, and join the federation."""
     site_file, config = read_site_file(args.file)
+    plan = plan_checksum(Path(site_file.plan))
     check_output_folder(folder := Path(site_file.folder), config.source)
     if not args.dry_run:
         require_flare("joining a federation")
-    if not args.dry_run or Path(site_file.kit).is_dir():
+    if not args.dry_run or (Path(site_file.kit).is_dir() and has_flare()):
         check_kit(Path(site_file.kit), site_file.site)
     set_deterministic(config.training.threads)
     dataset = config.data.ensure_available(None)
@@ -46,7 +49,7 @@ def run_site(args: argparse.Namespace) -> int:
     if not args.yes and not _yes("\nDo you agree that this leaves your hospital? [yes/no] "):
         print("Nothing was sent.")
         return 0
-    join_federation(site_file, config, args.quiet)
+    join_federation(site_file, config, plan, args.quiet)
     print(
         f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
         f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees)}"
@@ -55,24 +58,28 @@ def run_site(args: argparse.Namespace) -> int:
 
 
 def _check_folder(dataset: Dataset, site: str) -> None:
-    """Raise UserError if `data.root` is the folder of the site itself, or no folder has the site's name."""
+    """Raise UserError if `data.root` is the folder of the site itself, or its images are of sites with other names."""
     root = Path(dataset.root)
-    try:
-        names = dataset.site_names()
-    except UserError:
-        names = []  # the check of the data says more
-    if site in names:
+    if site in (names := _site_names(dataset)):
         return
-    if root.resolve().name == site:
+    if root.resolve().name == site and site in _site_names(replace(dataset, root=str(root.resolve().parent))):
         raise UserError(
             f"data.root: {root} is the folder of the site {site} itself; expected the folder that contains it; remove "
             "the last part of the path"
         )
     if names:
         raise UserError(
-            f"{root}: has no images of the site {site}, but of {', '.join(names)}; name the folder of your images as "
-            "your site in the federation"
+            f"{root}: has no images of the site {site}, but of {', '.join(names)}; your files must name your site as "
+            "the federation does"
         )
+
+
+def _site_names(dataset: Dataset) -> list[str]:
+    """The names of the sites; none if something is wrong with the files, which the check of the data then names."""
+    try:
+        return dataset.site_names()
+    except UserError:
+        return []
 
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:

@@ -65,7 +65,8 @@ def run(
 ) -> None:
     """Train and evaluate one federation in a locked folder, or continue its run (`medfed.run`); `row` is its row of a
     comparison. Nothing is computed if the run is finished and its config is unchanged."""
-    check_can_be_imported(config.yaml, jobs)
+    if not folder.is_finished():
+        check_can_be_imported(config.yaml, jobs)
     callbacks = Callbacks(config.tracking, config.source)
     if not resume:
         check_outside_data(folder.path, config.data)

@@ -1,6 +1,7 @@
 """Paths in the file of a hospital, and in the plan next to it."""
 
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -98,10 +99,42 @@ def test_a_plan_may_name_a_table_inside_the_images(tmp_path):
 
 def test_patterns_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):
     (tmp_path / "plan.yaml").write_text(PLAN.format(", mask: {cup: '{site}/a', disc: '{site}/b'}, by_site: {HK: {}}"))
-    own = {"mask": {"cup": "{site}/cup/{case}.png"}, "by_site": {"St. Mary": {"mask_threshold": 9.0}}}
+    own = {
+        "mask": {"cup": "{site}/cup/{case}.png", "disc": "{site}/{case}.png"},
+        "by_site": {"St. Mary": {"mask_threshold": 9.0}},
+    }
     (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {own}\n")
     data = read_site_file(tmp_path / "HK.yaml")[1].data
     assert {"mask": data.mask, "by_site": data.by_site} == own
+
+
+TWO_MASKS = ", mask: {disc: '{site}/d', cup: '{site}/c'}"
+PATCHES = ", patch_size: [32, 32, 16], spacing_mm: [1.0, 1.0, 2.0]"
+
+
+@pytest.mark.parametrize(
+    ("of_plan", "own", "says"),
+    [
+        (TWO_MASKS, "{mask: '{site}/{case}', structure_names: [disc, cup], mask_values: {disc: [1], cup: [2]}}", ""),
+        (
+            TWO_MASKS,
+            "{mask: {cup: '{site}/c', disc: '{site}/d'}}",
+            r"structures is \('cup', 'disc'\), but \('disc'",
+        ),
+        (PATCHES, "{spacing_mm: [1, 1, 2]}", ""),
+        (PATCHES, "{patch_size: null, spacing_mm: null}", r"patch_size is None, but \(32, 32, 16\) in the plan"),
+        ("", "{image_channels: 3}", "channels is 3, but 1 in the plan"),
+        ("", "{name: prostate, root: data}", ""),
+        ("", "{name: fundus, root: data}", "channels is 3, but 1 in the plan"),
+        (", image_size: 96", "{name: prostate, root: data, image_size: 96}", ""),
+        (", image_size: 96", "{name: prostate, root: data, image_size: 384}", "image_size is 384, but 96 in the plan"),
+    ],
+)
+def test_what_all_hospitals_must_share_is_that_of_the_plan_however_it_is_written(tmp_path, of_plan, own, says):
+    (tmp_path / "plan.yaml").write_text(PLAN.format(of_plan))
+    (tmp_path / "HK.yaml").write_text(f"site: HK\nagrees: {{rounds: 1}}\ndata: {own}\n")
+    with pytest.raises(UserError, match=f"HK.yaml: data: {says}.*all hospitals need") if says else nullcontext():
+        read_site_file(tmp_path / "HK.yaml")
 
 
 def test_values_and_colours_of_the_hospital_replace_those_of_the_plan_whole(tmp_path):

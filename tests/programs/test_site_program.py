@@ -197,14 +197,18 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
         (
             "windows",
             {"site": "nobody"},
-            "has no images of the site nobody, but of HK; name the folder of your images as",
+            "has no images of the site nobody, but of HK; your files must name your site as",
         ),
         (
             "windows",
             {"root": "data/HK"},
             "data/HK is the folder of the site HK itself; expected the folder that contains",
         ),
-        ("windows", {"root": "data\n  image_size: 48"}, "data.image_size: 48 differs from the plan, which has 32; all"),
+        (
+            "windows",
+            {"root": "data\n  image_size: 48"},
+            "data: image_size is 48, but 32 in the plan; all hospitals need",
+        ),
         ("windows", {"root": "elsewhere"}, "elsewhere"),
         ("windows", {"plan": "other.yaml"}, "other.yaml"),
         ("windows", {"site": "HK\nanswers: 3"}, "answers"),
@@ -269,12 +273,19 @@ def test_a_hospital_is_told_once_what_goes_wrong_while_it_takes_part(tmp_path, m
         (next(looks) or str)()
         return False
 
+    def fail(kit) -> None:
+        raise UserError("hub:8002: the certificates do not fit")
+
     client = SimpleNamespace(workspace=tmp_path, start=lambda log: None, stop=lambda: None, has_ended=has_ended)
     (tmp_path / STATE_FILE).write_text("did not reply to the coordinator: was sent weights that do not fit its network")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         join._take_part("HK", client, tmp_path, quiet=True)
     first, second = (str(one.message) for one in shown)
+    monkeypatch.setattr(join, "answers", fail)
+    assert not join._answers(tmp_path, has_joined=True), "the federation goes on"
+    with pytest.raises(UserError):
+        join._answers(tmp_path, has_joined=False)
     assert first.startswith("HK: did not reply to the coordinator: was sent weights")
     assert second.startswith("HK: the coordinator's server hub:8002 does not answer; this program keeps trying")
 

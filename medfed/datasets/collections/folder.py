@@ -188,10 +188,10 @@ class Folder(Dataset):
     def structures(self) -> tuple[str, ...]:
         if self.classifies_by_pattern or (self.table is not None and self.contents.classes):
             return ()
-        return self._names
+        return self.named_structures
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def named_structures(self) -> tuple[str, ...]:
         """The names of the structures by the settings."""
         return tuple(self.mask if isinstance(self.mask, Mapping) else self.structure_names)
 
@@ -411,7 +411,7 @@ class Folder(Dataset):
                 at_site[site] = replace(self, by_site={}, sites=(site,), **values)
             except ValueError as error:
                 raise ValueError(f"by_site.{site}: {error}") from None
-            if at_site[site]._names != self._names:
+            if at_site[site].named_structures != self.named_structures:
                 raise ValueError(f"by_site.{site}.mask must name the same structures as mask")
         return at_site
 
@@ -442,7 +442,7 @@ class Folder(Dataset):
         return [dicom_names.hide_names(case, salt) if case in hidden else case for case in cases]
 
     def _check_structures(self) -> None:
-        names, values, is_mapping = self._names, self.mask_values, isinstance(self.mask, Mapping)
+        names, values, is_mapping = self.named_structures, self.mask_values, isinstance(self.mask, Mapping)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
         if tuple(self.structure_names) not in (("foreground",), names):

@@ -58,7 +58,8 @@ class SiteExecutor(Executor):
             reply = worker.ask(header, request.to_bytes(), timeout_s, load_timeout_s, lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(reply))
         except WorkerFailed as error:
-            tell_hospital(fl_ctx, f"did not reply to the coordinator: {error}")
+            if not abort_signal.triggered:  # as it is when FLARE replaces the job
+                tell_hospital(fl_ctx, f"did not reply to the coordinator: {error}")
             return to_shareable(failed_reply(str(error)))
         except Exception as error:  # a failed reply costs one round, an exception would end the job of all sites
             self.log_exception(fl_ctx, "the site could not reply")

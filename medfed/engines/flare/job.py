@@ -22,9 +22,13 @@ NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the
 TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s would be most of a short round
 
 
+def has_flare() -> bool:
+    return importlib.util.find_spec("nvflare") is not None
+
+
 def require_flare(purpose: str, otherwise: str = "") -> None:
     """Raise UserError if NVIDIA FLARE is not installed; `purpose` needs it, and `otherwise` is another way out."""
-    if importlib.util.find_spec("nvflare") is None:
+    if not has_flare():
         raise UserError(
             f"{purpose} needs NVIDIA FLARE, which is not installed; run pip install -e '.[nvflare]' in medfed's "
             f"folder{otherwise}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ def sites_with_shared_kits(log: bytes) -> set[str]:
 def tell_hospital(fl_ctx: FLContext, text: str) -> None:
     """Let the program that joined, if there is one, show a text to its user."""
     file = Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATE_FILE
-    if file.is_file():
-        file.write_text(text)
+    with suppress(OSError):  # an error would end the job of all sites
+        if file.is_file():
+            file.write_text(text)
 
 
 class KitReporter(FLComponent, EndpointMonitor):
