@@ -42,9 +42,9 @@ def scores(result: Run | Comparison | str | Path) -> Figure:
 
     Returns:
         One panel for each structure and metric; of a comparison, only for the main metric and those of
-        `evaluation.metrics`. A point is a case; a box with more than 60 cases shows only those
-        outside the whiskers as points. A cross is a missed structure or a false alarm. For classification, the scores
-        are the predicted probabilities of the true class.
+        `evaluation.metrics`. A point is a case; a box with more than 60 cases shows only those outside the whiskers as
+        points. A cross is a missed structure or a false alarm. For classification, the scores are the predicted
+        probabilities of the true class.
     """
     if isinstance(result := _loaded(result), Run):
         if result.scores.empty:

@@ -253,6 +253,19 @@ def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsy
     assert re.search(r"kit: process \d+ uses this kit already", capsys.readouterr().err)
 
 
+def test_a_folder_that_is_called_as_the_site_may_hold_the_sites(hospital, tmp_path, capsys, joined):
+    shutil.copytree(tmp_path / "data" / "HK", tmp_path / "other" / "HK" / "BMC")
+    assert run(hospital("windows", root="other/HK"), "--yes") == 2
+    assert "other/HK: has no images of the site HK, but of BMC; your files must" in capsys.readouterr().err
+
+
+def test_a_dry_run_without_flare_does_not_look_at_the_kit(with_kit, tmp_path, monkeypatch):
+    (tmp_path / "kit" / "local" / "privacy.json").write_text("{}")
+    monkeypatch.setattr(take_part, "has_flare", lambda: False)
+    monkeypatch.setattr(take_part, "check_kit", None)  # calling it would fail
+    assert run(with_kit, "--dry-run") == 0
+
+
 def test_a_dry_run_looks_at_the_kit_if_there_is_one(with_kit, tmp_path, capsys):
     assert run(with_kit, "--dry-run") == 0
     file = tmp_path / "kit" / "startup" / ADDRESS_FILE
