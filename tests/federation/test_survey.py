@@ -114,7 +114,7 @@ def fact(text):
 
 IMPOSSIBLE = (
     "patients=10 patients=0 images=2.5 measured_images=10 1.images=3 0.images=10 patient_7=1 too_few_patients=1 "
-    "orientation.LPS=9 0.position_1=1.5 name=1 high.p10=1.0"
+    "0.position_1=1.5 name=1 high.p10=1.0"
 )
 WITHOUT_RATIO = "high=5e-324 high=1e13 low=-1e300 height=5e-324 width=1e7 height_mm=5e-324 depth_mm=1e300"
 

@@ -298,6 +298,9 @@ def test_a_class_of_a_notebook_cannot_work_in_several_processes_and_nothing_is_w
         with pytest.raises(medfed.UserError, match="--jobs 2: the config names a class of the program itself"):
             call(out=tmp_path / name, jobs=2)
         assert not (tmp_path / name).exists() or not list((tmp_path / name).iterdir())
+    mine = load_config(config, method=mine())
+    medfed.run(mine, out=tmp_path / "run", jobs=1)
+    assert medfed.run(mine, out=tmp_path / "run", jobs=2, resume=True).scores is not None, "a finished run is only read"
 
 
 def test_an_interrupt_names_the_folder_or_says_that_it_is_deleted(config, tmp_path, monkeypatch):
