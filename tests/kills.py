@@ -42,6 +42,7 @@ WAYS = ("exception", "SIGTERM", "SIGKILL")
 RESULTS = ("model.safetensors", "history.csv", "ledger.csv")
 KILLED, TERMINATED, FAILED = 3, 143, 1  # exit codes of a child
 ENDED = (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
+WRAPPED = (FAILED, 2)  # what ran caught the exception and raised another error; the next start shows whether it did harm
 Forget = Callable[[RunFolder, InProcess, State], State]  # removes something after it was restored
 
 
@@ -124,8 +125,10 @@ def kill_runs(name: str, ways: tuple[str, ...], n_kills: int, rng: random.Random
         expected = results(Path(folder) / "alone")
         while kills.n_kills < n_kills:
             path = Path(folder) / "killed"
-            way, code = "", None
-            while code is None or kills.n_kills <= n_kills and code in ENDED:
+            way, after_s, code = "", None, None
+            while code is None or kills.n_kills <= n_kills and (
+                code in ENDED or (after_s and way == "exception" and code in WRAPPED)
+            ):
                 kills.n_kills += code is not None
                 way = rng.choice(ways)
                 after_s = rng.uniform(0.05, whole_s) if kills.n_kills < n_kills else None
