@@ -54,7 +54,8 @@ from medfed.experiments.comparison import ComparisonPlan, plan_comparison, write
 from medfed.experiments.run import run as run_in_folder
 from medfed.experiments.run_folds import LOCKED, run_folds
 from medfed.experiments.setup import build_network
-from medfed.images.reading import read_image
+from medfed.images import dicom
+from medfed.images.reading import check_image, read_image
 from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.results.render import as_file, first_screen
@@ -185,9 +186,10 @@ class Run:
         """Predict the masks or the class probabilities of one image, as `medfed score` does with the exported bundle.
 
         Args:
-            image: path of an image file of any format that medfed reads, or a tensor or array (C, H, W) of a 2-D image
-                with intensities in [0, 255], or (C, H, W, D) of a volume with its stored intensities. A MetaTensor has
-                the affine of its axes; without one, they lead to the right, the front and the head.
+            image: path of an image file of any format that medfed reads, or of a folder with one DICOM series; or a
+                tensor or array (C, H, W) of a 2-D image with intensities in [0, 255], or (C, H, W, D) of a volume with
+                its stored intensities. A MetaTensor has the affine of its axes; without one, they lead to the right,
+                the front and the head.
 
         Returns:
             Segmentation: masks of the S structures (`run.task.labels`), uint8 of 0 and 1, on the grid of the image:
@@ -198,7 +200,11 @@ class Run:
             UserError: if the file cannot be read, or the image has another number of channels than the network.
         """
         if is_file := isinstance(image, str | Path):
-            volume = read_image(Path(image), self.task.channels, [])
+            path = Path(image)
+            if path.is_dir():
+                volume = check_image(path, dicom.read_series(path), self.task.channels, [])
+            else:
+                volume = read_image(path, self.task.channels, [])
         else:
             tensor = (
                 image.float() if isinstance(image, Tensor) else torch.as_tensor(np.ascontiguousarray(image, np.float32))

@@ -42,7 +42,7 @@ WAYS = ("exception", "SIGTERM", "SIGKILL")
 RESULTS = ("model.safetensors", "history.csv", "ledger.csv")
 KILLED, TERMINATED, FAILED = 3, 143, 1  # exit codes of a child
 ENDED = (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
-WRAPPED = (FAILED, 2)  # what ran caught the exception and raised another error; the next start shows whether it did harm
+WRAPPED = (FAILED, 2)  # the exception was caught, and another error raised; the next start shows whether that did harm
 Forget = Callable[[RunFolder, InProcess, State], State]  # removes something after it was restored
 
 
@@ -70,8 +70,9 @@ def work(path: Path, name: str = "ELCFS (amplitudes)", forget: Forget | None = N
             state = done.state
             if state.round == stop_after:
                 raise Planned
-        folder.save_model(folder.load_state(RULES[SETTINGS.selection](folder.history())).weights)
-        folder.finish({})
+        selected = RULES[SETTINGS.selection](folder.history())
+        folder.save_model(folder.load_state(selected).weights)
+        folder.finish({"selected_round": selected})
 
 
 def _raise_planned(number, frame) -> None:
@@ -126,8 +127,10 @@ def kill_runs(name: str, ways: tuple[str, ...], n_kills: int, rng: random.Random
         while kills.n_kills < n_kills:
             path = Path(folder) / "killed"
             way, after_s, code = "", None, None
-            while code is None or kills.n_kills <= n_kills and (
-                code in ENDED or (after_s and way == "exception" and code in WRAPPED)
+            while (
+                code is None
+                or kills.n_kills <= n_kills
+                and (code in ENDED or (after_s and way == "exception" and code in WRAPPED))
             ):
                 kills.n_kills += code is not None
                 way = rng.choice(ways)

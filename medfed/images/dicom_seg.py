@@ -28,12 +28,18 @@ class Grid:
 
 
 def read_segmentation(
-    path: Path, grid: Grid, structures: Sequence[str], values: Mapping[str, Sequence[int]], notices: list[str]
+    path: Path,
+    grid: Grid,
+    structures: Sequence[str],
+    values: Mapping[str, Sequence[int]],
+    background: Sequence[int],
+    notices: list[str],
 ) -> MetaTensor:
     """Read a DICOM SEG object as one channel of 0 and 1 per structure: (S, H, W, D) uint8 on the grid.
 
-    `values` lists the numbers of each structure's segments; without it, a segment belongs to the structure that has its
-    label as name, or a single segment to a single structure. Nothing is interpolated.
+    A segment belongs to the structure that has its label as name, or a single segment to a single structure. `values`
+    lists the numbers of each structure's segments instead, and must not contradict a label; the numbers in `background`
+    are left out. Nothing is interpolated.
     """
     with library_errors(path, show_reason=False), without_identifiers():
         segmentation = _open(path, grid)
@@ -47,14 +53,21 @@ def read_segmentation(
             segment_numbers=numbers, dtype=np.uint8, rescale_fractional=False, rtol=POSITION_TOLERANCE
         )
         frame_of_reference = str(segmentation.get("FrameOfReferenceUID", grid.frame_of_reference))
-    assigned = values or _by_label(labels, structures)
-    n_read = len(labels.keys() & {number for numbers in assigned.values() for number in numbers})
-    if n_read == 0 or (values and n_read < len(labels)):
+    by_label = _by_label(labels, structures)
+    assigned = values or by_label
+    unread = labels.keys() - {*background}.union(*assigned.values())
+    is_missing = any(labels.keys().isdisjoint(numbers) for numbers in assigned.values())
+    is_contradicted = any(not {*by_label[name]} <= {*numbers} for name, numbers in assigned.items())
+    if is_contradicted or (unread and (values or is_missing)):
         listed = ", ".join(f"{number} '{label}'" for number, label in labels.items())
-        expected = f"the names {', '.join(structures)}, or only the numbers in data.mask_values"
+        expected = f"the names {', '.join(structures)}"
+        cure = "correct data.structure_names, or set data.mask_values to the numbers of each structure"
+        if values:
+            expected = "only numbers in data.mask_values, and no name of a structure that has another number there"
+            cure = "correct data.mask_values, or set it to {} for this site in data.by_site, so that the names decide"
         found = f"the DICOM SEG has the segments {listed}; expected {expected}"
-        raise Problem("unknown segment", path, found, "set data.mask_values to the numbers of each structure")
-    if n_read < len(labels):
+        raise Problem("unknown segment", path, found, cure)
+    if unread:
         notices.append("segments of the DICOM SEG without a structure of their name are not read")
     found = f"a frame of the DICOM SEG does not lie on the voxels of its image {grid.path}; expected the same scan"
     cure = "choose the series that it was drawn on (data.dicom_series), or resample it and save it as NIfTI"

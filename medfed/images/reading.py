@@ -145,8 +145,8 @@ def to_structures(
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))
         found = f"the mask has the labels {format_values(values)}; expected {expected}"
         cure = (
-            "write the mask again with these values, set data.mask_values, or, if a value is background, too, as 2 in "
-            "data.mask_colours: {lesion: 1, background: ['#000000', '#020202']} (data.name: folder)"
+            "write the mask again with these values, or set data.mask_values, in which background lists values of no "
+            "structure, as in {lesion: [4], background: [1, 2]} (data.name: folder)"
         )
         raise Problem("unknown labels", path, found, cure)
     channels = torch.zeros(len(structures), *mask.shape[1:], dtype=torch.uint8)

@@ -44,9 +44,13 @@ def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.n
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -> np.ndarray:
     """Read the stored values of a mask, (H, W) float32: of a palette, the indices; of a GIF file, the colours as grey.
 
-    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255; other colours are refused.
+    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255, also if it has a palette in
+    which black is not the first colour; other colours are refused.
     """
-    pixels = np.asarray(_open_mask(path, notices))
+    image = _open_mask(path, notices)
+    if two_colours and image.mode == "P" and any((image.getpalette() or ())[:3]):
+        image = image.convert("RGB")
+    pixels = np.asarray(image)
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., 0]
     if pixels.ndim == 3:

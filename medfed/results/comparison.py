@@ -245,13 +245,15 @@ def _trivial(runs: Sequence[ScoredRun], metrics: Collection[str]) -> list[pd.Dat
 
 
 def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
-    """A sentence about the rows that are not better than the trivial prediction at the unseen sites, on average."""
+    """A sentence about the rows that are not better than the trivial prediction at the unseen sites, on average, with
+    the structures of which this is true, if there are several."""
     own = scores[(scores.role == "unseen") & (scores.metric == metric.name) & (scores.site == AVERAGE)]
     is_trivial = own.row.str.startswith(TRIVIAL)
     of_trivial = own[is_trivial].set_index("structure")["mean"]
     others = own[~is_trivial]
     gain = (others["mean"] - others.structure.map(of_trivial)) * (1 if metric.higher_is_better else -1)
-    names = list(dict.fromkeys(others.row[gain <= 0]))
+    below = others[gain <= 0].groupby("row", sort=False).structure.agg(", ".join)
+    names = [f"{row} ({of_row})" if own.structure.nunique() > 1 else row for row, of_row in below.items()]
     sentence = f"not better than a prediction that ignores the image, at the unseen sites: {', '.join(names)}"
     return [sentence] * bool(names)
 

@@ -22,7 +22,7 @@ GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 RGB = {"0": "red", "1": "green", "2": "blue"}
 PREDICTIONS = "predictions.csv"
-READ_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".nii.gz", ".nii")  # of files that a bundle's transforms can read
+READ_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")  # of 2-D image files that a bundle's transforms can read
 # How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
 # without alpha channel, and grey repeated as RGB, as medfed reads it. For other files (more than 8 bits, for example)
 # the lookup raises a KeyError with the mode: no prediction is better than one from saturated pixels.

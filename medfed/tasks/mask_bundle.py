@@ -77,7 +77,7 @@ class MaskBundle(BundleTemplate):
         return ("pytorch-ignite", *readers, *largest)
 
     def fill_inference(self, config: Json) -> None:
-        config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
+        config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii*"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()

@@ -179,8 +179,22 @@ class TestSegmentations:
         assert np.array_equal(self.mask(tmp_path, mask_values={"gland": (1, 2)})[0], [first + second])
         with pytest.raises(UserError, match="1 'Prostate', 2 'urethra'.*data.mask_values"):
             self.mask(tmp_path)
-        with pytest.raises(UserError, match="only the numbers in data.mask_values"):
+        with pytest.raises(UserError, match="only numbers in data.mask_values"):
             self.mask(tmp_path, mask_values={"gland": (1,)})
+        only_first = {"gland": (1,), "background": (2,)}
+        assert np.array_equal(self.mask(tmp_path, mask_values=only_first)[0], [first])
+
+    def test_numbers_that_contradict_the_names_of_segments_are_refused(self, tmp_path):
+        first, second = self.sparse(1), self.sparse(2)
+        self.make(tmp_path, {"right": first, "left": second})
+        assert np.array_equal(self.mask(tmp_path, ("left", "right"))[0], [second, first])
+        with pytest.raises(UserError, match="1 'right', 2 'left'.*another number.*so that the names decide"):
+            self.mask(tmp_path, ("left", "right"), mask_values={"left": (1,), "right": (2,)})
+
+    def test_a_structure_is_not_empty_because_a_segment_is_spelled_in_another_way(self, tmp_path):
+        self.make(tmp_path, {"Liver": self.sparse(1), "Tumor": self.sparse(2)})
+        with pytest.raises(UserError, match="1 'Liver', 2 'Tumor'; expected the names liver, tumour"):
+            self.mask(tmp_path, ("liver", "tumour"))
 
     def test_a_segmentation_of_another_grid_is_refused(self, tmp_path):
         frame, affine = {"FrameOfReferenceUID": "1.2.6"}, oblique_affine((0.6, 0.7, 3.0))

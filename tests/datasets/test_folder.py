@@ -147,6 +147,10 @@ def test_a_single_structure_is_the_value_that_is_not_background_and_a_third_valu
         data.load(data.cases("north")[0])
     merged = colour(root, mask_values={"foreground": (1, 2)})
     assert merged.load(merged.cases("north")[0]).mask.float().mean() == pytest.approx(2 / 3)
+    with pytest.raises(UserError, match=r"labels 0, 1, 2; expected 0 \(background\), 2 .*background: \[1, 2\]"):
+        (one := colour(root, mask_values={"foreground": (2,)})).load(one.cases("north")[0])
+    one = colour(root, mask_values={"foreground": (2,), "background": (1,)})
+    assert one.load(one.cases("north")[0]).mask.float().mean() == pytest.approx(1 / 3)
     two = colour(root, structure_names=("left", "right"))
     assert two.load(two.cases("north")[0]).mask.sum(dim=(1, 2, 3)).tolist() == [16, 16]
 
@@ -253,7 +257,8 @@ def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_pa
         ({"structure_names": ()}, "structure_names"),
         ({"structure_names": ("a", "a")}, "structure_names"),
         ({"mask_values": {"cup": (1,)}}, "mask_values"),
-        ({"mask_values": {"foreground": (0, 1)}}, "background_value"),
+        ({"mask_values": {"foreground": (0, 1)}}, "the value 0 of the background"),
+        ({"mask_values": {"foreground": (1, 2), "background": (2,)}}, "the value 2 of the background"),
         ({"mask_threshold": 1.0, "structure_names": ("a", "b")}, "mask_threshold"),
         ({"patient_pattern": "("}, "patient_pattern"),
         ({"patient_pattern": "[0-9]+"}, "group"),

@@ -54,6 +54,13 @@ def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_pa
     assert mask_of(dataset) == [[0, 1, 0, 0], [0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("colours", [(BLACK, WHITE), (WHITE, BLACK), (RED, BLACK)])
+def test_black_is_the_background_of_a_palette_in_any_order(tmp_path, colours):
+    mask = Image.fromarray(np.uint8([[colours.index(BLACK), *[1 - colours.index(BLACK)] * 2]]), mode="P")
+    mask.putpalette([part for colour in colours for part in colour])
+    assert mask_of(folder_with_mask(tmp_path, mask, "a.png")) == [[0, 1, 1]]
+
+
 def test_a_colour_that_jpeg_has_changed_is_refused(tmp_path):
     mask = Image.fromarray(np.uint8([BLACK, RED])[np.eye(32, dtype=int)])
     dataset = folder_with_mask(tmp_path, mask, "a.jpg", mask_colours={"foreground": "#ff0000"})

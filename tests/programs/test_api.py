@@ -12,6 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import SMALL_UNET, UNET, small_yaml
+from made_dicom import volume as dicom_volume
+from made_dicom import write_nifti, write_series
 
 import medfed
 from medfed import api, leave_two_sites_out, load_config, train
@@ -73,7 +75,7 @@ def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, conf
     assert 0 < learning["trivial"] < 1 and learning["learned"] == (row["validation_score"] > learning["trivial"])
 
 
-def test_a_prediction_of_a_file_a_tensor_or_an_array_is_the_scored_one(run):
+def test_a_prediction_of_a_file_a_series_a_tensor_or_an_array_is_the_scored_one(run, tmp_path):
     volume = run.config.data.load(case := run.config.data.cases("UCL")[0])
     predicted = run.predict(case.image)
     dice = 200 * (predicted & volume.mask).sum().item() / (predicted.sum() + volume.mask.sum()).item()
@@ -84,6 +86,9 @@ def test_a_prediction_of_a_file_a_tensor_or_an_array_is_the_scored_one(run):
     assert run.predict(flat).shape == (len(predicted), 40, 30)
     assert torch.equal(run.predict(flat), run.predict(torch.from_numpy(flat[..., None]))[..., 0])
     assert torch.equal(run.predict(flat[:, ::-1]), run.predict(np.ascontiguousarray(flat[:, ::-1])))
+    write_series(tmp_path / "series", voxels := dicom_volume((40, 30, 3)))
+    write_nifti(tmp_path / "same.nii.gz", voxels)
+    assert torch.equal(run.predict(tmp_path / "series"), run.predict(tmp_path / "same.nii.gz"))
     for wrong in (flat[0], np.zeros((3, 8, 8))):
         with pytest.raises(medfed.UserError, match=r"^image: expected the shape \(1, H, W\) or"):
             run.predict(wrong)

@@ -128,12 +128,13 @@ def test_the_model_card_says_what_left_the_sites(run):
     assert "\nIt was trained without a federation: its training images were in one place.\n" in card
 
 
-def test_the_bundle_looks_for_files_with_the_suffix_of_the_training_images(run):
-    for number, (suffix, pattern) in enumerate([(".nii", "*.nii"), (".mha", "*.nii.gz"), (None, "*.nii.gz")]):
-        run.finish(SUMMARY | {"images": SUMMARY["images"] | {"suffix": suffix}})
+def test_the_bundle_looks_for_all_nifti_volumes_and_for_pictures_with_the_suffix_of_the_training_images(run):
+    cases = (".nii", False, "*.nii*"), (".mha", False, "*.nii*"), (".jpg", True, "*.jpg"), (".tif", True, "*.png")
+    for number, (suffix, pictures, pattern) in enumerate(cases):
+        run.finish(SUMMARY | {"images": SUMMARY["images"] | {"suffix": suffix, "pictures": pictures}})
         bundle = export_run(run.path, run.path.parent / f"{number}_segmentation")
         assert json.loads((bundle / "configs" / "inference.json").read_text())["image_pattern"] == pattern
-        assert f"Put the `{pattern[1:]}` volumes" in (bundle / "docs" / "README.md").read_text()
+        assert f"(`{pattern}`) into one folder" in (bundle / "docs" / "README.md").read_text()
 
 
 def test_the_model_card_shows_names_as_they_are(run):

@@ -235,6 +235,11 @@ def test_rows_that_are_not_better_than_a_prediction_without_the_image_are_named(
     trivial = {"prediction": "every pixel is foreground", "scores": scores}
     text = " ".join(first_screen(compare_runs(gaining({"fedavg": ZERO, "up": UP}, "A", trivial=trivial))).split())
     assert "not better than a prediction that ignores the image, at the unseen sites: fedavg -" in text
+    rows = [row for name, dice in (("disc", 0.9), ("cup", 0.1)) for row in dice_rows({"A": [dice] * 5}, "A", name)]
+    half = [row for name in ("disc", "cup") for row in dice_rows({"A": [0.5] * 5}, "A", name)]
+    trivial |= {"scores": scores_of(half)["scores"]}
+    runs = [scored(label, "A", rows, trivial=trivial) for label in ("fedavg", "up")]
+    assert "at the unseen sites: fedavg (cup), up (cup)" in " ".join(first_screen(compare_runs(runs)).split())
 
 
 def test_names_stay_on_one_line_and_are_no_markup():

@@ -86,7 +86,8 @@ class Folder(Dataset):
             all values of the field or column `class`, in alphabetical order.
         mask_values: the values in the mask file that belong to each structure, such as {disc: [0, 128], cup: [0]}. If
             it is empty, a single structure is the one value other than the background (1 or 255, for example), and
-            several structures have the values 1, 2, ... in their order.
+            several structures have the values 1, 2, ... in their order. The entry `background` lists values that belong
+            to no structure, as in {lesion: [4], background: [1, 2]}. Of a DICOM SEG, they are numbers of segments.
         mask_colours: the colours of each structure, if the masks show structures in colours, such as
             {disc: ["#808080", "#000000"], cup: 0} or {lesion: [255, 0, 0]}: a grey value, a text in quotes with red,
             green and blue in hexadecimal, the three numbers, or a list of colours with such texts. The background is
@@ -368,21 +369,22 @@ class Folder(Dataset):
     def _read_structures(self, case: Case, path: Path, names: Sequence[str], notices: list[str]) -> MetaTensor:
         """Read a DICOM SEG object, or a mask whose values or colours mean structures, as (S, H, W, D)."""
         values = {name: self.mask_values[name] for name in names if name in self.mask_values}
+        background = (self.background_value, *self.mask_values.get(BACKGROUND, ()))
         if dicom_files.kind_of(path) == "segmentation":
-            return dicom_seg.read_segmentation(path, self._grid(case), names, values, notices)
+            return dicom_seg.read_segmentation(path, self._grid(case), names, values, background, notices)
         if self.mask_colours:
             chosen = {name: colours for name, colours in self.mask_colours.items() if name in (*names, BACKGROUND)}
             by_colour = structures_by_colour(chosen, names, self.background_value)
             return read_coloured_mask(path, by_colour, names, notices)
         is_single = len(names) == 1 and not values
         mask = reading.read_labels(path, notices, self.mask_threshold, is_single and self.background_value == 0)
+        labels: dict[int, tuple[str, ...]] = dict.fromkeys(background, ())
         if not is_single:
-            labels: dict[int, tuple[str, ...]] = {self.background_value: ()}
             for index, name in enumerate(names, 1):
                 for value in values.get(name, (index,)):
                     labels[value] = (*labels.get(value, ()), name)
             return reading.to_structures(path, mask, labels, names)
-        others = [value for value in reading.label_values(mask) if value != self.background_value]
+        others = [value for value in reading.label_values(mask) if value not in background]
         if len(others) > 1:
             shown = f"{reading.format_values(others)}, and the background value {self.background_value}"
             found = f"the mask has the values {shown}; expected exactly one value in addition to the background value"
@@ -398,7 +400,7 @@ class Folder(Dataset):
             cure = f"{when}, set data.{setting}, or data.by_site: {{{case.site}: {{{setting}}}}}"
             cure += "" if is_soft else "; if they are several structures, set data.structure_names and data.mask_values"
             raise Problem("mask of several values", path, found, cure)
-        return reading.to_structures(path, mask, {self.background_value: (), **dict.fromkeys(others, names)}, names)
+        return reading.to_structures(path, mask, labels | dict.fromkeys(others, tuple(names)), names)
 
     @cached_property
     def _at_site(self) -> dict[str, Folder]:
@@ -447,11 +449,13 @@ class Folder(Dataset):
             raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
         if tuple(self.structure_names) not in (("foreground",), names):
             raise ValueError(f"structure_names are those of mask, {list(names)}, got {list(self.structure_names)}")
-        wrong = set(values) - set(names) if is_mapping else set(values) ^ set(names)
+        of_structures = {name: numbers for name, numbers in values.items() if name != BACKGROUND}
+        wrong = set(of_structures) - set(names) if is_mapping else set(of_structures) ^ set(names)
         if values and (wrong or not all(values.values())):
             raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(values)}")
-        if any(self.background_value in of_structure for of_structure in values.values()):
-            raise ValueError(f"background_value {self.background_value} also belongs to a structure in mask_values")
+        for value in (self.background_value, *values.get(BACKGROUND, ())):
+            if any(value in numbers for numbers in of_structures.values()):
+                raise ValueError(f"the value {value} of the background also belongs to a structure in mask_values")
         if self.mask_colours and (values or self.mask_threshold is not None):
             raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
         if self.mask_colours:

@@ -61,7 +61,7 @@ def model_card(
     values = {
         **{key: UNKNOWN if provenance.get(key) is None else as_plain_markdown(str(provenance[key])) for key in keys},
         "title": as_plain_markdown(bundle.title),
-        "suffix": image_pattern.removeprefix("*"),
+        "pattern": image_pattern,
         "origin": ORIGIN.get(str(provenance.get("data")), NO_ORIGIN)
         + "; IT DID NOT LEARN" * bool(did_not_learn(summary)),
         "sites": as_plain_markdown(", ".join(provenance.get("sites") or ())) or UNKNOWN,

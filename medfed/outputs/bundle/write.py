@@ -158,8 +158,8 @@ def write_bundle(
     """Write a MONAI bundle with trained weights, which passes `check_bundle`. If an error occurs, no folder is left.
 
     MONAI Label infers the task from the end of the folder's name, `_segmentation` or `_classification`. `input_is_2d`
-    is true for 2-D image files such as PNG; `suffix` is that of the training images. `wrap` adds the layers of the
-    federated method; MONAI cannot build them, so the bundle then has an exported program, `models/model.pt2`, for
+    is true for 2-D image files such as PNG, of which `suffix` is that of a training image. `wrap` adds the layers of
+    the federated method; MONAI cannot build them, so the bundle then has an exported program, `models/model.pt2`, for
     images of the task's size.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
