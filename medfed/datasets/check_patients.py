@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from medfed.datasets.base import Dataset
 
 _SIDES = "left|right|links|rechts|od|os|re|le|l|r"
+_PERSON = r"(?<![a-z])(?:patient|patnt|pat|subject|subj|sub|person)[_-]?\d+"
 PATTERNS = (
     r"(?i)(?:^|[^a-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)[_-]?\d+)",  # sub-01_ses-1
+    rf"(?i)({_PERSON}|^(?!.*{_PERSON}).+)",  # person4_1 beside IM-0115
     rf"(?i)^(.*?)(?:(?:[\W_]|(?<=\d))(?:{_SIDES})(?:[\W_].*)?)?$",  # 01L, 7_left, 7_L_x
     r"^(\D*\d+)[\W_].",  # 8863_x51
 )
@@ -29,8 +31,8 @@ PARTS = "^(?:.*/)?(?!.*/)"
 def suggest_pattern(names: Sequence[str]) -> str | None:
     """Return a regular expression whose first group is the patient.
 
-    The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; the last
-    must find two or more images of a patient on average. None if none does, or if the patients are years. Equal names
+    The first of `PATTERNS` counts that fits all names and finds two or more patients with several images; for the last,
+    these must be a tenth of the images or more. None if none does, or if the patients are years. Equal names
     in several parts of a split say nothing, because the numbers may begin again in each part.
     """
     folders = {folder for name in names for folder in name.split("/")[:-1]}
@@ -43,36 +45,53 @@ def suggest_pattern(names: Sequence[str]) -> str | None:
             for group in groups.values()
             if len({name.rpartition("/")[2] if in_parts else name for name in group}) > 1
         ]
-        is_uncertain = usual == PATTERNS[-1] and 2 * len(groups) > len(names)
+        is_uncertain = usual == PATTERNS[-1] and 10 * len(groups) > 9 * len(names)
         if len(several) > 1 and not is_uncertain and not are_years(groups):
             return pattern
     return None
 
 
 def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> list[Problem]:
-    """`patient_warning` of each site; none if `data.patient_pattern` is set, or if the dataset has no such setting."""
+    """Warn of each site where every image counts as a patient, but names suggest that several show the same one.
+
+    None if `data.patient_pattern` is set, also for the site alone, or if the dataset has no such setting.
+    """
     if getattr(dataset, "patient_pattern", "no such setting") is not None:
         return []
-    classes = () if getattr(dataset, "table", None) else dataset.classes
-    return [warning for site, of_site in cases.items() for warning in patient_warning(site, of_site, classes)]
+    table, by_site = getattr(dataset, "table", None), getattr(dataset, "by_site", {})
+    classes = () if table else dataset.classes
+    names = {site: [_without_class(case, classes) for case in of_site] for site, of_site in cases.items()}
+    every_name = [name for of_site in names.values() for name in of_site]
+    warnings = []
+    for site, of_site in cases.items():
+        is_known = any(case.patient != case.name or case.part for case in of_site)
+        if is_known or "patient_pattern" in by_site.get(site, {}):
+            continue
+        where = "file names"
+        if pattern := suggest_pattern(names[site]):
+            n_patients, setting = len(_groups(names[site], pattern)), f"patient_pattern: '{pattern}'"
+            fits_all = bool(_groups(every_name, pattern))
+            cure = f"set data.{setting}" if fits_all else f"set data.by_site: {{{site}: {{{setting}}}}}"
+        elif table and (n_patients := _n_numbered_folders(Path(dataset.root), of_site)):
+            where, cure = "folders in the table", "add the column patient to the table"
+        else:
+            continue
+        found = (  # without a name of a file, because `medfed score` writes it into a summary that leaves the hospital
+            f"the {where} suggest {n_patients} patients for {len(of_site)} images, but every image counts as a "
+            "patient: intervals are then too narrow, and a split can separate images of a patient, so that scores are "
+            "too good"
+        )
+        cure += ", or data.patient_pattern: '(.+)' if each image is another patient"
+        warnings.append(Problem("names of several images of a patient", site, found, cure))
+    return warnings
 
 
-def patient_warning(site: str, cases: Sequence[Case], classes: Sequence[str]) -> list[Problem]:
-    """Warn if each image counts as a patient, but the names suggest that several show the same; say which pattern to
-    set. `classes` are part of the names of cases, but not of the names in which the pattern is searched."""
-    if any(case.patient != case.name or case.part for case in cases):
-        return []
-    names = [_without_class(case, classes) for case in cases]
-    pattern = suggest_pattern(names)
-    if pattern is None:
-        return []
-    found = (  # without a name of a file, because `medfed score` writes it into a summary that leaves the hospital
-        f"the file names suggest {len(_groups(names, pattern))} patients for {len(names)} images, but every image "
-        "counts as a patient: intervals are then too narrow, and a split can separate images of a patient, so that "
-        "scores are too good"
-    )
-    cure = f"set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
-    return [Problem("names of several images of a patient", site, found, cure)]
+def _n_numbered_folders(root: Path, cases: Sequence[Case]) -> int:
+    """Return how many folders with a number in their name hold several of the images; 0 for a single one or all."""
+    above = [[str(folder) for folder in case.image.parents if root in folder.parents] for case in cases]
+    counts = Counter(folder for of_case in above for folder in of_case if re.search("[0-9]", Path(folder).name))
+    n_several = sum(1 < n < len(cases) for n in counts.values())
+    return n_several if n_several > 1 else 0
 
 
 def _without_class(case: Case, classes: Sequence[str]) -> str:

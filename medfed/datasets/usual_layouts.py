@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 from medfed.core.errors import UserErrors
@@ -67,7 +67,7 @@ MAX_SITES = 50  # whose patterns are found one by one
 MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a file of every folder
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
-_PATIENT = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
+_PATIENT = re.compile(r"(?:patient|patnt|pat|pt|p|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
 _NO_PATIENT = re.compile(  # "ses-01", "scanner2", "T2w", "3T", "b1000"
     r"(?:ses|session|visit|scanner|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day|cent(?:er|re)"
     r"|clinic|hospital|vendor|device|level|batch)[_\- ]?\d+|t[12]w?|b(?:0|\d+0)|(?:0[.,]\d+|1[.,]5|3|7)t",
@@ -213,7 +213,7 @@ def _may_be_classes(files: Files) -> bool:
 
     They are none if a name says that it is a mask or an image, if a file's name continues that of another one (`1` and
     `1_lesion`), if most folders of a site have no folder of the same name at another site, if folders beside each other
-    hold the same names, or if two folders have a name in common.
+    hold the same names, or if two folders have a name in common, or one continues those of the other one.
     """
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in files.images:
@@ -231,12 +231,15 @@ def _may_be_classes(files: Files) -> bool:
             return False
         if len(stems) == len(names) == 2 and stems[0] & stems[1]:
             return False
+        if any(all(_continues({name}, beginnings) for name in own) for own, beginnings in permutations(stems, 2)):
+            return False
     return True
 
 
-def _continues(names: Collection[str]) -> bool:
-    """Return whether a name is the beginning of another one up to a separator: `1` and `1_lesion`."""
-    return any(name[: match.start()] in names for name in names for match in re.finditer(r"(?<=.)[_\-. ]", name))
+def _continues(names: Collection[str], beginnings: Collection[str] = ()) -> bool:
+    """Return whether a name goes on after another one, or one of `beginnings`, with a separator: `1` and `1_lesion`."""
+    shorter = beginnings or names
+    return any(name[: match.start()] in shorter for name in names for match in re.finditer(r"(?<=.)[_\-. ]", name))
 
 
 def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
@@ -266,7 +269,7 @@ def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
 def _meaning(paired: Pairs) -> str:
     """Return which field the folders between site and images are: part, group or patient; "" if they may be others.
 
-    Patients have a number, and only one folder.
+    Patients have a number, and only one folder; if all sites have the same folders, these may be grades or scanners.
     """
     folders = paired.values("folder")
     if all(map(is_part, folders)):
@@ -274,7 +277,7 @@ def _meaning(paired: Pairs) -> str:
     if GROUPS & set(map(folded, folders)):
         return "group"
     are_numbered = all(re.search("[0-9]", name) for name in folders) and not are_years(folders)
-    are_others = all(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired)
+    are_others = all(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired) or _folders_recur(paired)
     return "patient" if are_numbered and not are_others and not check_patients.suggest_pattern(folders) else ""
 
 
@@ -290,6 +293,15 @@ def _names_recur(paired: Pairs) -> bool:
     return not are_patients and sum(n > 1 for n in n_folders.values()) > 1
 
 
+def _folders_recur(paired: Pairs) -> bool:
+    """Return whether all of several sites have the same folders, such as 10X, 20X and 40X, not called as patients."""
+    by_site: dict[str, set[str]] = {}
+    for match in paired.pairs:
+        by_site.setdefault(match.fields["site"], set()).add(folded(match.fields["folder"]))
+    first, *others = by_site.values()
+    return bool(others) and all(own == first for own in others) and not all(map(_PATIENT.fullmatch, first))
+
+
 def _odd_sites(sites: Sequence[str]) -> str:
     """Return what the names of sites look like, if they look like something else; or ""."""
     if any(map(is_part, sites)):
@@ -297,7 +309,8 @@ def _odd_sites(sites: Sequence[str]) -> str:
     if are_years(sites):
         return "years"
     is_numbered = len(sites) > 2 and len({re.sub("[0-9]{3,}$", "", name) for name in sites}) == 1
-    if is_numbered or (len(sites) > 1 and all(map(_PATIENT.fullmatch, sites))):
+    has_dates = len(sites) > 2 and all(re.search("[0-9]{6}", name) for name in sites)  # TCGA_CS_4941_19960900
+    if is_numbered or has_dates or (len(sites) > 1 and all(map(_PATIENT.fullmatch, sites))):
         return "patients"
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""
 
@@ -335,10 +348,12 @@ def _describe(
         return [*lines, f"if {' and '.join(tops)} are the folders of one hospital, move them into a folder for it"]
     image, mask = rows[1][:2] if len(rows) > 1 else ("{site}/images/{case}.*", "{site}/masks/{case}_mask.*")
     shown = "such as" if len(rows) > 1 else "in this form"
+    deeper = "{patient}/" if files.images and min(path.count("/") for path in files.images) > 2 else ""
     return [
         *lines,
         f"write the lines that are right for these files (each file that does not fit is then named), {shown}",
         f"  --set 'data.image={image}'" + f" --set 'data.mask={mask}'" * (mask != "-"),
-        "or the line for folders of classes, --set 'data.image={site}/{class}/{case}.*', or list the images in a table "
-        "(data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and files to leave out",
+        f"or the line for folders of classes, --set 'data.image={{site}}/{{class}}/{deeper}{{case}}.*', or list the "
+        "images in a table (data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and "
+        "files to leave out",
     ]

@@ -52,7 +52,7 @@ def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
         inner = pending.pop()
         with os.scandir(root / inner) as entries:
             for entry in entries:
-                if is_ignored(entry.name, ignored_names) or entry.name.lower().endswith(DOCUMENT_SUFFIXES):
+                if is_ignored(entry.name, ignored_names):
                     continue
                 place = inner + entry.name
                 path = Path(entry.path)
@@ -60,8 +60,8 @@ def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
                     pending += [] if leads_back(path) else [f"{place}/"]
                 elif suffix(entry.name):
                     images.append(place)
-                elif entry.name.lower().endswith(VOXEL_SUFFIXES):  # the header beside it is the image
-                    continue
+                elif entry.name.lower().endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)):
+                    continue  # the header beside voxels is the image
                 elif (kind := kind_of(path)) == "image":
                     slices.add(inner[:-1])
                 elif kind != "other":

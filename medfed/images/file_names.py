@@ -21,7 +21,16 @@ DOCUMENT_SUFFIXES = (
     ".db",
     ".ini",
     ".cfg",
-)  # hold no image
+    ".xls",
+    ".xlsx",
+    ".doc",
+    ".docx",
+    ".html",
+    ".py",
+    "readme",
+    "license",
+    "changes",
+)  # ends of the names of files that hold no image
 VOXEL_SUFFIXES = (".raw", ".zraw")  # files with the voxels of a header beside them
 # Written by operating systems, or a table of contents of DICOM files; lower case.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")

@@ -54,8 +54,7 @@ def write_config(
 ) -> Written:
     """Plan a run and write its config, as `medfed.make_plan` describes; equal arguments give the same file.
 
-    No image of the unseen site influences a planned value: only the names of its files are used, and where they leave
-    open whether folders are classes or masks, whether a few images are two-valued.
+    No image of the unseen site influences a planned value: only the names of its files are used.
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
@@ -113,6 +112,7 @@ def write_config(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
     notes = _notes(start, plan, fingerprint, fixed, source, pretrained)
+    notes += map(str, start.data.contents.warnings[""])
     notes += map(str, patient_warnings(images, {site: images.cases(site) for site in source}))
     if wished is None:
         notes.insert(

@@ -10,6 +10,7 @@ import pytest
 from folder_layouts import save_pixels
 from PIL import Image
 
+from medfed.config.overrides import Override
 from medfed.datasets.check_patients import suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.collections.folder import Folder
@@ -87,6 +88,11 @@ class TestPatients:
                 "patient01 " * 2 + "patient02 " * 2,
             ),
             ("7/left 7/right 8/left 8/right", "7 7 8 8"),
+            (
+                "IM-0115 person4_1 IM-0117 person4_2 person5_1 person5_2",
+                "IM-0115 person4 IM-0117 person4 person5 person5",
+            ),
+            ("000_HC 000_2HC 001_HC 002_HC 002_2HC 003_HC 004_HC 5_HC 6_HC", "000 000 001 002 002 003 004 5 6"),
         ],
     )
     def test_names_of_several_images_of_a_patient(self, names, patients):
@@ -116,6 +122,35 @@ class TestPatients:
         assert {case.patient for case in report.sites[0].cases} == {"7", "8", "9"}
         assert [warning.kind for warning in report.warnings] == ["no unseen site"]
         assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
+
+    def test_the_pattern_of_one_site_is_set_for_this_site(self, root):
+        for index, name in enumerate(("PAT_8_1", "PAT_8_2", "PAT_9_1", "PAT_9_2")):
+            write(root, "east", name, scan(2, index))
+        (warning,) = check(root).warnings
+        assert warning.place == "east" and "suggest 2 patients" in warning.found
+        setting = Override.parse(
+            f"data.{warning.cure.partition('set data.')[2].partition(', or')[0].replace(': ', '=', 1)}"
+        )
+        cured = check(root, by_site=setting.value)
+        assert {case.patient for site in cured.sites for case in site.cases} >= {"PAT_8", "PAT_9", "scan0"}
+        kinds = [warning.kind for warning in check(root, by_site={"east": {"patient_pattern": "(.+)"}}).warnings]
+        assert "names of several images of a patient" not in kinds
+
+    def test_numbered_folders_of_a_table_without_patients(self, root):
+        (root / "list.csv").write_text(
+            "site,image,mask\n"
+            + "".join(
+                f"{site},{site}/p10/p10{index // 2}/{index}.png,{site}/masks/scan{index}.png\n"
+                for site in ("north", "south")
+                for index in range(4)
+            )
+        )
+        for site in ("north", "south"):
+            for index in range(4):
+                save_pixels(root / site / "p10" / f"p10{index // 2}" / f"{index}.png", scan(ord(site[0]), index))
+        found = [warning for warning in check(root, table="list.csv").warnings if "suggest 2 patients" in warning.found]
+        assert [warning.place for warning in found] == ["north", "south"] and "column patient" in found[0].cure
+        assert not [w for w in check(root, table="list.csv", patient_pattern="(.+)").warnings if "suggest" in w.found]
 
     def test_folders_of_patients_in_and_above_the_folders_of_classes(self, tmp_path):
         for pattern, names in (

@@ -57,7 +57,8 @@ folders of the same patients: {A1,C2}/{sub-1,sub-2}{,_seg}.nii
 images of two scanners: {3T,1.5T}/{1,2}{,_seg}.nii
     -> {3T,1.5T}/{1,2} {3T,1.5T}/{1,2}.nii {3T,1.5T}/{1,2}_seg.nii
     --set image={site}/{scanner}/{case}.nii --set mask={site}/{scanner}/{case}_seg.nii
-numbered patients: {T001,B12}/{1,2}{,_mask}.png -> {T001,B12}/{1,2} {T001,B12}/{1,2}.png {T001,B12}/{1,2}_mask.png
+numbered patients: /n/{T001,B12}/{1,2}{,_mask}.png /s/{T001,B13}/{1,2}{,_mask}.png
+    -> {T001,B12}/{1,2} {T001,B12}/{1,2}.png {T001,B12}/{1,2}_mask.png
 patients whose files have numbers, too: {patient1,patient2}/{sub1,sub2}{,_mask}.png
     -> {patient1,patient2}/{sub1,sub2} {patient1,patient2}/{sub1,sub2}.png {patient1,patient2}/{sub1,sub2}_mask.png
 case folders with unlike names: {p1,p2}/scan.nii {p1,p2}/gland_label.nii
@@ -272,6 +273,13 @@ case folders with two fixed names: {p1,p2,p3}/{flair,lesion}.png
 case folders of other names at each site: /n/{ann,bea,cat}/{1,2,3,4,5}.png /s/{dan,eva,fay}/{1,2,3,4,5}.png
 modalities in folders: {flair,t2}/{images,masks}/{p001,p002}.png -> such as flair and t2 | {patient}
 visits in folders: {p01_v1,p01_v2,p02_v1,p02_v2}/{images,masks}/{1,2}.png -> such as p01_v1 and p01_v2
+magnifications: {10X,20X}/{images,masks}/{1,2}.png -> such as 10X and 20X | {patient}
+grades of CT: CT-{1,2}/c{1,2}{,_mask}.png -> such as CT-1 and CT-2 | {patient}
+short names of patients as sites: /P{1,2}/{1,2}{,_mask}.png -> look like patients
+patients with dates as sites: /{TCGA_CS_4941_19960909,TCGA_HT_7473_19970826,TCGA_DU_5_19980101}/{1,2}{,_mask}.png
+    -> look like patients
+images and masks by unknown names that continue: {photo/1,photo/2,lesion/1_lesion,lesion/2_lesion}.bmp -> {site}
+classes of patients, too deep: {good,bad}/{x,y}/{v,w}/{1,2}.png -> {site}/{class}/{patient}/{case}
 numbered patients as sites: /{TCGA_0001,TCGA_0002,TCGA_0003}/{1,2}{,_mask}.png -> look like patients
 images and masks of patients by unknown names: {P1,P2}/{raw,drawn}/{a,b}.png -> {site}
 eyes in folders: {images,labels}_{left,right}/{1,2}.png -> {site}

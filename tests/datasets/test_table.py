@@ -180,6 +180,12 @@ def test_a_missing_table_and_an_empty_one_are_named(root):
         table(root, "site,image,mask\n").site_names()
 
 
+def test_whole_numbers_of_classes_that_pandas_wrote_with_a_point_are_the_same_classes(root):
+    rows = "site,image,class\nn,all/1.png,0\nn,all/2.png,1\ns,all/3.png,0.0\ns,all/4.png,1.0\n"
+    dataset = table(root, rows)
+    assert dataset.classes == ("0", "1") and [case.label for case in dataset.cases("s")] == [0, 1]
+
+
 def test_a_patient_by_the_pattern_is_in_one_part(root):
     images(root, "p7_1", "p7_2")
     text = "site,image,mask,split\nnorth,p7_1.png,p7_1m.png,train\nnorth,p7_2.png,p7_2m.png,test\n"

@@ -47,7 +47,7 @@ def test_sites_that_look_like_something_else_are_read_if_the_user_lists_them(tmp
 
 def test_sites_of_one_image_each_give_a_warning_because_they_may_be_cases(tmp_path):
     for name, layout, n_warnings in (
-        ("a", "{p1,p2,p3}/{x_T2,x_seg}.nii", 1),
+        ("a", "{a1,a2,a3}/{x_T2,x_seg}.nii", 1),
         ("b", "{n,s}/{p1,p2}/{x_T2,x_seg}.nii", 0),
     ):
         assert len(recognise(make(tmp_path / name, layout)).contents.warnings[""]) == n_warnings
