@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -86,8 +87,11 @@ def unseen_or_few(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def read(data: str) -> list[ScoredRun]:
-    """The runs of a collection with the values of their unseen patients; AUROC is one value of the site."""
-    runs = []
+    """The runs of a collection with the values of their unseen patients; AUROC is one value of the site.
+
+    The protocol says which method is compared with FedAvg of equal effort, because each row is a comparison of its own.
+    """
+    runs, protocol = [], ROWS[data][1].split()
     for path in sorted((HERE / "runs" / data).glob("*/*/summary.json")):
         summary = json.loads(path.read_text())
         names = {name: str for name in (*IDENTITY, *COLUMNS) if name != "value"}
@@ -97,7 +101,10 @@ def read(data: str) -> list[ScoredRun]:
         auroc = of_sites[(of_sites.metric == "auroc") & (of_sites.role == "unseen") & (of_sites.site != AVERAGE)]
         auroc = auroc.assign(value=auroc["mean"], patient="")[VALUES[:-1]]
         scored = pd.concat([values.assign(score=values.value), auroc], ignore_index=True)
-        runs.append(ScoredRun(row_of(summary["row"]), summary, scored))
+        row = row_of(summary["row"])
+        if (equal_effort := f"fedavg@steps={row.label}") in protocol:
+            row = replace(row, equal_effort=equal_effort)
+        runs.append(ScoredRun(row, summary, scored))
     return runs
 
 

@@ -64,6 +64,20 @@ def test_the_table_has_the_mean_and_the_paired_difference_of_collected_runs(scri
     assert (tmp_path / "differences_breast_us.png").is_file()
 
 
+def test_a_method_of_more_effort_is_compared_with_fedavg_of_equal_effort_as_the_protocol_says(
+    script, tmp_path, monkeypatch
+):
+    """Also if the row was a comparison of its own, which knows nothing of the other one."""
+    equal = "fedavg@steps=bigaug"
+    monkeypatch.setattr(script, "ROWS", {"breast_us": ("Breast", f"fedavg bigaug {equal}")})
+    for unseen in "AB":
+        for method, shift in (("fedavg", 0.0), (equal, 0.02), ("bigaug", 0.07)):
+            toy_run(tmp_path / "work", method, unseen, shift)
+    script.main(["collect", str(tmp_path / "work")])
+    script.main(["table"])
+    assert f"| bigaug | {equal} | {100 * 0.05 * 6 / 7:+.1f} [" in (tmp_path / "README.md").read_text()
+
+
 def test_a_seed_without_all_first_rows_is_not_in_the_table_and_a_collected_run_is_not_replaced(script, tmp_path):
     for unseen in "AB":
         toy_run(tmp_path / "work", "fedavg", unseen, 0.0)
