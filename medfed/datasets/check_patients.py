@@ -67,19 +67,20 @@ def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> l
         is_known = any(case.patient != case.name or case.part for case in of_site)
         if is_known or "patient_pattern" in by_site.get(site, {}):
             continue
-        where = "file names"
+        n_images = len(of_site)
         if pattern := suggest_pattern(names[site]):
-            n_patients, setting = len(_groups(names[site], pattern)), f"patient_pattern: '{pattern}'"
+            evidence = f"the file names suggest {len(_groups(names[site], pattern))} patients for {n_images} images"
+            setting = f"patient_pattern: '{pattern}'"
             fits_all = bool(_groups(every_name, pattern))
             cure = f"set data.{setting}" if fits_all else f"set data.by_site: {{{site}: {{{setting}}}}}"
-        elif table and (n_patients := _n_numbered_folders(Path(dataset.root), of_site)):
-            where, cure = "folders in the table", "add the column patient to the table"
+        elif table and (n_folders := _n_numbered_folders(Path(dataset.root), of_site)):
+            evidence = f"{n_folders} folders with numbers, perhaps of patients, hold several of the {n_images} images"
+            cure = "add the column patient to the table"
         else:
             continue
         found = (  # without a name of a file, because `medfed score` writes it into a summary that leaves the hospital
-            f"the {where} suggest {n_patients} patients for {len(of_site)} images, but every image counts as a "
-            "patient: intervals are then too narrow, and a split can separate images of a patient, so that scores are "
-            "too good"
+            f"{evidence}, but every image counts as a patient: intervals are then too narrow, and a split can separate "
+            "images of a patient, so that scores are too good"
         )
         cure += ", or data.patient_pattern: '(.+)' if each image is another patient"
         warnings.append(Problem("names of several images of a patient", site, found, cure))

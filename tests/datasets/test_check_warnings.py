@@ -148,9 +148,11 @@ class TestPatients:
         for site in ("north", "south"):
             for index in range(4):
                 save_pixels(root / site / "p10" / f"p10{index // 2}" / f"{index}.png", scan(ord(site[0]), index))
-        found = [warning for warning in check(root, table="list.csv").warnings if "suggest 2 patients" in warning.found]
+        found = [w for w in check(root, table="list.csv").warnings if "2 folders with numbers" in w.found]
         assert [warning.place for warning in found] == ["north", "south"] and "column patient" in found[0].cure
-        assert not [w for w in check(root, table="list.csv", patient_pattern="(.+)").warnings if "suggest" in w.found]
+        assert not [
+            w for w in check(root, table="list.csv", patient_pattern="(.+)").warnings if "with numbers" in w.found
+        ]
 
     def test_folders_of_patients_in_and_above_the_folders_of_classes(self, tmp_path):
         for pattern, names in (
