@@ -113,7 +113,7 @@ def write_config(
     write_atomically(out, text)
     notes = _notes(start, plan, fingerprint, fixed, source, pretrained)
     notes += map(str, start.data.contents.warnings[""])
-    notes += map(str, patient_warnings(images, {site: images.cases(site) for site in source}))
+    notes += map(str, patient_warnings(images, {site: images.cases(site) for site in images.site_names()}))
     if wished is None:
         notes.insert(
             0, f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"

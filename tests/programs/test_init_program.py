@@ -167,6 +167,17 @@ def test_a_note_says_that_only_one_site_trains(folder, capsys):
     assert capsys.readouterr().out.splitlines().count(sentence) == 1
 
 
+def test_notes_name_doubts_about_sites_and_patients_of_all_sites(folder, capsys):
+    for kind in ("images", "masks"):
+        for number, name in enumerate(("p1_a", "p1_b", "p2_a", "p2_b")):
+            (folder / "west" / kind / f"{number}.png").rename(folder / "west" / kind / f"{name}.png")
+        (folder / "west" / kind / "4.png").unlink()
+    assert init(folder, "--unseen", "west", "--set", "data.by_site={east: {mask_threshold: 1}}") == 0
+    notes = capsys.readouterr().out
+    assert "Note: west: the file names suggest 2 patients for 4 images" in notes
+    assert "Note: data.by_site: there is no site 'east'" in notes
+
+
 def test_an_existing_file_is_not_overwritten(folder, capsys):
     Path("my.yaml").write_text("mine")
     assert init(folder) == 2

@@ -306,7 +306,8 @@ class Folder(Dataset):
         match = re.search(pattern, name)
         if not (match and match[1]):
             found = f"data.patient_pattern '{pattern}' does not match the name '{name}'"
-            raise Problem("name without a patient", image, found, "correct the pattern or rename the file")
+            cure = f"correct the pattern, set another one in data.by_site: {{{site}: {{...}}}}, or rename the file"
+            raise Problem("name without a patient", image, found, cure)
         return match[1]
 
     def _refuse_folders_without_images(self, root: Path, contents: Contents) -> None:
