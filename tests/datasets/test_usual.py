@@ -12,6 +12,7 @@ from medfed.data import main
 from medfed.datasets.collections.folder import Folder
 from medfed.datasets.part_names import are_years, is_part
 from medfed.datasets.recognition import recognise, recognise_layout
+from medfed.datasets.walk import walk
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,11 @@ def test_sites_of_one_image_each_give_a_warning_because_they_may_be_cases(tmp_pa
         ("b", "{n,s}/{p1,p2}/{x_T2,x_seg}.nii", 0),
     ):
         assert len(recognise(make(tmp_path / name, layout)).contents.warnings[""]) == n_warnings
+
+
+def test_documents_are_passed_over_but_not_folders_of_such_names(tmp_path):
+    files = walk(make(tmp_path, "n/{1.png,CHANGES,a.docx,x.unknown} README LICENSE changes/1.png"))
+    assert files.images == ("changes/1.png", "n/1.png", "n/x.unknown")
 
 
 def test_files_beside_a_published_collection_are_named(tmp_path):
