@@ -73,7 +73,7 @@ def plan_comparison(
     if baseline != BASELINE and not any(row.baseline_label(baseline) == row.label for row in federated):
         raise UserError(
             f"--baseline {baseline}: no federated method of this name; found "
-            f"{'; '.join(row.label for row in federated)}; name one of --methods, without varied settings"
+            f"{'; '.join(row.label for row in federated) or 'none'}; name one of --methods, without varied settings"
         )
     added: list[str] = []
     if equal_effort and baseline == BASELINE and BASELINE in methods:

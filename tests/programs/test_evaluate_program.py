@@ -168,8 +168,9 @@ HARMOFL = ["--methods", "fedavg", "harmofl", "--set", "data.standardise=slice"]
         (["--baseline", "fedprox"], ["--baseline fedprox", "fedavg; elcfs"]),
         (
             ["--methods", "pooled", "elcfs", "--baseline", "pooled"],
-            ["--baseline pooled", "no federated method of this name"],
+            ["--baseline pooled", "no federated method of this name; found elcfs;"],
         ),
+        (["--methods", "pooled", "local", "--baseline", "pooled"], ["no federated method of this name; found none;"]),
         (["--pairs", "UCL/HK"], ["use --pairs only if two sites"]),
         (["--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]"], ["at least three", "BMC, UCL"]),
         (["--methods", "fedavg", "--vary", "data.image_size=32,34"], ["fedavg, data.image_size=34", "data.image_size"]),
