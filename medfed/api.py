@@ -202,7 +202,13 @@ class Run:
         if is_file := isinstance(image, str | Path):
             path = Path(image)
             if path.is_dir():
-                volume = check_image(path, dicom.read_series(path), self.task.channels, [])
+                own = self.config.data
+                volume = check_image(
+                    path,
+                    dicom.read_series(path, getattr(own, "dicom_series", None), getattr(own, "ignored_names", ())),
+                    self.task.channels,
+                    [],
+                )
             else:
                 volume = read_image(path, self.task.channels, [])
         else:

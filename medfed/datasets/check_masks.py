@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 
 from medfed.core.errors import Problem
@@ -28,14 +28,15 @@ def shown_nowhere(root: str, structures: Sequence[str], sites: Sequence[CheckedS
     return [Problem("structure that no mask shows", root, found, cure)]
 
 
-def warnings(structures: Sequence[str], sites: Sequence[CheckedSite]) -> list[Problem]:
-    """Warn about masks whose sizes or values do not fit together, within a site or between sites."""
+def warnings(structures: Sequence[str], sites: Sequence[CheckedSite], assigned: Collection[str]) -> list[Problem]:
+    """Warn about masks whose sizes or values do not fit together, within a site or between sites; not about values of
+    the sites in `assigned`, where the user has said what they mean."""
     found = [warning for site in sites for warning in _inverted(site, structures)]
     found += [warning for site in sites for warning in _equal_covers(site, structures)]
     inverted = {warning.place for warning in found}
     covers = {site.name: _median_covers(site, len(structures)) for site in sites if site.name not in inverted}
     found += [mismatch.problem for mismatch in cover_mismatches(covers, structures)]
-    return found + [warning for site in sites for warning in _value_warnings(site)]
+    return found + [warning for site in sites if site.name not in assigned for warning in _value_warnings(site)]
 
 
 def _value_warnings(site: CheckedSite) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from medfed.core.errors import Problem
 from medfed.datasets.case import Case
-from medfed.datasets.part_names import are_years, is_part
+from medfed.datasets.part_names import are_years, is_no_patient, is_part
 from medfed.images.file_names import folded
 
 if TYPE_CHECKING:
     from medfed.datasets.base import Dataset
 
 _SIDES = "left|right|links|rechts|od|os|re|le|l|r"
-_PERSON = r"(?<![a-z])(?:patient|patnt|pat|subject|subj|sub|person)[_-]?\d+"
+_PERSON = r"(?<![a-z])(?:patient|patnt|pat|subject|subj|person)[_-]?\d+"
 PATTERNS = (
     r"(?i)(?:^|[^a-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)[_-]?\d+)",  # sub-01_ses-1
     rf"(?i)({_PERSON}|^(?!.*{_PERSON}).+)",  # person4_1 beside IM-0115
@@ -61,18 +62,20 @@ def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> l
     table, by_site = getattr(dataset, "table", None), getattr(dataset, "by_site", {})
     classes = () if table else dataset.classes
     names = {site: [_without_class(case, classes) for case in of_site] for site, of_site in cases.items()}
+    suggested = {site: suggest_pattern(of_site) for site, of_site in names.items()}
     every_name = [name for of_site in names.values() for name in of_site]
+    known = {site for site in cases if any(case.patient != case.name or case.part for case in cases[site])}
     warnings = []
     for site, of_site in cases.items():
-        is_known = any(case.patient != case.name or case.part for case in of_site)
-        if is_known or "patient_pattern" in by_site.get(site, {}):
+        if site in known or "patient_pattern" in by_site.get(site, {}):
             continue
-        n_images = len(of_site)
-        if pattern := suggest_pattern(names[site]):
+        n_images, pattern = len(of_site), suggested[site]
+        key, end = "data.patient_pattern: ", ""
+        if known or {*suggested.values()} - {pattern, None} or not (pattern is None or _groups(every_name, pattern)):
+            key, end = f"data.by_site: {{{_as_key(site)}: {{patient_pattern: ", "}}"
+        if pattern:
             evidence = f"the file names suggest {len(_groups(names[site], pattern))} patients for {n_images} images"
-            setting = f"patient_pattern: '{pattern}'"
-            fits_all = bool(_groups(every_name, pattern))
-            cure = f"set data.{setting}" if fits_all else f"set data.by_site: {{{site}: {{{setting}}}}}"
+            cure = f"set {key}'{pattern}'{end}"
         elif table and (n_folders := _n_numbered_folders(Path(dataset.root), of_site)):
             evidence = f"{n_folders} folders with numbers, perhaps of patients, hold several of the {n_images} images"
             cure = "add the column patient to the table"
@@ -82,17 +85,33 @@ def patient_warnings(dataset: Dataset, cases: Mapping[str, Sequence[Case]]) -> l
             f"{evidence}, but every image counts as a patient: intervals are then too narrow, and a split can separate "
             "images of a patient, so that scores are too good"
         )
-        cure += ", or data.patient_pattern: '(.+)' if each image is another patient"
+        cure += f", or {key}'(.+)'{end} if each image is another patient"
         warnings.append(Problem("names of several images of a patient", site, found, cure))
     return warnings
 
 
+def _as_key(site: str) -> str:
+    """Return the name of a site as a key of a YAML mapping on one line."""
+    return site if re.fullmatch(r"[\w.-]+", site) else json.dumps(site, ensure_ascii=False)
+
+
 def _n_numbered_folders(root: Path, cases: Sequence[Case]) -> int:
-    """Return how many folders with a number in their name hold several of the images; 0 for a single one or all."""
-    above = [[str(folder) for folder in case.image.parents if root in folder.parents] for case in cases]
-    counts = Counter(folder for of_case in above for folder in of_case if re.search("[0-9]", Path(folder).name))
-    n_several = sum(1 < n < len(cases) for n in counts.values())
-    return n_several if n_several > 1 else 0
+    """Return how many folders with a number in their name hold several of the images, as patients do; 0 for one.
+
+    A folder that holds all images of its classes, or of the site, is none, nor are parts, years, visits and scanners.
+    """
+    n_of_class = Counter(case.label for case in cases)
+    inside: dict[Path, Counter[int | None]] = defaultdict(Counter)
+    for (folder, label), n_images in Counter((case.image.parent, case.label) for case in cases).items():
+        for above in (folder, *folder.parents):
+            if root in above.parents and re.search("[0-9]", above.name) and not is_no_patient(above.name):
+                inside[above][label] += n_images
+    several = [
+        folder.name
+        for folder, own in inside.items()
+        if own.total() > 1 and any(n_images < n_of_class[label] for label, n_images in own.items())
+    ]
+    return 0 if len(several) < 2 or are_years(several) else len(several)
 
 
 def _without_class(case: Case, classes: Sequence[str]) -> str:

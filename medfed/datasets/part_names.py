@@ -1,4 +1,4 @@
-"""Recognise names of folders that are no sites: parts of a split, and years."""
+"""Recognise names of folders that are no sites or no patients: parts of a split, years, visits and scanners."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ _PART = re.compile(
 )
 _DATE = re.compile(r"(?:19[89]\d|20[0-3]\d)([_\-.]?(?:0[1-9]|1[0-2])(?:[_\-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
 MAX_YEARS = 15
+_NO_PATIENT = re.compile(  # "ses-01", "scanner2", "T2w", "3T", "b1000", "40X"
+    r"(?:ses|session|visit|scanner|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day|cent(?:er|re)"
+    r"|clinic|hospital|vendor|device|level|batch)[_\- ]?\d+|t[12]w?|b(?:0|\d+0)|(?:0[.,]\d+|1[.,]5|3|7)t|\d+x",
+    re.IGNORECASE,
+)
 
 
 def is_part(name: str) -> bool:
     """Return whether a folder is called as a part of a split or dataset, such as "train", "Test_set" or "fold3"."""
     return _PART.fullmatch(name) is not None
+
+
+def is_no_patient(name: str) -> bool:
+    """Return whether a folder with a number is called as a part, visit, sequence, scanner or magnification."""
+    return is_part(name) or _NO_PATIENT.fullmatch(name) is not None
 
 
 def are_years(names: Collection[str]) -> bool:

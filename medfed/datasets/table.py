@@ -65,8 +65,9 @@ def read_table(path: Path) -> DataFrame:
             place, value = rows.loc[is_wrong, ["place", name]].iloc[0]
             found = f"{place}: the column '{name}' has the value '{value}'; expected {expected}"
             raise Problem("wrong value in a table", path, found, "correct the row")
-    whole = rows["class"].str.replace(r"^(\d+)\.0$", r"\1", regex=True)  # pandas writes 3 as 3.0 beside an empty cell
-    return rows.assign(split=parts.map(_PARTS), **{"class": whole})
+    if rows["class"].str.fullmatch(r"\d*|\d+\.0").all():  # pandas writes 3 as 3.0 beside an empty cell
+        rows["class"] = rows["class"].str.removesuffix(".0")
+    return rows.assign(split=parts.map(_PARTS))
 
 
 def columns_of(path: Path) -> set[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import product
 from typing import Any
 
 from medfed.core.errors import UserErrors
 from medfed.datasets import check_patients
 from medfed.datasets.pairing import Layout, Pairs, pair
-from medfed.datasets.part_names import are_years, is_part
+from medfed.datasets.part_names import MAX_YEARS, are_years, is_no_patient, is_part
 from medfed.datasets.patterns import compile_pattern
 from medfed.datasets.walk import Files
 from medfed.images.dicom_files import kind_of
@@ -68,11 +68,6 @@ MAX_TRIED = 6  # patterns that are compared with all files, if no pattern fits a
 MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
 _PATIENT = re.compile(r"(?:patient|patnt|pat|pt|p|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
-_NO_PATIENT = re.compile(  # "ses-01", "scanner2", "T2w", "3T", "b1000"
-    r"(?:ses|session|visit|scanner|series|seq|sequence|phase|frame|tp|time ?point|year|month|week|day|cent(?:er|re)"
-    r"|clinic|hospital|vendor|device|level|batch)[_\- ]?\d+|t[12]w?|b(?:0|\d+0)|(?:0[.,]\d+|1[.,]5|3|7)t",
-    re.IGNORECASE,
-)
 _PERSON = re.compile(r"(?:patient|patnt|pat|subject|subj|sub)[_-]?\d+", re.IGNORECASE)
 _SLOT = re.compile(r"<[^>]*>")
 
@@ -213,7 +208,7 @@ def _may_be_classes(files: Files) -> bool:
 
     They are none if a name says that it is a mask or an image, if a file's name continues that of another one (`1` and
     `1_lesion`), if most folders of a site have no folder of the same name at another site, if folders beside each other
-    hold the same names, or if two folders have a name in common, or one continues those of the other one.
+    hold the same names, or one of them continues names of another one, or if the only two folders share a name.
     """
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in files.images:
@@ -226,20 +221,30 @@ def _may_be_classes(files: Files) -> bool:
     if len({path.split("/")[0] for path in files.images}) > 1 and 2 * sum(n > 1 for n in names.values()) < len(names):
         return False
     for inside in by_parent.values():
-        stems = [*inside.values()]
-        if any(map(_continues, stems)) or (len(stems) > 1 and stems.count(stems[0]) == len(stems)):
+        stems, folders_of = [*inside.values()], defaultdict[str, set[str]](set)
+        for folder, own in inside.items():
+            for name in own:
+                folders_of[name].add(folder)
+        if any(own & _beginnings(name) for own in stems for name in own):
+            return False
+        if len(stems) > 1 and (stems.count(stems[0]) == len(stems) or any(_continue(own, folders_of) for own in stems)):
             return False
         if len(stems) == len(names) == 2 and stems[0] & stems[1]:
-            return False
-        if any(all(_continues({name}, beginnings) for name in own) for own, beginnings in permutations(stems, 2)):
             return False
     return True
 
 
-def _continues(names: Collection[str], beginnings: Collection[str] = ()) -> bool:
-    """Return whether a name goes on after another one, or one of `beginnings`, with a separator: `1` and `1_lesion`."""
-    shorter = beginnings or names
-    return any(name[: match.start()] in shorter for name in names for match in re.finditer(r"(?<=.)[_\-. ]", name))
+def _continue(names: Collection[str], folders_of: Mapping[str, Collection[str]]) -> bool:
+    """Return whether all names of a folder continue names of one other folder, at least two different ones, as masks
+    do."""
+    continued = [{start for start in _beginnings(name) if start in folders_of} for name in names]
+    folders = [set[str]().union(*(folders_of[start] for start in starts)) for starts in continued]
+    return len(set[str]().union(*continued)) > 1 and bool(set.intersection(*folders))
+
+
+def _beginnings(name: str) -> set[str]:
+    """Return the beginnings of a name up to each separator: `1` of `1_lesion`."""
+    return {name[: match.start()] for match in re.finditer(r"(?<=.)[_\-. ]", name)}
 
 
 def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
@@ -269,7 +274,7 @@ def _doubt_about(tried: Pairs, listed: Sequence[str]) -> str:
 def _meaning(paired: Pairs) -> str:
     """Return which field the folders between site and images are: part, group or patient; "" if they may be others.
 
-    Patients have a number, and only one folder; if all sites have the same folders, these may be grades or scanners.
+    Patients have a number, and only one folder; if the sites have the same few folders, these may be grades.
     """
     folders = paired.values("folder")
     if all(map(is_part, folders)):
@@ -277,7 +282,7 @@ def _meaning(paired: Pairs) -> str:
     if GROUPS & set(map(folded, folders)):
         return "group"
     are_numbered = all(re.search("[0-9]", name) for name in folders) and not are_years(folders)
-    are_others = all(map(_NO_PATIENT.fullmatch, folders)) or _names_recur(paired) or _folders_recur(paired)
+    are_others = all(map(is_no_patient, folders)) or _names_recur(paired) or _folders_recur(paired)
     return "patient" if are_numbered and not are_others and not check_patients.suggest_pattern(folders) else ""
 
 
@@ -294,12 +299,14 @@ def _names_recur(paired: Pairs) -> bool:
 
 
 def _folders_recur(paired: Pairs) -> bool:
-    """Return whether all of several sites have the same folders, such as 10X, 20X and 40X, not called as patients."""
+    """Return whether sites have the same few folders, such as BIRADS2 to 5, or one site some of them, and these are not
+    called as patients."""
     by_site: dict[str, set[str]] = {}
     for match in paired.pairs:
         by_site.setdefault(match.fields["site"], set()).add(folded(match.fields["folder"]))
-    first, *others = by_site.values()
-    return bool(others) and all(own == first for own in others) and not all(map(_PATIENT.fullmatch, first))
+    most = max(by_site.values(), key=len)
+    are_few = len(by_site) > 1 and len(most) <= MAX_YEARS and all(own <= most for own in by_site.values())
+    return are_few and not all(map(_PATIENT.fullmatch, most))
 
 
 def _odd_sites(sites: Sequence[str]) -> str:
@@ -309,7 +316,7 @@ def _odd_sites(sites: Sequence[str]) -> str:
     if are_years(sites):
         return "years"
     is_numbered = len(sites) > 2 and len({re.sub("[0-9]{3,}$", "", name) for name in sites}) == 1
-    has_dates = len(sites) > 2 and all(re.search("[0-9]{6}", name) for name in sites)  # TCGA_CS_4941_19960900
+    has_dates = len(sites) > 2 and all(re.search(r"(19|20)\d{6}$", name) for name in sites)  # TCGA_CS_4941_19960900
     if is_numbered or has_dates or (len(sites) > 1 and all(map(_PATIENT.fullmatch, sites))):
         return "patients"
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""
@@ -348,12 +355,15 @@ def _describe(
         return [*lines, f"if {' and '.join(tops)} are the folders of one hospital, move them into a folder for it"]
     image, mask = rows[1][:2] if len(rows) > 1 else ("{site}/images/{case}.*", "{site}/masks/{case}_mask.*")
     shown = "such as" if len(rows) > 1 else "in this form"
-    deeper = "{patient}/" if files.images and min(path.count("/") for path in files.images) > 2 else ""
+    classes = "{class}"
+    if files.images and {path.count("/") for path in files.images} == {3}:
+        _, outer, inner, _ = ({*names} for names in zip(*(path.split("/") for path in files.images)))
+        classes = "{class}/{patient}" if len(outer) < len(inner) else "{patient}/{class}"
     return [
         *lines,
         f"write the lines that are right for these files (each file that does not fit is then named), {shown}",
         f"  --set 'data.image={image}'" + f" --set 'data.mask={mask}'" * (mask != "-"),
-        f"or the line for folders of classes, --set 'data.image={{site}}/{{class}}/{deeper}{{case}}.*', or list the "
+        f"or the line for folders of classes, --set 'data.image={{site}}/{classes}/{{case}}.*', or list the "
         "images in a table (data.table); docs/how_to/own_images.md explains patterns, sites with other patterns, and "
         "files to leave out",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def read_segmentation(
 
     A segment belongs to the structure that has its label as name, or a single segment to a single structure. `values`
     lists the numbers of each structure's segments instead, and must not contradict a label; the numbers in `background`
-    are left out. Nothing is interpolated.
+    are left out. A structure without a segment is empty, but refused if none has one, or if a segment that is not read
+    has a similar name. Nothing is interpolated.
     """
     with library_errors(path, show_reason=False), without_identifiers():
         segmentation = _open(path, grid)
@@ -53,12 +55,16 @@ def read_segmentation(
             segment_numbers=numbers, dtype=np.uint8, rescale_fractional=False, rtol=POSITION_TOLERANCE
         )
         frame_of_reference = str(segmentation.get("FrameOfReferenceUID", grid.frame_of_reference))
-    by_label = _by_label(labels, structures)
-    assigned = values or by_label
+    folded = {number: label.casefold() for number, label in labels.items()}
+    by_label = {name: [number for number, label in folded.items() if label == name.casefold()] for name in structures}
+    is_single = len(structures) == len(labels) == 1
+    assigned = values or ({structures[0]: numbers} if is_single else by_label)
     unread = labels.keys() - {*background}.union(*assigned.values())
-    is_missing = any(labels.keys().isdisjoint(numbers) for numbers in assigned.values())
-    is_contradicted = any(not {*by_label[name]} <= {*numbers} for name, numbers in assigned.items())
-    if is_contradicted or (unread and (values or is_missing)):
+    missing = [name for name, numbers in assigned.items() if labels.keys().isdisjoint(numbers)]
+    spellings = [folded[number] for number in unread]
+    is_unclear = len(missing) == len(assigned) or any(get_close_matches(name.casefold(), spellings) for name in missing)
+    is_contradicted = any(not {*by_label[name]} <= {*own} for name, own in assigned.items())
+    if is_contradicted or (unread and (values or is_unclear)):
         listed = ", ".join(f"{number} '{label}'" for number, label in labels.items())
         expected = f"the names {', '.join(structures)}"
         cure = "correct data.structure_names, or set data.mask_values to the numbers of each structure"
@@ -106,11 +112,3 @@ def _open(path: Path, grid: Grid) -> Any:
         for measures in group.get("PixelMeasuresSequence", ()):
             measures.SpacingBetweenSlices = float(np.abs(normal @ grid.affine[:3, :3]).max())
     return highdicom.seg.Segmentation.from_dataset(dataset, copy=False)
-
-
-def _by_label(labels: Mapping[int, str], structures: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of the segments that are labelled with each structure, or a single one for a single one."""
-    if len(structures) == len(labels) == 1:
-        return {structures[0]: list(labels)}
-    folded = {number: label.casefold() for number, label in labels.items()}
-    return {name: [number for number, label in folded.items() if label == name.casefold()] for name in structures}

@@ -44,12 +44,16 @@ def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.n
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -> np.ndarray:
     """Read the stored values of a mask, (H, W) float32: of a palette, the indices; of a GIF file, the colours as grey.
 
-    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255, also if it has a palette in
-    which black is not the first colour; other colours are refused.
+    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255, also if it has a palette
+    that does not begin with black; other colours are refused, but for a palette of which the mask does not use black.
     """
     image = _open_mask(path, notices)
-    if two_colours and image.mode == "P" and any((image.getpalette() or ())[:3]):
-        image = image.convert("RGB")
+    if two_colours and image.mode == "P" and any((palette := image.getpalette() or [])[:3]):
+        coloured = image.convert("RGB")
+        shown = {colour for _, colour in coloured.getcolors() or ()}
+        if (0, 0, 0) in (shown if len(shown) > 1 else {*zip(*[iter(palette)] * 3)}):
+            notices.append("palette that does not begin with black: its black is the background")
+            image = coloured
     pixels = np.asarray(image)
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., 0]

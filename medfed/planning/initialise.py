@@ -19,6 +19,7 @@ from medfed.core import registry
 from medfed.core.errors import Problem, UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.check_groups import join_problems
 from medfed.datasets.check_patients import patient_warnings
 from medfed.experiments.setup import build_network, check_config
 from medfed.experiments.sites import ONE_SITE, local_entries
@@ -113,7 +114,8 @@ def write_config(
     write_atomically(out, text)
     notes = _notes(start, plan, fingerprint, fixed, source, pretrained)
     notes += map(str, start.data.contents.warnings[""])
-    notes += map(str, patient_warnings(images, {site: images.cases(site) for site in images.site_names()}))
+    if doubts := patient_warnings(images, {site: images.cases(site) for site in images.site_names()}):
+        notes += join_problems(doubts).sentences
     if wished is None:
         notes.insert(
             0, f"the unseen site is {unseen}, the last one in alphabetical order; choose another with --unseen SITE"

@@ -253,7 +253,8 @@ def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
     others = own[~is_trivial]
     gain = (others["mean"] - others.structure.map(of_trivial)) * (1 if metric.higher_is_better else -1)
     below = others[gain <= 0].groupby("row", sort=False).structure.agg(", ".join)
-    names = [f"{row} ({of_row})" if own.structure.nunique() > 1 else row for row, of_row in below.items()]
+    is_named = own.structure.nunique() > 1
+    names = [f"{row} ({of_row})" if is_named else row for row, of_row in below.items()]
     sentence = f"not better than a prediction that ignores the image, at the unseen sites: {', '.join(names)}"
     return [sentence] * bool(names)
 

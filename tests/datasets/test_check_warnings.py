@@ -11,7 +11,7 @@ from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.config.overrides import Override
-from medfed.datasets.check_patients import suggest_pattern
+from medfed.datasets.check_patients import patient_warnings, suggest_pattern
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.collections.folder import Folder
 from medfed.experiments.sites import assign_patients
@@ -153,6 +153,50 @@ class TestPatients:
         assert not [
             w for w in check(root, table="list.csv", patient_pattern="(.+)").warnings if "with numbers" in w.found
         ]
+
+    @pytest.mark.parametrize(
+        ("folders", "n_warned"),
+        [("P1 P2 P3 P4", 4), ("grade0 grade1", 0), ("a b c", 0), ("fold1 fold2 fold3", 0), ("10X 20X 40X", 0)]
+        + [("scanner1 scanner2 T1", 0), ("2019 2020 2021", 0), ("P1 b c", 0), ("P1 P2 b c", 2)],
+    )
+    def test_which_folders_of_a_table_may_be_patients(self, tmp_path, folders, n_warned):
+        """Two images in each folder, and the class of an image is the number of its folder modulo 2."""
+        names = folders.split()
+        rows = [
+            f"{site},{site}/{name}/{chr(97 + 2 * n + i)}.png,{n % 2}"
+            for site in "ns"
+            for n, name in enumerate(names)
+            for i in (0, 1)
+        ]
+        for row in rows:
+            save_pixels(tmp_path / row.split(",")[1], scan(len(row), len(rows)))
+        (tmp_path / "list.csv").write_text("\n".join(["site,image,class", *rows]))
+        dataset = Folder(root=str(tmp_path), table="list.csv")
+        found = [warning.found for warning in patient_warnings(dataset, {"n": dataset.cases("n")})]
+        assert [text.split()[0] for text in found] == [str(n_warned)] * bool(n_warned)
+
+    def test_the_pattern_of_one_site_is_not_that_of_sites_with_patients_or_with_another_pattern(self, tmp_path):
+        def cure(**settings: object) -> str:
+            dataset = Folder(root=str(tmp_path), **settings)
+            found = patient_warnings(dataset, {site: dataset.cases(site) for site in dataset.site_names()})
+            return next(warning.cure for warning in found if warning.place == "St. A, B")
+
+        own = {"image": "{site}/{case}.png", "mask": "{site}/{case}_m.png"}
+        for name in ("7_L", "7_R", "8_L", "8_R"):
+            save_pixels(tmp_path / "St. A, B" / f"{name}.png", scan(1, 1))
+            save_pixels(tmp_path / "St. A, B" / f"{name}_m.png", scan(1, 1))
+        assert cure(**own).startswith("set data.patient_pattern: '(?i)^")
+        for name in ("A12/1", "A12/2"):
+            save_pixels(tmp_path / "n" / f"{name}.png", scan(1, 1))
+            save_pixels(tmp_path / "n" / f"{name}_m.png", scan(1, 1))
+        patients = {key: text.replace("{case}", "{patient}/{case}") for key, text in own.items()}
+        assert cure(**patients, by_site={"St. A, B": own}).startswith(
+            """set data.by_site: {"St. A, B": {patient_pattern: '(?i)^"""
+        )
+        for name in ("x1_a", "x1_b", "x2_a", "x2_b"):
+            save_pixels(tmp_path / "m" / f"{name}.png", scan(1, 1))
+            save_pixels(tmp_path / "m" / f"{name}_m.png", scan(1, 1))
+        assert """{"St. A, B": {patient_pattern: '(.+)'}}""" in cure(**own, sites=("St. A, B", "m"))
 
     def test_folders_of_patients_in_and_above_the_folders_of_classes(self, tmp_path):
         for pattern, names in (

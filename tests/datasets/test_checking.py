@@ -136,3 +136,6 @@ def test_a_mask_with_another_value_than_the_other_masks_of_its_site_gives_a_warn
         "north: masks of different values are read as the same structure: 0, 7 in c; 0, 255 in b; if they are "
         "different structures, set data.mask_values"
     )
+    values = {"lesion": (255,), "background": (7,)}
+    named = Folder(root=str(tmp_path), structure_names=("lesion",), mask_values=values)
+    assert "masks of different values" not in [warning.kind for warning in check_dataset(named).warnings]

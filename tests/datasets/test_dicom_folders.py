@@ -196,6 +196,18 @@ class TestSegmentations:
         with pytest.raises(UserError, match="1 'Liver', 2 'Tumor'; expected the names liver, tumour"):
             self.mask(tmp_path, ("liver", "tumour"))
 
+    def test_a_patient_may_lack_a_structure_and_have_a_segment_of_another_name(self, tmp_path):
+        first = self.sparse(1)
+        self.make(tmp_path, {"liver": first, "cyst": self.sparse(2)})
+        mask, notices = self.mask(tmp_path, ("liver", "tumour"))
+        assert np.array_equal(mask, [first, 0 * first])
+        assert notices == (
+            "segments of the DICOM SEG without a structure of their name are not read",
+            "no tumour in the mask",
+        )
+        numbers = {"gland": (3,), "background": (1, 2)}
+        assert not self.mask(tmp_path, mask_values=numbers)[0].any()
+
     def test_a_segmentation_of_another_grid_is_refused(self, tmp_path):
         frame, affine = {"FrameOfReferenceUID": "1.2.6"}, oblique_affine((0.6, 0.7, 3.0))
         other = write_series(tmp_path / ".other", volume((4, 3, 5)), affine, **frame)

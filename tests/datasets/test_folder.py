@@ -258,6 +258,10 @@ def test_a_folder_whose_name_is_not_safe_as_the_name_of_a_site_is_refused(tmp_pa
         ({"structure_names": ("a", "a")}, "structure_names"),
         ({"mask_values": {"cup": (1,)}}, "mask_values"),
         ({"mask_values": {"foreground": (0, 1)}}, "the value 0 of the background"),
+        (
+            {"structure_names": ("a", "background"), "mask_values": {"a": (1,), "background": (2,)}},
+            "background lists values of no structure; give the structure another name",
+        ),
         ({"mask_values": {"foreground": (1, 2), "background": (2,)}}, "the value 2 of the background"),
         ({"mask_threshold": 1.0, "structure_names": ("a", "b")}, "mask_threshold"),
         ({"patient_pattern": "("}, "patient_pattern"),

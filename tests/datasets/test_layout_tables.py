@@ -183,6 +183,15 @@ two structures, two visits: {p1,p2}/{p1,p2}_{v1,v2}_{T2,sc,gm}.nii
     {p1/p1_v1_sc,p1/p1_v1_gm,p2/p2_v2_sc,p2/p2_v2_gm,p1/p1_v2_sc,p1/p1_v2_gm,p2/p2_v1_sc,p2/p2_v1_gm}.nii
     --set image={site}/{patient}/{patient}_{visit}_T2.nii
     --set mask={cord: "{site}/{patient}/{patient}_{visit}_sc.nii", grey: "{site}/{patient}/{patient}_{visit}_gm.nii"}
+many patients of the same numbers at both sites:
+    {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/{images,masks}/1.png
+    -> {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/1
+    {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/images/1.png
+    {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/masks/1.png
+a name continues one of another class: /n/common/p{1,2,3}.png /n/rare/p1_2.png /s/common/q1.png /s/rare/q2.png
+    -> {common/p1,common/p2,common/p3,rare/p1_2} {common/p1,common/p2,common/p3,rare/p1_2}.png
+names continue the only one of another class: /n/dog/scan.png /n/cat/scan-{1,2}.png /s/dog/a.png /s/cat/b.png
+    -> {dog/scan,cat/scan-1,cat/scan-2} {dog/scan,cat/scan-1,cat/scan-2}.png
 classes: dog/d{1,2}.png cat/c{1,2}.png -> {dog/d1,dog/d2,cat/c1,cat/c2} {dog/d1,dog/d2,cat/c1,cat/c2}.png
 classes, of which a site lacks one: dog/d{1,2}.png /n/cat/c1.png -> {dog/d1,dog/d2,cat/c1} {dog/d1,dog/d2,cat/c1}.png
 classes in parts: train/{dog/a1,dog/a2,cat/b1}.png val/{dog/c1,cat/d1}.png
@@ -279,7 +288,13 @@ short names of patients as sites: /P{1,2}/{1,2}{,_mask}.png -> look like patient
 patients with dates as sites: /{TCGA_CS_4941_19960909,TCGA_HT_7473_19970826,TCGA_DU_5_19980101}/{1,2}{,_mask}.png
     -> look like patients
 images and masks by unknown names that continue: {photo/1,photo/2,lesion/1_lesion,lesion/2_lesion}.bmp -> {site}
-classes of patients, too deep: {good,bad}/{x,y}/{v,w}/{1,2}.png -> {site}/{class}/{patient}/{case}
+grades, of which a site lacks one: /n/BIRADS{2,3,4}/{images,masks}/{1,2}.png /s/BIRADS{2,3}/{images,masks}/{1,2}.png
+    -> such as BIRADS2 and BIRADS3 | {patient}
+magnifications, of which a site lacks one: /n/{10X,20X,40X}/{1,2}{,_mask}.png /s/{10X,20X}/{1,2}{,_mask}.png
+    -> such as 10X and 20X | {patient}
+classes of patients: {good,bad}/{x,y,z}/{1,2}.png -> {site}/{class}/{patient}/{case}
+classes inside patients: {P1,P2,P3}/{good,bad}/{1,2}.png -> {site}/{patient}/{class}/{case}
+classes, too deep: {good,bad}/{x,y,z}/{v,w}/{1,2}.png -> {site}/{class}/{case}
 numbered patients as sites: /{TCGA_0001,TCGA_0002,TCGA_0003}/{1,2}{,_mask}.png -> look like patients
 images and masks of patients by unknown names: {P1,P2}/{raw,drawn}/{a,b}.png -> {site}
 eyes in folders: {images,labels}_{left,right}/{1,2}.png -> {site}

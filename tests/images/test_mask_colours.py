@@ -58,6 +58,15 @@ def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_pa
 def test_black_is_the_background_of_a_palette_in_any_order(tmp_path, colours):
     mask = Image.fromarray(np.uint8([[colours.index(BLACK), *[1 - colours.index(BLACK)] * 2]]), mode="P")
     mask.putpalette([part for colour in colours for part in colour])
+    notices: list[str] = []
+    assert mask_of(folder_with_mask(tmp_path, mask, "a.png"), notices) == [[0, 1, 1]]
+    assert any("palette that does not begin with black" in text for text in notices) == (colours[0] != BLACK)
+
+
+@pytest.mark.parametrize("colours", [(WHITE, RED), ((1, 1, 1), WHITE), (BLUE, GREEN)])
+def test_a_palette_without_black_is_read_by_its_indices(tmp_path, colours):
+    mask = Image.fromarray(np.uint8([[0, 1, 1]]), mode="P")
+    mask.putpalette([part for colour in colours for part in colour])
     assert mask_of(folder_with_mask(tmp_path, mask, "a.png")) == [[0, 1, 1]]
 
 

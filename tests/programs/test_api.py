@@ -19,6 +19,7 @@ import medfed
 from medfed import api, leave_two_sites_out, load_config, train
 from medfed.config import strict_yaml
 from medfed.config.schema import load, load_text
+from medfed.datasets.collections.folder import Folder
 from medfed.experiments.arguments import method_text
 from medfed.experiments.grid import config_of
 from medfed.federation.settings import Training
@@ -75,7 +76,7 @@ def test_a_run_has_scores_history_network_and_the_table_of_the_program(run, conf
     assert 0 < learning["trivial"] < 1 and learning["learned"] == (row["validation_score"] > learning["trivial"])
 
 
-def test_a_prediction_of_a_file_a_series_a_tensor_or_an_array_is_the_scored_one(run, tmp_path):
+def test_a_prediction_of_a_file_a_series_a_tensor_or_an_array_is_the_scored_one(run, tmp_path, monkeypatch):
     volume = run.config.data.load(case := run.config.data.cases("UCL")[0])
     predicted = run.predict(case.image)
     dice = 200 * (predicted & volume.mask).sum().item() / (predicted.sum() + volume.mask.sum()).item()
@@ -88,7 +89,13 @@ def test_a_prediction_of_a_file_a_series_a_tensor_or_an_array_is_the_scored_one(
     assert torch.equal(run.predict(flat[:, ::-1]), run.predict(np.ascontiguousarray(flat[:, ::-1])))
     write_series(tmp_path / "series", voxels := dicom_volume((40, 30, 3)))
     write_nifti(tmp_path / "same.nii.gz", voxels)
-    assert torch.equal(run.predict(tmp_path / "series"), run.predict(tmp_path / "same.nii.gz"))
+    assert torch.equal(of_series := run.predict(tmp_path / "series"), run.predict(tmp_path / "same.nii.gz"))
+    write_series(tmp_path / "series", 0 * voxels[..., :2], names="scout{}.dcm", SeriesDescription="scout")
+    with pytest.raises(medfed.UserError, match="data.dicom_series"):
+        run.predict(tmp_path / "series")
+    data = Folder(root="x", ignored_names=("scout*",))
+    monkeypatch.setitem(vars(run), "config", replace(run.config, data=data))
+    assert torch.equal(run.predict(tmp_path / "series"), of_series)
     for wrong in (flat[0], np.zeros((3, 8, 8))):
         with pytest.raises(medfed.UserError, match=r"^image: expected the shape \(1, H, W\) or"):
             run.predict(wrong)

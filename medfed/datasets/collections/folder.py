@@ -445,17 +445,19 @@ class Folder(Dataset):
         return [dicom_names.hide_names(case, salt) if case in hidden else case for case in cases]
 
     def _check_structures(self) -> None:
-        names, values, is_mapping = self.named_structures, self.mask_values, isinstance(self.mask, Mapping)
+        names, values, is_mapping = self.named_structures, dict(self.mask_values), isinstance(self.mask, Mapping)
+        if values and BACKGROUND in names:
+            raise ValueError(f"mask_values: {BACKGROUND} lists values of no structure; give the structure another name")
+        of_no_structure = values.pop(BACKGROUND, ())
         if not names or len(set(names)) < len(names):
             raise ValueError(f"structure_names must be one or more different names, got {list(names)}")
         if tuple(self.structure_names) not in (("foreground",), names):
             raise ValueError(f"structure_names are those of mask, {list(names)}, got {list(self.structure_names)}")
-        of_structures = {name: numbers for name, numbers in values.items() if name != BACKGROUND}
-        wrong = set(of_structures) - set(names) if is_mapping else set(of_structures) ^ set(names)
-        if values and (wrong or not all(values.values())):
-            raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(values)}")
-        for value in (self.background_value, *values.get(BACKGROUND, ())):
-            if any(value in numbers for numbers in of_structures.values()):
+        wrong = set(values) - set(names) if is_mapping else set(values) ^ set(names)
+        if self.mask_values and (wrong or not all(self.mask_values.values())):
+            raise ValueError(f"mask_values must assign values to each of {list(names)}, got {dict(self.mask_values)}")
+        for value in (self.background_value, *of_no_structure):
+            if any(value in numbers for numbers in values.values()):
                 raise ValueError(f"the value {value} of the background also belongs to a structure in mask_values")
         if self.mask_colours and (values or self.mask_threshold is not None):
             raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
