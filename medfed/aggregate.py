@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import RULES
-from medfed.cli.program import new_parser, require_paths, run_program
+from medfed.cli.program import main_of, new_parser, require_paths
 from medfed.federation.settings import Federation
 
 
@@ -44,11 +44,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.aggregate", lambda: _aggregate(args))
-
-
 def _aggregate(args: argparse.Namespace) -> int:
     require_paths("a bundle", *args.sites, args.start)
     from medfed.deployment.bundle_aggregation import aggregate_bundles
@@ -72,6 +67,8 @@ def _aggregate(args: argparse.Namespace) -> int:
         print(f"The bundle is {args.out}; docs/ledger.csv lists what was read. Its weights are not tested yet.")
     return 0
 
+
+main = main_of("aggregate", parser, _aggregate)
 
 if __name__ == "__main__":
     sys.exit(main())

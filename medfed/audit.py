@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
-from medfed.cli.program import add_config_argument, add_setting_flags, new_parser, overrides, run_program, whole_number
+from medfed.cli.program import add_config_argument, add_setting_flags, main_of, new_parser, overrides, whole_number
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 
@@ -56,11 +56,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.audit", lambda: _audit(args), args.allow_code)
-
-
 def _audit(args: argparse.Namespace) -> int:
     from medfed.config.early import check_config
 
@@ -88,6 +83,8 @@ def _audit(args: argparse.Namespace) -> int:
         print(f"Figures and explanations: {out / 'audit.html'}; the numbers: {out / 'audit.json'}")
     return 0
 
+
+main = main_of("audit", parser, _audit)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from medfed.benchmarks import NAMES
-from medfed.cli.program import new_parser, run_program, whole_number
+from medfed.cli.program import main_of, new_parser, whole_number
 from medfed.core.files import write_atomically
 
 
@@ -40,11 +40,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.benchmark", lambda: _measure(args))
-
-
 def _measure(args: argparse.Namespace) -> int:
     from medfed.benchmarks import measurements
 
@@ -62,6 +57,8 @@ def _measure(args: argparse.Namespace) -> int:
         write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
     return 0
 
+
+main = main_of("benchmark", parser, _measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import new_parser, run_program
+from medfed.cli.program import main_of, new_parser
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,17 +28,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.codec", lambda: _work(args))
-
-
 def _work(args: argparse.Namespace) -> int:
     from medfed.networks.parts.adain import convert_codec
 
     print(f"The codec is {convert_codec(args.encoder, args.decoder, args.out)}.")
     return 0
 
+
+main = main_of("codec", parser, _work)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, add_command, add_setting_flags, new_parser, run_program
+from medfed.cli.program import add_code_flag, add_command, add_setting_flags, main_of, new_parser
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,11 +79,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.coordinator", lambda: _work(args), getattr(args, "allow_code", False))
-
-
 def _work(args: argparse.Namespace) -> int:
     from medfed.deployment.coordinate import run_coordinator
     from medfed.deployment.prepare import prepare_federation
@@ -91,6 +86,8 @@ def _work(args: argparse.Namespace) -> int:
 
     return {"prepare": prepare_federation, "run": run_coordinator, "summaries": print_summaries}[args.command](args)
 
+
+main = main_of("coordinator", parser, _work)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_command, add_image_flags, add_json_flag, new_parser, require_paths, run_program
+from medfed.cli.program import add_command, add_image_flags, add_json_flag, main_of, new_parser, require_paths
 from medfed.core import registry
 from medfed.core.errors import UserError
 
@@ -73,14 +73,7 @@ def parser() -> argparse.ArgumentParser:
     masks.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
     masks.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
     masks.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
-    parser.set_defaults(allow_code=False)
     return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed data` (`argv` None: `sys.argv`) and return its exit code, 2 also for a problem in the data."""
-    args = parser().parse_args(argv)
-    return run_program("medfed.data", lambda: _run(args), args.allow_code)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -143,6 +136,8 @@ def _write_dicom_seg(args: argparse.Namespace) -> int:
     print(f"{written}. They contain the identifiers of the patients, as the series do.")
     return 0
 
+
+main = main_of("data", parser, _run)
 
 if __name__ == "__main__":
     sys.exit(main())

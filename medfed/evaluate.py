@@ -73,12 +73,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed evaluate` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
-    args = parser().parse_args(argv)
-    return program.run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
-
-
 def _evaluate(args: argparse.Namespace) -> int:
     from medfed.config.early import check_config
 
@@ -121,6 +115,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         print_json({"folder": str(comparison.folder), **content, **unfinished})
     return 1 if comparison.n_locked or comparison.failed else 0
 
+
+main = program.main_of("evaluate", parser, _evaluate)
 
 if __name__ == "__main__":
     sys.exit(main())

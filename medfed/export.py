@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medfed.cli.program import add_code_flag, new_parser, require_paths, run_program
+from medfed.cli.program import add_code_flag, main_of, new_parser, require_paths
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.export", lambda: _check(args) if args.check else _export(args), args.allow_code)
+def _work(args: argparse.Namespace) -> int:
+    return _check(args) if args.check else _export(args)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -87,6 +86,8 @@ class _CallableModule(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
+
+main = main_of("export", parser, _work)
 
 if __name__ == "__main__":
     sys.exit(main())

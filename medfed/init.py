@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.defaults import METHOD
-from medfed.cli.program import add_image_flags, new_parser, require_paths, run_program
+from medfed.cli.program import add_image_flags, main_of, new_parser, require_paths
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,11 +26,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
     add_image_flags(parser)
     return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.init", lambda: _init(args), args.allow_code)
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -68,6 +63,8 @@ def _init(args: argparse.Namespace) -> int:
     print(f"Train: python -m medfed.train {config}")
     return 0
 
+
+main = main_of("init", parser, _init)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 
-from medfed.cli.program import new_parser, run_program
+from medfed.cli.program import main_of, new_parser
 from medfed.config import search
 from medfed.config.search import Group, describe_schema
 from medfed.core import registry
@@ -27,11 +27,6 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
     return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.keys", lambda: _work(args))
 
 
 def _work(args: argparse.Namespace) -> int:
@@ -71,6 +66,8 @@ def _wrapped(text: str, width: int, indent: int) -> list[str]:
         text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
     )
 
+
+main = main_of("keys", parser, _work)
 
 if __name__ == "__main__":
     sys.exit(main())

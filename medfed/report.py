@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import new_parser, require_paths, run_program
+from medfed.cli.program import main_of, new_parser, require_paths
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,12 +25,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed report` (`argv` None: `sys.argv`) and return its exit code."""
-    args = parser().parse_args(argv)
-    return run_program("medfed.report", lambda: _report(args))
-
-
 def _report(args: argparse.Namespace) -> int:
     require_paths("a folder that medfed.train or medfed.evaluate wrote", *args.runs)
     from medfed.api import write_report
@@ -41,6 +35,8 @@ def _report(args: argparse.Namespace) -> int:
         print(f"The page is {page} ({size:.1f} MB). Open it in a browser; it needs no network and no other file.")
     return 0
 
+
+main = main_of("report", parser, _report)
 
 if __name__ == "__main__":
     sys.exit(main())

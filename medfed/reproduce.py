@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_code_flag, add_jobs_flag, new_parser, run_program
+from medfed.cli.program import add_code_flag, add_jobs_flag, main_of, new_parser
 from medfed.core.errors import UserError
 from medfed.reproduction.entries import PAPERS, commands_of, describe_entry, describe_paper, list_papers, load_paper
 
@@ -41,12 +41,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run `medfed reproduce` (`argv` None: `sys.argv`) and return its exit code, 1 if runs failed or are locked."""
-    args = parser().parse_args(argv)
-    return run_program("medfed.reproduce", lambda: _reproduce(args), args.allow_code)
-
-
 def _reproduce(args: argparse.Namespace) -> int:
     if args.seeds is not None and args.seeds < 1:
         raise UserError(f"--seeds {args.seeds}: expected a whole number of at least 1")
@@ -76,6 +70,8 @@ def _reproduce(args: argparse.Namespace) -> int:
     )
     return 1 if n_unfinished else 0
 
+
+main = main_of("reproduce", parser, _reproduce)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_image_flags, add_json_flag, new_parser, only_json, require_paths, run_program
+from medfed.cli.program import add_image_flags, add_json_flag, main_of, new_parser, only_json, require_paths
 from medfed.core.errors import UserError
 
 
@@ -30,11 +30,6 @@ def parser() -> argparse.ArgumentParser:
     add_json_flag(parser, "the scores")
     add_image_flags(parser)
     return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.score", lambda: _score(args), args.allow_code)
 
 
 def _score(args: argparse.Namespace) -> int:
@@ -69,6 +64,8 @@ def _pair(text: str) -> tuple[str, str]:
         raise UserError(f"--name {text}: expected YOUR_NAME=NAME_IN_THE_BUNDLE, such as --name gland=prostate")
     return own, predicted
 
+
+main = main_of("score", parser, _score)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import new_parser, run_program
+from medfed.cli.program import main_of, new_parser
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,16 +25,13 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return run_program("medfed.site", lambda: _work(args))
-
-
 def _work(args: argparse.Namespace) -> int:
     from medfed.deployment.take_part import run_site
 
     return run_site(args)
 
+
+main = main_of("site", parser, _work)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -36,11 +36,6 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    return program.run_program("medfed.train", lambda: _train(args), args.allow_code)
-
-
 def _train(args: argparse.Namespace) -> int:
     from medfed.config.early import check_config
 
@@ -79,6 +74,8 @@ def _default_folder(config: Config) -> Path:
     sites = f"unseen_{unseen}" + (f"-validation_{validation}" if validation else "")
     return Path("runs") / f"{Path(config.source).stem}-{config.method_name}-{sites}-seed{config.seed}"
 
+
+main = program.main_of("train", parser, _train)
 
 if __name__ == "__main__":
     sys.exit(main())

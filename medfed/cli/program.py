@@ -1,7 +1,7 @@
 """What the command-line programs share: their list, their flags, their exit codes and how errors are printed.
 
 Importing torch and MONAI takes seconds. A program therefore checks its flags first: its module imports only what the
-parser needs, and the function that `run_program` calls imports what the work needs.
+parser needs, and the function that does the work imports what this needs.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _add_set_flag(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --quiet, and --allow-code, whose value goes to `run_program`."""
+    """Add --quiet, and --allow-code, which `main_of` hands on."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
@@ -179,6 +179,18 @@ def overrides(arguments: argparse.Namespace) -> list[str]:
     """The changes of the config as `KEY=VALUE`: those of --set, then `seed=...` and `device=...`."""
     short = {"seed": arguments.seed, "device": arguments.device}
     return [*arguments.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
+
+
+def main_of(
+    name: str, parser: Callable[[], argparse.ArgumentParser], work: Callable[[argparse.Namespace], int]
+) -> Callable[..., int]:
+    """Return the function `main` of a program, which does its work for a list of arguments (None: `sys.argv`)."""
+
+    def main(argv: list[str] | None = None) -> int:
+        args = parser().parse_args(argv)
+        return run_program(f"medfed.{name}", lambda: work(args), getattr(args, "allow_code", False))
+
+    return main
 
 
 def run_program(name: str, work: Callable[[], int], allow_code: bool = False) -> int:
