@@ -9,15 +9,16 @@ from pathlib import Path
 
 from medfed.core.errors import Problem, UserError
 from medfed.datasets.case import Case
-from medfed.images import dicom, mha_nrrd
+from medfed.images import dicom_files, mha_nrrd
 
 MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 (64 hexadecimal digits) of the file with an image's voxels, or of a folder of DICOM slices."""
+    """Return the SHA-256 of the file with an image's voxels, or of a folder of DICOM slices, whatever their names."""
     if path.is_dir():
-        return dicom.folder_sha256(path)
+        digests = sorted(hashlib.sha256(file.read_bytes()).digest() for file in _files(path))
+        return hashlib.sha256(b"".join(digests)).hexdigest()
     sha256 = hashlib.sha256()
     with open(mha_nrrd.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
@@ -33,8 +34,7 @@ def find_duplicates(cases: Iterable[Case]) -> list[Problem]:
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
         try:
-            is_series, voxels = case.image.is_dir(), mha_nrrd.data_file(case.image)
-            by_size[dicom.folder_size(case.image) if is_series else voxels.stat().st_size].append(case)
+            by_size[sum(path.stat().st_size for path in _files(case.image))].append(case)
         except (OSError, UserError):  # reading the file will report the problem
             continue
     by_sha256: dict[str, list[Case]] = defaultdict(list)
@@ -50,3 +50,8 @@ def find_duplicates(cases: Iterable[Case]) -> list[Problem]:
         cure = "remove all but one, or set data.allow_duplicates: true"
         problems.append(Problem(kind, " and ".join(str(case.image) for case in same), found, cure))
     return sorted(problems, key=lambda problem: problem.kind != "image in several sites")
+
+
+def _files(image: Path) -> list[Path]:
+    """Return the files with the voxels of an image: one, or those of a folder of DICOM slices."""
+    return dicom_files.files_of_kind(image, "image") if image.is_dir() else [mha_nrrd.data_file(image)]

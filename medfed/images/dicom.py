@@ -7,7 +7,6 @@ Messages name files: they are for the hospital's own eyes (`dicom_names` makes t
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -103,17 +102,6 @@ def patient_id(folder: Path, ignored_names: Sequence[str] = ()) -> str:
     with suppress(UserError):  # `read_series` reports a damaged file
         return text(header(files_of_kind(folder, "image", ignored_names)[0]), "PatientID")
     return ""
-
-
-def folder_sha256(folder: Path) -> str:
-    """Return the SHA-256 of the images in a folder of DICOM files, which does not depend on the names of the files."""
-    digests = sorted(hashlib.sha256(path.read_bytes()).digest() for path in files_of_kind(folder, "image"))
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def folder_size(folder: Path) -> int:
-    """Return the number of bytes of the images in a folder of DICOM files and in the folders inside it."""
-    return sum(path.stat().st_size for path in files_of_kind(folder, "image"))
 
 
 def header(path: Path) -> Dataset:
