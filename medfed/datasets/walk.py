@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -26,21 +26,16 @@ class Files:
 
     def without(self, ignored_names: Sequence[str]) -> Files:
         """Return these files without those of which a part of the path has an ignored name."""
-
-        def is_read(path: str) -> bool:
-            return not any(is_ignored(part, ignored_names) for part in path.split("/"))
-
         if not ignored_names:
             return self
-        return Files(self.root, *(tuple(filter(is_read, paths)) for paths in (self.images, self.series, self.slices)))
+        return self._where(lambda path: not any(is_ignored(part, ignored_names) for part in path.split("/")))
 
     def below(self, folder: str) -> Files:
         """Return the files in one folder directly in the root; their paths stay relative to the root."""
+        return self._where(lambda path: path.partition("/")[0] == folder)
 
-        def is_below(path: str) -> bool:
-            return path.partition("/")[0] == folder
-
-        return Files(self.root, *(tuple(filter(is_below, paths)) for paths in (self.images, self.series, self.slices)))
+    def _where(self, is_kept: Callable[[str], bool]) -> Files:
+        return Files(self.root, *(tuple(filter(is_kept, paths)) for paths in (self.images, self.series, self.slices)))
 
 
 def walk(root: Path, ignored_names: Sequence[str] = ()) -> Files:
