@@ -5,16 +5,13 @@ Only this module and the figures read the images of the unseen site, after train
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
@@ -23,9 +20,9 @@ from medfed.experiments.setup import SHARED, Experiment
 from medfed.federation.image_moments import constants_of
 from medfed.federation.message import State
 from medfed.federation.site import Site
-from medfed.functional.weights import average, batch_norm_layers
+from medfed.functional.weights import average
 from medfed.networks.parts.style_transfer import shows_something
-from medfed.networks.parts.tent import Tent
+from medfed.networks.parts.tent import Tent, with_batch_statistics
 from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
 from medfed.results.run_scores import run_scores
 from medfed.results.scores import table_of
@@ -104,17 +101,6 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
 def unseen_bn_of(source_sites: Sequence[Site]) -> str:
     """Return the method's `unseen_bn`, the rule for sites that did not train; "" if no entries stay at the sites."""
     return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
-
-
-def with_batch_statistics(network: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode in which every BatchNorm layer normalises with the statistics of the present
-    batch. The prediction for an image depends on the other images of its batch. The parameters require no gradient."""
-    adapted = copy.deepcopy(network).requires_grad_(False).eval()
-    for module in batch_norm_layers(adapted).values():
-        norm = cast(_BatchNorm, module)
-        norm.track_running_stats = False
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return adapted
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:

@@ -133,7 +133,7 @@ def first_non_finite(weights: Weights) -> str | None:
     return None
 
 
-def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
+def batch_norm_layers(network: nn.Module) -> dict[str, _BatchNorm]:
     """Return all BatchNorm layers of a network (1-D, 2-D, 3-D and synchronised) by dotted path."""
     return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
 

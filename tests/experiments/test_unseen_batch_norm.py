@@ -5,12 +5,13 @@ import torch
 from conftest import tiny_yaml
 
 from medfed.config.schema import load_text
-from medfed.experiments.evaluation import evaluate, unseen_bn_of, unseen_weights, with_batch_statistics
+from medfed.experiments.evaluation import evaluate, unseen_bn_of, unseen_weights
 from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.metrics.mask_metric import compute_mask_metrics
+from medfed.networks.parts.tent import with_batch_statistics
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table

@@ -10,9 +10,18 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.core.errors import UserError
+from medfed.functional.weights import batch_norm_layers
+
+
+def with_batch_statistics(network: nn.Module) -> nn.Module:
+    """Return a copy for evaluation whose BatchNorm uses the statistics of the batch; no parameter has a gradient."""
+    adapted = copy.deepcopy(network).requires_grad_(False).eval()
+    for norm in batch_norm_layers(adapted).values():
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return adapted
 
 
 class Tent(nn.Module):
@@ -39,17 +48,14 @@ class Tent(nn.Module):
 
     def __init__(self, network: nn.Module, learning_rate: float = 1e-3, sigmoid: bool = False) -> None:
         super().__init__()
-        self.network, self.sigmoid = copy.deepcopy(network).requires_grad_(False), sigmoid
-        norms = [part for part in self.network.modules() if isinstance(part, _BatchNorm)]
+        self.network, self.sigmoid = with_batch_statistics(network), sigmoid
+        norms = batch_norm_layers(self.network).values()
         adapted = [entry.requires_grad_() for norm in norms for entry in norm.parameters()]
         if not adapted:
             raise UserError(
                 "evaluation.tent: this network has no BatchNorm with weights, which Tent adapts; set it to false, "
                 "or network.norm to batch"
             )
-        for norm in norms:
-            norm.track_running_stats = False
-            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:
