@@ -53,8 +53,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the complete rows, if there is a file, without those that were cut off; UserError without a `needed`
-    column."""
+    """Yield the complete rows, without those that were cut off; UserError without a `needed` column."""
     if not path.is_file():
         return
     with open(path, newline="", encoding="utf-8", errors="replace") as file:

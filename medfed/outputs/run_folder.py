@@ -97,8 +97,7 @@ class RunFolder:
         return None
 
     def load_state(self, round_number: int) -> State:
-        """Read the coordinator's state after a round; UserError if the checkpoint is damaged, FileNotFoundError if it
-        is missing."""
+        """Read the state after a round; UserError if the checkpoint is damaged, FileNotFoundError if missing."""
         return self._read_checkpoint(round_number)[0]
 
     def _read_checkpoint(self, number: int) -> tuple[State, dict[str, str]]:
@@ -118,9 +117,10 @@ class RunFolder:
         return state, json.loads(data[8:end])
 
     def save_round(self, done: Round, best_round: int, keep_every: int = 0) -> None:
-        """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints. The two newest
-        checkpoints, that of `best_round`, and every `keep_every`-th one (0 for none) stay. If the process is killed in
-        between, the tables may have rows of a round without a checkpoint; `truncate` removes them on resuming."""
+        """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
+
+        A process that is killed in between leaves rows of a round without a checkpoint, which `truncate` removes.
+        """
         effort = {"n_steps": done.n_steps, "n_images": done.n_images}
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
         append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
@@ -177,9 +177,7 @@ class RunFolder:
             return [{**row, "round": int(row["round"])} for row in rows]
 
     def timings(self) -> list[dict[str, Any]]:
-        """One dict per round; unknown values are None. "n_clients" were asked to train; the seconds "share", "train"
-        and "validate", "n_steps" and "n_images" are summed over sites, and "aggregate" has the seconds of the
-        coordinator."""
+        """One dict per round; seconds and counts are sums over the sites, "aggregate" is the coordinator's time."""
         rows = read_rows(self.path / "timings.csv", ["round"])
         return [{key: parse_field(value) for key, value in row.items()} for row in rows]
 
@@ -210,15 +208,13 @@ class RunFolder:
         (self.path / CHECKSUMS).unlink()
 
     def forget_conclusions(self) -> None:
-        """Make the run an unfinished one: delete its checksums, its summary, its figures, and what only some configs
-        write."""
+        """Make the run an unfinished one: delete its summary, its figures, and what only some configs write."""
         for name in (CHECKSUMS, "summary.json", "ratios.csv", UNADAPTED, UNSEEN_ROUNDS):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / FIGURES, ignore_errors=True)
 
     def finish(self, summary: Mapping[str, Any], keep_every: int = 0) -> None:
-        """Write `summary.json` and then `SHA256SUMS`, which makes the run a finished one; keep only the checkpoints
-        with which rounds can be added."""
+        """Write the summary and then the checksums, which make the run a finished one, and delete old checkpoints."""
         self.write_json("summary.json", summary)
         if self.rounds():
             self._keep_states(summary.get("selected_round", self.rounds()[-1]), keep_every, n_newest=1)
@@ -232,8 +228,7 @@ class RunFolder:
         return sorted(path for path in [*own, *below] if path.is_file())
 
     def check(self) -> None:
-        """UserErrors for the files of a finished run that were changed, cut or deleted; a copy without checkpoints is
-        accepted. The files of an unfinished run are checked when it is continued."""
+        """UserErrors for files of a finished run that changed or are missing; a copy may lack the checkpoints."""
         if not self.is_finished():
             return
         lines = [line.partition("  ") for line in self._bytes(CHECKSUMS).decode(errors="replace").splitlines()]

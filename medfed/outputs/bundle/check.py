@@ -156,8 +156,7 @@ class BundleFiles:
             raise UserError(f"{self.path}: {name} is not JSON ({error}); export the bundle again") from error
 
     def check_weights(self, name: str) -> None:
-        """UserError if a file of weights is no zip, or compressed, or differs from the CRC-32 checksums that PyTorch
-        stores."""
+        """UserError if a file of weights differs from the CRC-32 checksums that PyTorch stores, or has none."""
         with self.names[name].open("rb") as file:
             check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
@@ -178,8 +177,7 @@ def open_bundle(path: Path) -> BundleFiles:
 
 
 def check_bundle(path: Path, own_program: bool = False) -> None:
-    """Check a bundle's folder; UserError names the file or key that is missing, damaged or not allowed. `own_program`:
-    medfed has just written the bundle, with a program."""
+    """UserError for what is missing, damaged or not allowed in a bundle; medfed's `own_program` is allowed."""
     files = open_bundle(path)
     names = set(files.names) - {PROGRAM} if own_program else set(files.names)
     if PROGRAM in names:

@@ -52,8 +52,7 @@ def model_card(
     can_train: bool,
     image_pattern: str,
 ) -> str:
-    """The template's `docs/README.md` with each {placeholder} replaced. `versions` are of the packages that a user must
-    install; `can_train` tells whether MONAI can build the network; `image_pattern` is of the files in its folder."""
+    """The template's `docs/README.md` with each {placeholder} replaced; `versions` are of packages to install."""
     text = (template / "docs" / "README.md").read_text()
     method = summary.get("method_summary") or {}
     of_method = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in method.items()}
@@ -131,9 +130,7 @@ def card_notes(summary: Mapping[str, Any]) -> str:
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Mean scores over sites for `eval_metrics`, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}. A
-    name consists of the role, the structure (not for classification) and the metric; ends of a 95 % interval have the
-    suffix `_95_percent_low` or `_95_percent_high`. Fractions are in [0, 1]; unknown scores are left out."""
+    """Mean scores over sites for `eval_metrics`, such as {"unseen_prostate_dice": 0.85}, with the ends of intervals."""
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
     values = {}

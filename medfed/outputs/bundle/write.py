@@ -85,8 +85,7 @@ def export_run(run: Path, out: Path | None = None, force: bool = False) -> Path:
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """How a model was trained, for `metadata.json`. `medfed.score` builds the network from its entries `network` and
-    `method_settings`, not from the bundle's program."""
+    """How a model was trained, for `metadata.json`; `medfed.score` builds the network from it."""
     name = config.method_name
     return {
         "method": name,
@@ -128,8 +127,7 @@ def _references(method: str) -> list[str]:
 def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
-    """The weights that prediction needs, and the function that adds the method's layers; None if it needs no added
-    layer. A layer is for training only if outputs for two random images are equal without it."""
+    """The weights that prediction needs, and what adds the method's layers; None if outputs are equal without."""
     if type(method).wrap_network is Method.wrap_network:
         return weights, None
     wrap = partial(method.wrap_network, architecture=network)
@@ -157,10 +155,8 @@ def write_bundle(
 ) -> Path:
     """Write a MONAI bundle with trained weights, which passes `check_bundle`. If an error occurs, no folder is left.
 
-    MONAI Label infers the task from the end of the folder's name, `_segmentation` or `_classification`. `input_is_2d`
-    is true for 2-D image files such as PNG, of which `suffix` is that of a training image. `wrap` adds the layers of
-    the federated method; MONAI cannot build them, so the bundle then has an exported program, `models/model.pt2`, for
-    images of the task's size.
+    MONAI Label infers the task from the end of the folder's name, `_segmentation` or `_classification`. `wrap` adds
+    the method's layers, which MONAI cannot build: the bundle then has an exported program for the task's image size.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
     if target.exists():
@@ -214,8 +210,7 @@ def load_trained_network(
 
 
 def inference_config(template: Path, bundle: BundleTemplate, network_def: Json | None) -> Json:
-    """The content of `inference.json`. It loads the exported program if MONAI cannot build the network, so that
-    `network_def` is None."""
+    """The content of `inference.json`; without a `network_def` that MONAI can build, it loads the program."""
     config = json.loads((template / "configs" / "inference.json").read_text())
     config["network_def"] = network_def or PROGRAM_DEF
     bundle.fill_inference(config)

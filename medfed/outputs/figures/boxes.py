@@ -57,8 +57,7 @@ def site_boxes(scores: pd.DataFrame, scoring: Scoring, data_label: str) -> Figur
 
 
 def comparison_figure(scores: pd.DataFrame, scoring: Scoring, data_label: str) -> Figure:
-    """The unseen cases of all seeds: one line of panels per unseen site, one panel per structure and main metric, and
-    one box for each `row` of the comparison."""
+    """The unseen cases of all seeds: one line of panels per unseen site, and one box for each `row`."""
     unseen = scores[scores.role == "unseen"]
     panels = [panel for line in _panels(unseen.assign(box=unseen.row), scoring, main=True) for panel in line]
     lines = []
@@ -70,11 +69,7 @@ def comparison_figure(scores: pd.DataFrame, scoring: Scoring, data_label: str) -
 
 
 def _panels(scores: pd.DataFrame, scoring: Scoring, main: bool = False) -> list[list[Panel]]:
-    """One line of panels per structure: Dice, HD95 and `evaluation.metrics`, or the probability of the true class.
-
-    A distance is left out if an image with the structure lacks it, or if the images have it in different units; with
-    `main`, so is every metric but the first and those of `evaluation.metrics`.
-    """
+    """One line of panels per structure; with `main`, only of the first metric and those of `evaluation.metrics`."""
     if not scoring.has_structures:
         own = scores[scores.metric == PROBABILITY + scores.status].assign(failed=False)
         return [[Panel("", "predicted probability of the true class", own, _cut((0.0, 1.0), own.value))]]

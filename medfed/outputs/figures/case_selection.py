@@ -20,8 +20,7 @@ def mean_dice_by_image(scores: pd.DataFrame) -> dict[str, float]:
 
 
 def select_best_median_worst(scores: pd.DataFrame) -> dict[str, str]:
-    """Images of the unseen site by "best", "median" and "worst" mean Dice; empty if no Dice is known. Equal scores are
-    ranked by name; of two images in the middle, the worse is the median."""
+    """Images of the unseen site by "best", "median" and "worst" mean Dice; empty if no Dice is known."""
     dice = mean_dice_by_image(scores)
     ranked = sorted(dice, key=lambda image: (-dice[image], image))
     places = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
@@ -29,11 +28,7 @@ def select_best_median_worst(scores: pd.DataFrame) -> dict[str, str]:
 
 
 def select_common_cases(images: pd.DataFrame, n: int) -> list[Any]:
-    """At most `n` rows, one per image of the unseen site, that are the same for every method and seed, because a hash
-    of the names orders them; of images with a `label`, each class gives one in turn.
-
-    `images` has the columns `role`, `site` and `image`: scores, or `predictions` of classes.
-    """
+    """At most `n` unseen images by a hash of their names, so that they are the same for every method and seed."""
     unseen = images[images.role == "unseen"].drop_duplicates(["site", "image"])
     label = unseen.label if "label" in unseen else ""
     order = [stream_seed(0, "shown", site, image) for site, image in zip(unseen.site, unseen.image)]
@@ -51,11 +46,7 @@ def select_confident(scores: pd.DataFrame, n: int = 5) -> list[Any]:
 
 
 def select_of_each_patient(scores: pd.DataFrame, metric: str) -> dict[tuple[str, str], str]:
-    """The image with the lowest score of each unseen patient, as {(site, image): number of the patient}.
-
-    The score is `metric`, or the probability of the true class. The number, such as "007", is the place of (site,
-    patient) in the sorted list of all unseen patients. Of more than 200 patients, those with the lowest mean stay.
-    """
+    """The image with the lowest score of each unseen patient, as {(site, image): number of the patient}."""
     unseen = scores[scores.role == "unseen"]
     is_score = (unseen.metric == metric) | (unseen.metric == PROBABILITY + unseen.status)
     keys = ["site", "patient", "image"]

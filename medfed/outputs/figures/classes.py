@@ -35,8 +35,7 @@ Example = tuple[Any, np.ndarray]  # a row of `predictions`, and its image (C, ro
 
 
 def reliability(scores: pd.DataFrame, data_label: str) -> Figure:
-    """One panel per site with the accuracy by confidence (probability of the predicted class, 15 bins) and the expected
-    calibration error. The area of a point grows with the number of images in its bin."""
+    """One panel per site with the accuracy by confidence, and the calibration error; points grow with the images."""
     from sklearn.calibration import CalibrationDisplay
 
     sites = _by_site(scores)
@@ -82,11 +81,7 @@ def roc(scores: pd.DataFrame, data_label: str) -> Figure:
 
 
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The false and the true positive rates of the ROC curve whose area is the metric AUROC; empty for one class only.
-
-    With more than two classes, the true positive rates of the classes' curves against all other classes are averaged at
-    each false positive rate. Both ends of every vertical step are kept, so that the area equals AUROC.
-    """
+    """The false and the true positive rates of the ROC curve whose area is AUROC; empty for one class only."""
     from sklearn.metrics import roc_curve
 
     curves = [roc_curve(hit, score, drop_intermediate=False)[:2] for score, hit in one_vs_rest(probabilities, labels)]
@@ -149,12 +144,7 @@ def common_examples(cases: Sequence[Example], data_label: str) -> Figure:
 
 
 def attention_maps(cases: Sequence[tuple[str, Any, Any]], data_label: str) -> Figure:
-    """Images and, below, where the network's attention lies: (title, image (C, H, W) in [0, 1], scores (h, w), at least
-    0, with the sum 1, of a coarser grid).
-
-    Zero padding changes the scores at the border even of an image of constant colour; such an image, as one of the
-    cases, shows only this effect.
-    """
+    """Images and, below, where the network's attention lies: (title, image (C, H, W), scores (h, w) of sum 1)."""
     rows, columns = as_array(cases[0][2]).shape
     relative = [as_array(scores) * rows * columns for *_, scores in cases]
     reach = max(1e-6, *(np.abs(share - 1).max() for share in relative))

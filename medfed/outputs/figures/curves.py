@@ -29,10 +29,7 @@ Panels = dict[str, tuple[Lines, list[pd.Series]]]  # by measure: curves, and the
 
 
 def training_curves(history: History, data_label: str) -> Figure:
-    """A run's training loss, validation score, boundary distance and share of live triplets (FISC), by round.
-
-    A panel has one curve per site and one for the mean; for more than 12 sites or clients, a band replaces the curves.
-    """
+    """A run's values by round, one panel for each: a curve per site and their mean, or a band for many sites."""
     panels: Panels = {}
     for key in MEASURES:
         columns = sorted({column for row in history for column in row if column.startswith(f"{key}/")})
@@ -48,10 +45,7 @@ def training_curves(history: History, data_label: str) -> Figure:
 
 
 def unseen_curves(history: History, scores: History, data_label: str) -> Figure:
-    """The scores of the unseen site by round, which were measured after training: Figure 7 (a) of ELCFS.
-
-    `scores` has one dict per round and unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
-    """
+    """The scores of the unseen site by round, which were measured after training: Figure 7 (a) of ELCFS."""
     panels: Panels = {}
     for key, column in (("validation_score", "score"), ("boundary_distance", "boundary_distance")):
         lines = [("mean over sites that train", _values(history, key), {"color": BLACK, "lw": 2.4})]

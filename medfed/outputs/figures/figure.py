@@ -87,8 +87,7 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels, of (line style or marker, colour, text); `dark` gives it a dark
-    background, for colours that are pale on white."""
+    """Add a legend below the panels, of (line style or marker, colour, text); `dark` is for colours pale on white."""
     handles = []
     for kind, colour, text in entries:
         style: dict[str, Any] = {"linestyle": kind} if "-" in kind else {"linestyle": "", "marker": kind}
@@ -109,11 +108,7 @@ def to_pixels(image: np.ndarray) -> np.ndarray:
 
 
 def tiled(lines: Sequence[Sequence[np.ndarray | None]], gap: tuple[int, int]) -> tuple[np.ndarray, list, list]:
-    """Join lines of images (rows, columns, ...) to one, because many panels draw slowly; None is a white place.
-
-    Also return the first row of each line, and the middle of each column. `gap` is the white space between two lines,
-    and between two columns, in pixels.
-    """
+    """Join lines of images to one with white gaps; also return the top of each line and the middle of each column."""
     images = [image for line in lines for image in line if image is not None]
     height, width = (max(image.shape[axis] for image in images) + gap[axis] for axis in (0, 1))
     shape = (height * len(lines), width * max(map(len, lines)), *images[0].shape[2:])
@@ -147,9 +142,7 @@ def resized(image: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """Return a view (C, W, H, ...) of (C, H, W, ...) with the patient's front up and the patient's right side on the
-    left. `axes` has two letters of `nibabel.aff2axcodes`, the directions in which H and W increase, for example "RA".
-    None, for images that are not from a scanner, returns the array."""
+    """Turn (C, H, W, ...) so that the patient's front is up; `axes` are letters of `nibabel.aff2axcodes`, or None."""
     if axes is None:
         return array
     flipped = tuple(place for place, towards in enumerate(axes, start=1) if towards in "RAS")

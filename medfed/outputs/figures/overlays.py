@@ -41,11 +41,8 @@ def case_panels(
 ) -> list[Panel]:
     """Draw the masks of a case on up to `n_slices` slices, with the patient's front up and right side on the left.
 
-    Args:
-        prediction: (S, H, W, D), a 0/1 mask for each of S structures, as `volume.mask`.
-        n_slices: 3 for slices near both ends and in the middle of the reference; 1 for the slice with its largest area.
-        by_reference: crop around the reference only, so that the figures of two methods differ only in the prediction.
-        box: (rows, columns) in pixels into which each panel fits; None: 480 x 480, or 360 x 360 for several slices.
+    `prediction` is (S, H, W, D), as `volume.mask`. One slice is that with the largest reference. `by_reference`: crop
+    around the reference only, so that the figures of two methods differ only in the prediction.
     """
     spacing = volume.spacing_mm
     axes = None if spacing is None else nib.aff2axcodes(np.asarray(volume.image.affine))[:2]

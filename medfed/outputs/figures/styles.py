@@ -37,8 +37,7 @@ Images = Any  # (N, C, H, W) in [0, 1], a tensor or an array
 def style_grid(
     images_by_site: Mapping[str, tuple[Any, Mapping[str, Any]]], data_label: str, axes: Sequence[str] | None
 ) -> Figure:
-    """One image (C, H, W) in [0, 1] of each source site, and by site the image in its style: one line per image, the
-    original on the left; a missing style leaves a white place."""
+    """One line for each site with its image (C, H, W) in [0, 1], and the image in the style of each other site."""
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     lines: list[list[np.ndarray | None]] = []
     for image, styled in images_by_site.values():
@@ -60,11 +59,7 @@ def style_grid(
 
 
 def histograms(images_by_site: Mapping[str, tuple[Images, Images]], data_label: str) -> Figure:
-    """Histograms of the intensities (means over channels) of each site, before and after an exchange of styles.
-
-    After Figure 3 of CCST (Chen et al., Federated Domain Generalization for Image Recognition via Cross-Client Style
-    Transfer, WACV 2023, https://arxiv.org/abs/2210.00912).
-    """
+    """Intensities (means over channels) of each site before and after an exchange of styles, after Figure 3 of CCST."""
     intensities = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
     values = [image for pair in intensities.values() for image in pair]
     low, high = min(image.min() for image in values), max(image.max() for image in values)
@@ -83,8 +78,7 @@ def histograms(images_by_site: Mapping[str, tuple[Images, Images]], data_label: 
 
 
 def interpolation_map(site: str, images: Images, panels: Mapping[str, Mapping[str, Images]], data_label: str) -> Figure:
-    """One site's images and, by title and style, their copies with one rule for the mixing ratio. With a fixed ratio,
-    the copies of each style form a distribution of their own; with a random ratio, they fill the space between."""
+    """One site's images and, by title and style, their copies with one rule for the mixing ratio, by t-SNE."""
     from sklearn.manifold import TSNE
 
     original = describe_style(as_array(images))
@@ -111,9 +105,7 @@ def interpolation_map(site: str, images: Images, panels: Mapping[str, Mapping[st
 
 
 def describe_style(images: np.ndarray) -> np.ndarray:
-    """Describe images (N, C, H, W) in [0, 1] by numbers (N, D) that depend on appearance, not on shapes. For each
-    channel: the logarithm of the mean Fourier amplitude in up to 16 rings of frequencies, mean, standard deviation, and
-    10th, 50th and 90th percentile of the pixels. Covariances between channels follow."""
+    """Describe images (N, C, H, W) in [0, 1] by numbers (N, D) that depend on appearance, not on shapes."""
     n, channels, height, width = images.shape
     amplitude = np.abs(np.fft.fft2(images)) / (height * width)
     cycles = [np.fft.fftfreq(size, 1 / size) for size in (height, width)]

@@ -21,8 +21,10 @@ PHANTOM_WARNING = (
 
 
 def our_rows(comparison: Comparison, block: PublishedBlock) -> dict[str, list[str]]:
-    """Our scores in the columns of a block as texts, by method; empty if no column has one. The average of a row with a
-    varied setting is in the column KEY=VALUE of its method; our average is shown only if each column has a number."""
+    """Our scores in the columns of a block as texts, by method; empty if no column has one.
+
+    The average of a row with a varied setting is in the column KEY=VALUE of its method.
+    """
     table = comparison.scores
     own = table[(table.structure == block.structure) & (table.metric == block.metric) & table.role.isin(block.roles)]
     own = own[~own.row.str.startswith(TRIVIAL)]
@@ -48,8 +50,7 @@ def our_rows(comparison: Comparison, block: PublishedBlock) -> dict[str, list[st
 
 
 def beside(block: PublishedBlock, ours: Mapping[str, Sequence[str]], who: str = "ours") -> TextTable:
-    """The paper's numbers, ours (`our_rows`) below those of the same method, and our further methods at the end. A
-    dagger (†) marks a printed average that is not the mean of its row."""
+    """The paper's numbers with ours (`our_rows`) below; a dagger marks a printed average that is not its row's mean."""
     rows, shown = [], set()
     for row in block.rows:
         average = row.text(row.average) + "†" * (row.misprint is not None)
@@ -62,8 +63,7 @@ def beside(block: PublishedBlock, ours: Mapping[str, Sequence[str]], who: str = 
 
 
 def match(published: str, labels: Sequence[str]) -> str | None:
-    """The label of our row that stands for a published row such as "ccst:style=overall,k=3"; None if there is none. It
-    has the same methods and all settings of the published row, and the fewest further settings."""
+    """The label of our row with the methods and all settings of a published row, and the fewest others, or None."""
     wanted = [_settings(text) for text in split(published, "+")]
     found: list[tuple[int, str]] = []
     for label in labels:

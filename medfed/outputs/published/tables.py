@@ -128,8 +128,7 @@ def load_table(name: str) -> PublishedTable:
 
 
 def tables_of_data(data: object) -> list[PublishedTable]:
-    """The published tables with results on the dataset of a config's block `data`, or on the real dataset of a phantom;
-    without their results on other datasets. `folder` is taken for the dataset that its last folder is named after."""
+    """The published tables, and their parts, about the dataset of a config's block `data`, or that of its phantom."""
     if not isinstance(data, Mapping):
         return []
     name = str(data.get("name"))

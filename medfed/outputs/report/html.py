@@ -25,11 +25,7 @@ class EmbeddedFigure(NamedTuple):
 
 
 def render_page(template: str, more_style: str = "", folder: Path = FOLDER / "templates", **content: object) -> str:
-    """Render a template, which must extend `frame.html.jinja`, as an HTML page that needs no other file and no network.
-
-    The page's content security policy forbids the browser to load other files. Text from `content` is escaped; a
-    missing variable is a `jinja2.UndefinedError`.
-    """
+    """Render a template as a page whose content security policy forbids the browser to load other files."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8") + more_style
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     allowed = f"style-src {_hash_source(style)}; script-src {_hash_source(script)}"

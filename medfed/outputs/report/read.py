@@ -82,8 +82,7 @@ def read_run(path: Path) -> ReportRun:
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[ReportRun], list[RunGroup]]:
-    """Read each of these folders once; return the single runs, and the comparisons. Single runs that differ in method,
-    unseen site or seed form one more comparison."""
+    """Return the single runs and the comparisons; single runs that differ form one more comparison."""
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
     finished = {path: folders[path].finished() if path in folders else [path] for path in paths}

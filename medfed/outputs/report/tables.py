@@ -58,8 +58,7 @@ OVERLAY_NOTE = (
 
 
 def patient_table(run: ReportRun, max_overlays: int) -> dict[str, Any]:
-    """One row (overlay or None, texts) for each test patient, the unseen ones and the lowest scores first; overlays for
-    the first rows."""
+    """One row (overlay or None, texts) for each test patient: the unseen ones and the lowest scores first."""
     table = _classified(run.scores) if run.scoring.task == "classification" else _segmented(run.scores, run.scoring)
     unseen = run.scores[run.scores.role == "unseen"]
     places = {patient: place for place, patient in enumerate(sorted({*zip(unseen.site, unseen.patient)}))}

@@ -44,8 +44,7 @@ MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above whic
 def read_cost(folder: RunFolder) -> Cost:
     """The cost of a finished run from its `timings.csv` and `ledger.csv`, without `sent`.
 
-    Times of a round are medians; the time that the first round of training takes more counts as `once_s`. Images and
-    `total_s` are of all clients together.
+    Times are medians of the rounds; what the first training takes more counts as `once_s`.
     """
     names = ["round", "n_clients", "share", "train", "aggregate", "n_steps", "n_images"]
     timings = pd.DataFrame(folder.timings(), columns=names, dtype=float).set_index("round")
@@ -76,8 +75,10 @@ def _total(values: pd.Series) -> float:
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
-    """Mean bytes of a client by direction, and the number of clients that share before the first round. Of the bytes of
-    validation, only weights that come down count, because a client does not receive them again for the next round."""
+    """Mean bytes of a client by direction, and the number of clients that share before the first round.
+
+    Of validation, only weights that come down count, because a client does not receive them again for the next round.
+    """
     names = ["round", "site", "direction", "kind", "content", "bytes"]
     ledger = pd.DataFrame(folder.ledger(), columns=names).astype({"bytes": float})
     is_validated = ledger.kind == Kind.VALIDATE
@@ -95,9 +96,10 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
 
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
-    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label, those without a
-    federation last. A number that is unknown in one run is None. Images and total seconds of the row `local` are summed
-    over the models of all sites."""
+    """Mean cost of the runs of each row (row, unseen site, seed, folder), those without a federation last.
+
+    Images and total seconds of the row `local` are summed over the models of all sites.
+    """
     if not runs:
         return {}
     names = [(row.label, row.arrangement, site, seed) for row, site, seed, _ in runs]
@@ -115,8 +117,7 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
 def effort_notes(
     costs: Mapping[str, Cost], baselines: Mapping[str, str], references: Mapping[str, str] = {}
 ) -> list[str]:
-    """The rows that took more steps or images than their baseline, and whether FedAvg of equal effort was run, whose
-    label `references` has by that of the row."""
+    """Rows with more steps or images than their baseline, and whether their reference of equal effort was run."""
     groups: dict[tuple[str, str], list[str]] = {}
     for label, cost in costs.items():
         base = costs.get(baselines[label], {})

@@ -39,11 +39,7 @@ FAILURE_NOTE = (
 
 
 def closing_table(summary: Mapping[str, Any], explain: bool = False, how_to_explain: str = "--explain") -> str:
-    """The text at the end of a run: scores of sites, means, and the gap between seen and unseen sites.
-
-    With `explain`, also calibration, failures, and what the columns mean; otherwise the last line names
-    `how_to_explain`, which shows them.
-    """
+    """The text at the end of a run; with `explain`, also calibration, failures, and what the columns mean."""
     if summary["data"] == NOT_STATED:
         return "\n".join([*_head(summary), *weights_notes(summary)])
     scoring = scoring_of(summary)
@@ -75,8 +71,7 @@ def _groups(summary: Mapping[str, Any], labels: Labels, is_mean: bool) -> list[t
 def score_table(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
 ) -> TextTable:
-    """The scores of each site and structure; below them the means over sites, and the gap of seen and unseen ones.
-    "missed" is a column if a structure was missed. Scores come first, so that a phone shows them without scrolling."""
+    """The scores of each site and structure; below them the means, and the gap of seen and unseen sites."""
     averages = _groups(summary, means, True)
     groups, metrics = [*_groups(summary, sites, False), *averages], scoring.metrics_in(RUN_TABLE)
     has_missed = any(MISSED_SHARE in group and group[MISSED_SHARE].mean > 0 for *_, group in groups)
