@@ -105,8 +105,7 @@ def as_block(config: Config, key: str, value: object) -> object:
 
 
 def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Convert nested settings to dotted keys such as "training.batch_size"; blocks may be names, classes or objects.
-    `prefix` is the dotted key of `settings` with a dot at its end; "" for a whole config. An empty dict adds no key."""
+    """Convert nested settings to dotted keys such as "training.batch_size"; blocks may be names, classes or objects."""
     flat: dict[str, object] = {}
     for name, value in settings.items():
         key = f"{prefix}{name}"
@@ -137,9 +136,7 @@ def as_text(value: object) -> str:
 
 
 def method_text(method: MethodLike, base: Config) -> str:
-    """Return the text of a method that is a text, a dictionary with the key "name", a class or an object. The text of
-    an object lists the settings that differ from `base` if `base` has the same method, and otherwise from the method's
-    defaults."""
+    """Return a method as `--methods` takes it; of an object, the settings that differ from `base` or the defaults."""
     if isinstance(method, str):
         return method
     if isinstance(method, Stack):

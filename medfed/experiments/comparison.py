@@ -51,8 +51,7 @@ def plan_comparison(
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> ComparisonPlan:
-    """Plan all runs of a comparison, and refuse before the first training what could not be trained. The arguments are
-    those of `medfed.leave_two_sites_out`, as text; `equal_effort` has an effect only if FedAvg is the baseline."""
+    """Plan all runs as `medfed.leave_two_sites_out` does, and refuse before the first training what cannot train."""
     if pairs and (sites or not leave_two_out):
         raise UserError(
             "use --pairs only if two sites are left out and without --sites, because each pair names its unseen site"
@@ -155,8 +154,7 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
 
 
 def write_tables(plan: ComparisonPlan) -> tuple[Comparison, dict[str, Cost]]:
-    """Compare the finished runs of a plan, at least one, and write the tables as Markdown, CSV, JSON and LaTeX. Returns
-    the comparison, and the mean cost of the runs of each row, by its label."""
+    """Compare the finished runs of a plan, write the tables, and return the comparison and the mean costs."""
     finished = plan.folder.finished()
     folds = [fold for fold in plan.folds if fold.folder.path in finished]
     runs = [

@@ -40,9 +40,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Predict and score all test patients: those of the source sites, of the unseen site and of the validation site.
 
-    If sites keep entries of the network (such as BatchNorm), a site that trained is scored with its own entries. Other
-    sites, and all sites if simulated clients trained, are scored with the average, or by the method's `unseen_bn`.
-    `weights` are the global weights, and `match` changes the images of sites that did not train.
+    A site that trained is scored with its own entries of the network; others, and all if simulated clients trained,
+    with the average of these entries, or by the method's `unseen_bn`.
     """
     task, dataset = experiment.task, experiment.dataset
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
@@ -89,8 +88,7 @@ def cases_of_others(experiment: Experiment) -> dict[str, dict[str, list[Case]]]:
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict for a site that did not train: entries that stay at the sites are averaged, as the author
-    of FedBN advises. In a real federation, the sites must agree to send these entries once."""
+    """The weights for a site that did not train; entries that stay at the sites are averaged, as in FedBN."""
     sites = [site for site in source_sites if site.local_entries()]
     if not sites:
         return dict(weights)
@@ -104,8 +102,7 @@ def unseen_bn_of(source_sites: Sequence[Site]) -> str:
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:
-    """Score the unseen site with every n-th round's weights (`evaluation.unseen_every`), and write the scores, for a
-    curve as in Figure 7 (a) of ELCFS. This is a look at the target, which nothing may be chosen by."""
+    """Score the unseen site with every n-th round's weights, a look at the target that may choose nothing."""
     task, network, levels = experiment.task, experiment.network, experiment.sites[0].architecture.decoder_levels
     samples = {
         site: task.load(experiment.dataset, cases, lambda case, notices: None, lambda n: None)
@@ -120,8 +117,7 @@ def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -
 
 
 def match_of(config: Config, state: State) -> Match | None:
-    """Return a function that matches images (B, C, H, W) in [0, 1], except blank ones, as `evaluation.match` says. None
-    if images are not matched, or, with a warning, if no site shared statistics."""
+    """Return what matches images (B, C, H, W) in [0, 1] as `evaluation.match` says; None without shared statistics."""
     kind = config.evaluation.match
     if kind == "none":
         return None
@@ -139,8 +135,7 @@ def match_of(config: Config, state: State) -> Match | None:
 def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, object]:
     """Return the entry `learning` of `summary.json`: is the model better than trivial predictions and initial weights?
 
-    All are scored on the validation images of each site that trains, or on its training images if no site has
-    validation images, and averaged over the sites with equal weights. Only scores leave a site.
+    The images are those of validation, or of training if no site has any; the sites have equal weights.
     """
     task, network = experiment.task, experiment.network
     has_validation = any(site.validation is not None for site in experiment.sites)
@@ -171,8 +166,7 @@ def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> di
 
 
 def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
-    """Return the entry `trivial` of `summary.json`: mean scores of a prediction that ignores the image, at sites
-    without training. `prediction` is "trivial_prediction" of `assess_learning`."""
+    """Return the entry `trivial` of `summary.json`: scores of a prediction that ignores the image."""
     task, training = experiment.task, [site.training for site in experiment.sites]
     rows = [
         row

@@ -40,8 +40,7 @@ MAX_SITES = 8  # in the figures of styles; of more clients the first, and no his
 
 
 def draw_all(experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder) -> None:
-    """Write all figures of a run, and `figures/patients/NUMBER.webp`: `state` is that after the round whose weights are
-    the result of the run."""
+    """Write all figures of a run; `state` is that after the round whose weights are the result of the run."""
     (folder.path / PATIENTS).mkdir(parents=True, exist_ok=True)
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
     drawn = [_history_figures(experiment, folder, label)]
@@ -83,8 +82,7 @@ def overlay_figures(
     n_same: int = 0,
     files: Mapping[tuple[str, str], Path] | None = None,
 ) -> Figures:
-    """The best, the median and the worst image as "unseen_cases", and `n_same` images, chosen without scores, as
-    "same_cases"; each image is read once. `files` has the WebP file to write of (site, image)."""
+    """The best, median and worst image, and `n_same` chosen without scores; `files` are by (site, image)."""
     dice = case_selection.mean_dice_by_image(scores)
     ranked = case_selection.select_best_median_worst(scores)
     same = [row.image for row in case_selection.select_common_cases(scores, n_same)]

@@ -85,8 +85,7 @@ def effort_of(text: str) -> str:
 
 
 def parts_of(text: str) -> list[tuple[str, dict[str, object]]]:
-    """Return name and changed settings of the methods that are applied together. Values are YAML; one with a comma or
-    a plus must be in quotes or brackets."""
+    """Return name and settings (YAML) of the methods that are applied together."""
     methods = text.partition("@")[0] if effort_of(text) else text
     if methods in SENT:
         return [(BASELINE, {})]
@@ -111,9 +110,10 @@ def parts_of(text: str) -> list[tuple[str, dict[str, object]]]:
 
 
 def method_changes(parts: Sequence[tuple[str, Mapping[str, object]]], base: Config) -> dict[str, object]:
-    """Return the new values, by dotted key, that make a config use these methods. A setting that the user did not give
-    keeps its value in `base` if `base` uses the same method. Otherwise it has the method's default, or the value of the
-    preset that the user gave."""
+    """Return the new values, by dotted key, that make a config use these methods.
+
+    Settings that the user did not give are those of `base` for the same method, else of the preset or the method.
+    """
     if len(parts) > 1:
         own = resolved(base)["method"]
         preset = own.pop("preset")
@@ -128,9 +128,7 @@ def method_changes(parts: Sequence[tuple[str, Mapping[str, object]]], base: Conf
 
 
 def rows_of(base: Config, methods: Sequence[str], varied: Mapping[str, Sequence[str]] = {}) -> list[ComparisonRow]:
-    """Return the rows of the table: every method with every combination of the settings that it has. `varied` has the
-    values of each setting as texts, such as "method.k=1". A setting `method.x` is varied only for methods that have it:
-    with `--vary method.k=1,2`, FedAvg has one row and CCST two."""
+    """Return every method with every combination of the settings that it has; `varied` are texts by key."""
     settings = {name: {*resolved(config_of(base, ComparisonRow(name), "", base.seed))["method"]} for name in methods}
     known = set().union(*settings.values())
     for key in varied:
@@ -164,9 +162,10 @@ def rows_of(base: Config, methods: Sequence[str], varied: Mapping[str, Sequence[
 def with_equal_effort(
     base: Config, rows: Sequence[ComparisonRow], names: Sequence[str], site: str, validation: str | None = None
 ) -> tuple[list[ComparisonRow], dict[str, str]]:
-    """Name, in each row that takes more steps or images than FedAvg, the row of FedAvg with which it is compared. Rows
-    with the same effort share such a row; one in `rows` that already has the effort is taken. Returns the rows,
-    followed by the added ones, and why others cannot be run, by label."""
+    """Name, in each row that takes more steps or images than FedAvg, the row of FedAvg with which it is compared.
+
+    Returns the rows, followed by the added ones, and why others cannot be run, by label.
+    """
     can_share = all(setting.startswith("method.") for row in rows for setting in row.varied)
     efforts: dict[str, Effort] = {}  # by the method that has the effort
     references: dict[ComparisonRow, ComparisonRow] = {}
@@ -208,8 +207,7 @@ def folds_of(
     unseen_sites: Sequence[str],
     validates: Mapping[str, str] = {},
 ) -> list[Fold]:
-    """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible. `names`
-    are those of all sites; `validates` has the validation site of each unseen site, if two are left out."""
+    """Return all runs, sorted by seed, so that a table with all methods and sites exists as early as possible."""
     folds = []
     for seed, site, row in product(range(base.seed, base.seed + n_seeds), unseen_sites, rows):
         validation = validates.get(site)
@@ -232,9 +230,10 @@ def folds_of(
 
 
 def with_effort(config: Config, row: ComparisonRow, effort: Effort, n_clients: int) -> Config:
-    """Return a config of FedAvg with more local epochs for the images of another method, and larger batches if it adds
-    copies to them. `pooled` also multiplies its batches by the number of clients: it takes the steps of one client, and
-    sees the images of all. Steps are equal up to the rounding of an epoch's last batch."""
+    """Return a config of FedAvg with the images of another method, and larger batches if it adds copies to them.
+
+    `pooled` takes the steps of one client and sees the images of all.
+    """
     epochs = config.federation.local_epochs * effort.images
     images_per_step = config.training.batch_size * effort.images / effort.steps
     if epochs != int(epochs) or images_per_step != int(images_per_step):
@@ -249,8 +248,7 @@ def with_effort(config: Config, row: ComparisonRow, effort: Effort, n_clients: i
 
 
 def without_federation(config: Config, arrangement: str, site: str = "") -> Config:
-    """Return a config of FedAvg with one participant, whose average is its own weights: `pooled` (the images of all
-    source sites), or `local` at one site. Nothing leaves a site, so settings about messages have their defaults."""
+    """Return a config of FedAvg with one participant; settings about messages have their defaults."""
     federation = config.federation
     changes: dict[str, object] = {f"federation.{name}": getattr(Federation(), name) for name in ONLY_FEDERATED}
     changes |= {"federation.largest_change": None, "privacy": {}, "data.min_patients": 1}
@@ -263,8 +261,7 @@ def without_federation(config: Config, arrangement: str, site: str = "") -> Conf
 
 
 def config_of(base: Config, row: ComparisonRow, site: str, seed: int, validation: str | None = None) -> Config:
-    """Return the base config with the method and the varied settings of a row, without its effort and arrangement;
-    `validation` None keeps the validation site of the base config."""
+    """Return the base config with the method and the varied settings of a row, without its effort and arrangement."""
     changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
     changes |= {"federation.validation_site": validation} if validation else {}
     of_method = method_changes(parts_of(row.method), base).items()

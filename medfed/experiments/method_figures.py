@@ -70,10 +70,7 @@ def _(method: Stack, state: State, image: Tensor) -> Tensors:
 def interpolated(
     method: Method, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
 ) -> Tensors:
-    """Images of a site mixed with the styles of random images of each other site, by its name.
-
-    `ratio` is the weight of the other style in [0, 1]; None draws it from U(0, 1) for each image.
-    """
+    """Images of a site mixed with each other site's styles by `ratio` in [0, 1]; None draws it for each image."""
     return {}
 
 

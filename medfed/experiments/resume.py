@@ -79,8 +79,7 @@ def check_new_run(folder: RunFolder) -> None:
 
 
 def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_change: bool = False) -> None:
-    """Raise UserError unless the run in the folder may be continued. Continuing with other `settings`
-    (`medfed.config.schema.resolved`) needs `accept_change`, and only those in MAY_CHANGE may differ."""
+    """UserError unless the run may be continued with these settings; `accept_change` allows those in MAY_CHANGE."""
     check_may_start(folder.path, resume=True)
     changed = changed_settings(folder, settings)
     if not folder.rounds() and folder.history() and (changed or not folder.is_finished()):
@@ -100,20 +99,14 @@ def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_cha
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """List how new settings differ from the folder's `config.yaml`, such as `seed: 1 -> 2` (old and new value). What
-    `tracking` names is not compared, because it changes no result."""
+    """List how settings differ from `config.yaml`, such as `seed: 1 -> 2`; `tracking` changes no result."""
     file = folder.path / "config.yaml"
     changes = difference(strict_yaml.parse(strict_yaml.read(file), str(file)), settings)
     return [change for change in changes if not change.startswith("tracking: ")]
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Record the cases of a run in `data.json` at the first start; later, raise UserError if any of them changed.
-
-    Recorded are the patient, the class and the part of the split of each case in `splits`, and the SHA-256 of its image
-    and masks and of each codec file. For more than MAX_HASHED_CASES cases, the sizes of images and masks are recorded
-    instead, because hashing at every start would take too long.
-    """
+    """Record the cases of a run (patient, class, part, files) in `data.json`; later, UserError if any changed."""
     hashed = sum(len(patients.all()) for patients in splits.values()) <= MAX_HASHED_CASES
     cases = {
         f"{case.site}/{case.name}": {

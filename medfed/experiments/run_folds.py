@@ -39,9 +39,8 @@ MAX_SHOWN = 3  # runs whose progress is shown
 def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str, str]:
     """Do all runs that are not finished; return why some are still not, by name: LOCKED, or why they failed.
 
-    With `jobs` 1, all work in this process. With more, each run has a worker process that writes to `run.log` in the
-    run's folder; more jobs than runs divide the sites of a run. None starts worker processes after the first run if
-    they are expected to save time, but not on a GPU.
+    With more than one of `jobs`, each run has a worker process; more jobs than runs divide the sites of a run. None
+    starts worker processes after the first run if they are expected to save time, but not on a GPU.
     """
     for fold in folds:
         if fold.was_started:
@@ -71,8 +70,7 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> dict[str,
 
 
 def do_run(fold: Fold, jobs: int | None, quiet: bool, on_training: OnTraining | None = None) -> str:
-    """Train and score a run, or continue it; return "" if it is finished, LOCKED, or why it failed. `jobs` counts the
-    sites that work at the same time."""
+    """Train and score a run, or continue it; return "" if it is finished, LOCKED, or why it failed."""
     try:
         run(fold.config, fold.folder, fold.was_started, False, quiet, jobs, on_training, fold.row)
     except RunFolderLockedError:
@@ -141,8 +139,7 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress) -> d
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
-    """Do one run in this worker process, and append all that it prints from now on to `run.log` in the run's folder.
-    The reply is what `do_run` returns."""
+    """Do one run in this worker process, whose output goes to `run.log`; the reply is what `do_run` returns."""
     folder = RunFolder(Path(header["folder"]))
     folder.create()
     with open(folder.path / LOG, "ab") as log:

@@ -56,9 +56,7 @@ class Experiment:
 
 
 def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, jobs: int | None = 1) -> Experiment:
-    """Read the images of the sites that train, and build the network, the sites and the engine of a simulated run.
-    Sites store their replies and tensors in `sites_folder`, unless it is None; `jobs` None leaves the number of
-    processes to the engine."""
+    """Read the images of the sites that train, and build the network, the sites and the engine of a simulated run."""
     dataset = config.data.ensure_available(case_bar("making the phantom", quiet))
     splits, clients, unseen = assign_patients(dataset, config.federation, config.seed, config.source)
     task = check_config(config, dataset)
@@ -97,9 +95,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
 
 
 def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], ValidationSite | None]:
-    """Build some of a config's sites or clients exactly as a simulation does, without reading images of other sites.
-    They share one network, so only one can work at a time. The validation site is None if `names` does not contain it.
-    """
+    """Build some of a config's sites, which share a network, as a simulation does, reading no other site's images."""
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
@@ -156,8 +152,7 @@ def build_network(settings: NetworkSettings, method: Method, task: Task, seed: i
 
 
 def check_earlier_rounds(config: Config, network: nn.Module) -> None:
-    """Entries of the network that stay at the sites are saved for the last round only, so that no earlier one can be
-    selected (`federation.selection`) or scored (`evaluation.unseen_every`)."""
+    """UserError if a rule needs entries that stay at the sites, which are saved for the last round only."""
     selection, every = config.federation.selection, config.evaluation.unseen_every
     if every and (every > config.federation.rounds or not config.federation.unseen_site):
         raise UserError(

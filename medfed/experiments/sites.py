@@ -39,8 +39,7 @@ ONE_SITE = "this is local training, not a federation"  # end of the warning; exp
 def assign_patients(
     dataset: Dataset, federation: Federation, seed: int, file: str
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
-    """Return the split of each site that trains, then that of the validation site, which has validation patients only;
-    the split of each simulated client (empty if each site is one client); the cases of the unseen site, by its name."""
+    """Return the splits of the sites that train and of the validation site, the clients, and the unseen cases."""
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
     for warning in patient_warnings(dataset, cases):
@@ -99,8 +98,7 @@ def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tu
 
 
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
-    """Choose `wanted` sites at random (None takes all), in the order of `source`. With the same seed, the sites that
-    are chosen for 2 are also chosen for 3."""
+    """Choose `wanted` sites at random (None: all); those that are chosen for 2 are also chosen for 3."""
     if wanted is None:
         return source
     if wanted > len(source):
@@ -135,8 +133,7 @@ def read_sites(
 ) -> tuple[list[Site], ValidationSite | None]:
     """Build the named sites or clients, and the validation site if it is among the names.
 
-    None stands for all of them; then the test images of source sites are also read once, to find damaged files now.
-    All sites share the network, because each loads its weights before it computes.
+    None stands for all of them; then test images of source sites are also read, to find damaged files now.
     """
     federation, training = config.federation, {site: patients for site, patients in splits.items() if patients.train}
     patients_of, validating = clients or training, federation.validation_site

@@ -55,9 +55,10 @@ def train(
     on_training: OnTraining | None = None,
     callbacks: Callbacks | None = None,
 ) -> State:
-    """Run the rounds after `state.round`, save each in the run's folder (whose tables lose the rows of later rounds
-    first), close the engine, and return the last state. `finish` is called with it while the engine is open;
-    `on_training` is called after each training of a site with the numbers of trainings done and of the run."""
+    """Run the rounds after `state.round`, save each in the run's folder, close the engine, and return the last state.
+
+    `finish` is called with it while the engine is open.
+    """
     callbacks = callbacks or Callbacks()
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
     try:
@@ -94,16 +95,14 @@ def train(
 
 
 def selected_state(folder: RunFolder, last: State, rule: str, method: Method) -> State:
-    """Return the state after the round that `rule` (`federation.selection`) selects, with the weights that are scored.
-    The method may choose other weights than the global weights of this round (`result_weights`)."""
+    """Return the state after the round that `rule` selects, with the weights that are scored (`result_weights`)."""
     chosen = RULES[rule](folder.history())
     state = last if chosen == last.round else folder.load_state(chosen)
     return replace(state, weights=method.result_weights(state))
 
 
 def survey_sites(engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool) -> Sequence[Row]:
-    """Ask all sites that train to describe their images, compare the sites, print and write the table, and return the
-    ledger's rows. A mismatch is a warning; UserErrors for the severe ones if `stops`."""
+    """Let all sites describe their images, write the table, warn of mismatches, and return rows of the ledger."""
     requests = dict.fromkeys(engine.sites(), survey_request())
     replies = engine.exchange(Kind.SURVEY, requests)
     accepted, rejected, _ = check_replies(requests, replies, Expected(Kind.SURVEY, 1, {}, frozenset()), Earlier())
@@ -159,8 +158,9 @@ def _survey_text(facts: Mapping[str, Facts], rejected: Sequence[Rejection], labe
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterator[list[str]]:
     """Print each warning of medfed, and PyTorch's about determinism, once as a note; yield the growing list of notes.
-    While the folder holds an unfinished run, they are saved in `notices.json`, with which a resumed run starts. A note
-    that ends with `expected` is collected, but not printed."""
+
+    `notices.json` keeps them while the run is unfinished. A note that ends with `expected` is not printed.
+    """
     has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
     shown: set[str] = set()

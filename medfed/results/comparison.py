@@ -118,8 +118,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare finished runs with those of the method `baseline` in rows with the same varied settings.
 
-    `planned` has the label, unseen site and seed of each planned run; empty: every row at every site with every seed.
-    UserError if there are no runs, if one occurs twice, or if they cannot share a table.
+    `planned` is empty if every row was planned at every site with every seed. UserError if they cannot share a table.
     """
     _check(runs)
     scorings = [scoring_of(run.summary) for run in runs]
@@ -220,8 +219,7 @@ def _pairs(rows: Mapping[str, ComparisonRow], baseline: str, copies: Collection[
 
 
 def _copies(runs: Sequence[ScoredRun], baseline: str) -> dict[str, str]:
-    """Rows whose runs all have the configs of another row, by that row: `fedavg@steps=ccst` is a copy of `fedavg` if
-    CCST takes no more steps."""
+    """Rows whose runs have all the configs of another row, by that row, as if a method takes no more steps."""
     configs: dict[str, list[tuple]] = {}
     for run in sorted(runs, key=lambda run: _place(run.row, baseline)):
         if is_federated(run.row.label):
@@ -245,8 +243,7 @@ def _trivial(runs: Sequence[ScoredRun], metrics: Collection[str]) -> list[pd.Dat
 
 
 def _below_trivial(scores: pd.DataFrame, metric: Metric) -> list[str]:
-    """A sentence about the rows that are not better than the trivial prediction at the unseen sites, on average, with
-    the structures of which this is true, if there are several."""
+    """A sentence about rows not better than the trivial prediction at the unseen sites, with their structures."""
     own = scores[(scores.role == "unseen") & (scores.metric == metric.name) & (scores.site == AVERAGE)]
     is_trivial = own.row.str.startswith(TRIVIAL)
     of_trivial = own[is_trivial].set_index("structure")["mean"]

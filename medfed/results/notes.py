@@ -44,8 +44,7 @@ def computation_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def did_not_learn(summary: Mapping[str, Any]) -> str:
-    """Why the model of a run did not learn, as a clause without full stop; "" if it learned or the summary does not say
-    it, as for real sites, whose coordinator has no images."""
+    """Why the model of a run did not learn, as a clause; "" if it learned, or if the summary does not say it."""
     learning = summary.get("learning") or {}
     if learning.get("learned", True):
         return ""
@@ -66,10 +65,8 @@ def did_not_learn(summary: Mapping[str, Any]) -> str:
 def adaptation_of(technique: str, scoring: Scoring, adapted: pd.DataFrame, unadapted: pd.DataFrame) -> dict[str, Any]:
     """The entry "adaptation" of `summary.json`: how a technique changes the main metric, in %, at the unseen site.
 
-    The same weights scored the site with (`adapted`) and without the technique. A case in which neither mask contains
-    the structure has the best score, so false alarms that the adaptation causes or removes count; patients for whom
-    this holds in both are left out. `effects` has for each structure the means `without` and `adapted`, the 95 %
-    interval `low` to `high` of the mean change, and `n_worse` of `n_patients` whose score fell, by `largest_loss`.
+    A case in which neither mask contains the structure has the best score, so false alarms that the adaptation causes
+    or removes count; patients for whom this holds in both are left out.
     """
     without, with_it = (_of_patients(table, scoring) for table in (unadapted, adapted))
     pair = pd.DataFrame({"without": without.score, "adapted": with_it.score})[without.is_known | with_it.is_known]

@@ -96,8 +96,7 @@ def explanations(comparison: Comparison) -> list[str]:
 
 
 def full_tables(comparison: Comparison) -> list[TextTable]:
-    """Scores and differences of each structure and metric, then the failures, and what joining gives at the test
-    patients of the sites that train."""
+    """Scores, differences and failures of each structure and metric, and what joining gives at the own test."""
     tables = []
     for role in ("unseen", "validation"):
         for structure in comparison.structures:

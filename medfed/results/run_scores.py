@@ -19,8 +19,7 @@ COLUMNS = (*NAMES, *NUMBERS)
 
 
 def run_scores(scores: pd.DataFrame, scoring: Scoring) -> list[dict[str, Any]]:
-    """The scores of the sites, and of the site "average", from those of the images; unknown numbers are None. Shares of
-    failures are metrics, and `n_images` counts the images with the structure in one of the masks."""
+    """The scores of the sites and of "average"; unknown numbers are None, and shares of failures are metrics."""
     if scores.empty:
         return []
     run = {"row": "", "unseen": "", "seed": 0, "trained_at": ""}

@@ -30,8 +30,7 @@ VALUES = [*GROUP, "metric", "unit", "patient", "value", "score"]
 
 
 def table_of(rows: Sequence[Mapping], metrics: Sequence[Metric]) -> pd.DataFrame:
-    """The scores of test images, one dict for each image or structure of an image, as a table with the columns
-    `COLUMNS`; fractions are in percent, and the `status` of a probability is the true class."""
+    """The scores of test images (dicts) as a table; fractions in percent, a probability has its class as `status`."""
     wide = pd.DataFrame(rows)
     if "label" in wide:
         wide = wide.assign(structure=ALL, status=wide.label)
@@ -53,8 +52,7 @@ def is_probability(scores: pd.DataFrame) -> pd.Series:
 
 
 def write_scores(path: Path, scores: pd.DataFrame, run: Mapping[str, Any]) -> None:
-    """Write `cases.csv`: the columns of the run (`IDENTITY`, varied settings), then `COLUMNS`; no digit is lost, and an
-    unknown value is an empty cell. ValueError if there are two rows of one value."""
+    """Write `cases.csv` with the columns of the run first; no digit is lost, and an unknown value is an empty cell."""
     if (is_repeated := scores.duplicated(["site", "image", "structure", "metric"])).any():
         row = scores[is_repeated].iloc[0]
         raise ValueError(f"{row.site}/{row.image}, {row.structure}, {row.metric}: two values; expected one")
@@ -80,10 +78,9 @@ def _values_and_unit(wide: pd.DataFrame, metric: Metric, has_mm: pd.Series) -> t
 
 
 def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
-    """The values of the patients of one run, NaN if unknown for an image or if the images of a site have several units.
+    """The values of the patients of one run, NaN if unknown for an image or if a site has several units.
 
-    `score` is the score of the patient alone, for paired tests; NaN for a metric that has none, such as AUROC. A metric
-    without values of patients has one row for the site, whose `patient` is "".
+    `score` is that of the patient alone, for paired tests. A metric without values of patients has the patient "".
     """
     of_class = is_probability(scores)
     parts = [_mask_values(scores[~of_class])] if not of_class.all() else []
@@ -94,10 +91,7 @@ def patient_values(scores: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.Da
 
 
 def absent_values(scores: pd.DataFrame, values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataFrame:
-    """The best values for the patients in whose images neither mask has the structure, who have no row in `values`.
-
-    A metric without a best value is left out, and so is a site in which no patient has a value.
-    """
+    """The best values for patients in whose images neither mask has the structure; they are not in `values`."""
     masks = scores[~is_probability(scores)]
     is_absent = (masks.status == ABSENT).groupby([masks[key] for key in (*GROUP, "metric", "patient")]).all()
     units = values[[*GROUP, "metric", "unit"]].drop_duplicates()
@@ -110,10 +104,7 @@ def absent_values(scores: pd.DataFrame, values: pd.DataFrame, metrics: Mapping[s
 
 
 def failures(scores: pd.DataFrame, dice_below: float) -> pd.DataFrame:
-    """The failed fraction, in percent, of each patient's images for which a failure is possible, as values of metrics.
-
-    `dice_below` is in (0, 1].
-    """
+    """The failed share, in percent, of each patient's images for which a failure is possible, as values of metrics."""
     dice = scores[scores.metric == "dice"]
     has = dice.status.isin([OK, MISSED])
     kinds = {
@@ -156,8 +147,7 @@ def probabilities_and_labels(scores: pd.DataFrame) -> tuple[np.ndarray, np.ndarr
 
 
 def predictions(scores: pd.DataFrame) -> pd.DataFrame:
-    """One row for each classified image: `role`, `site`, `patient`, `image`, `label` (its class), `predicted`,
-    `confidence` (the probability of the predicted class, in [0, 1]) and `correct`."""
+    """One row for each classified image: `label` (its class), `predicted`, `confidence` in [0, 1], `correct`."""
     keys = ["role", "site", "patient", "image"]
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "label", "predicted", "confidence", "correct"])

@@ -54,8 +54,10 @@ def site_scores(values: pd.DataFrame, metrics: Mapping[str, Metric]) -> pd.DataF
 
 
 def ranks(scores: pd.DataFrame, rows: Collection[str], metrics: Mapping[str, Metric]) -> pd.Series:
-    """The rank of the average of each of `rows` in its block, 1 for the best; equal averages share a rank. There are no
-    ranks in a block in which a row has scores but no average."""
+    """The rank of the average of each of `rows` in its block, 1 for the best; equal averages share a rank.
+
+    There are none in a block in which a row has scores but no average.
+    """
     own = scores[scores.row.isin(rows)]
     averages = own[own.site == AVERAGE]
     n_rows = own.groupby(BLOCK).row.transform("nunique")[averages.index]
@@ -111,10 +113,7 @@ def differences(
 
 
 def verdict_text(difference: Any) -> str:
-    """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds".
-
-    "not decided" beside an interval that excludes 0 names the condition that does not hold: "not decided (p)".
-    """
+    """The verdict with the number of seeds if they are few, or the condition that fails although 0 is excluded."""
     n = len(difference.of_seeds)
     if difference.verdict in (BETTER, WORSE) and n < MIN_SEEDS:
         return f"{difference.verdict} in {n} seed{'s' * (n > 1)}"
@@ -129,8 +128,7 @@ def verdict_text(difference: Any) -> str:
 def failure_shares(failures: pd.DataFrame) -> pd.DataFrame:
     """The share of patients of each row, in percent, for whom something failed, with exact binomial 95 % intervals.
 
-    The site "average" is over the patients of all sites together, for rows with patients at all of them. Clopper and
-    Pearson, Biometrika 1934, https://doi.org/10.1093/biomet/26.4.404.
+    "average": the patients of all sites together. Clopper and Pearson 1934, https://doi.org/10.1093/biomet/26.4.404.
     """
     n_sites = failures.groupby(METRIC).site.transform("nunique")
     whole = failures[failures.groupby(["row", *METRIC]).site.transform("nunique") == n_sites]
@@ -144,10 +142,9 @@ def failure_shares(failures: pd.DataFrame) -> pd.DataFrame:
 
 
 def intervals(table: pd.DataFrame, metrics: Mapping[str, Metric] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the 95 % intervals of `mean` with the standard error `se` and `df` degrees of freedom.
+    """The ends of the 95 % intervals of `mean`, by Student's t; on the logit scale for a score with two limits.
 
-    Student's t; a score with two limits (`metrics`; None: no limits) is transformed by the logit, so that the interval
-    lies between them. NaN for fewer than 5 patients at a site (`n_smallest`), or if all patients have the same value.
+    NaN for fewer than 5 patients at a site (`n_smallest`), or if all patients have the same value.
     """
     columns = zip(table.metric, table.unit)
     limits = [limits_of(metrics[metric], unit) if metrics else NO_LIMITS for metric, unit in columns]

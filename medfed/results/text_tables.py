@@ -31,8 +31,7 @@ class Cell(NamedTuple):
 
 
 class TextTable(NamedTuple):
-    """A table with its header first; the first `n_words` columns hold words, the others numbers; the last `n_foot`
-    rows sum up the others."""
+    """A table with its header first; `n_words` columns of words come first, and `n_foot` rows sum up the others."""
 
     title: str
     rows: list[list[Cell]]
