@@ -263,8 +263,7 @@ def gpu(
 def median_ms(
     functions: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Median milliseconds of each function. They run in turn, so that other load on the machine affects all equally;
-    the first time of each is not counted."""
+    """Median milliseconds of functions that run in turn, so that other load affects all; the first does not count."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(repeats + 1):
         for function, of_function in zip(functions, times, strict=True):
@@ -294,8 +293,7 @@ def _compare_ms(config: Config, folder: Path, n_jobs: int, n_runs: int) -> float
 def _measure_step(
     config: Config, n_classes: int, method: Method, training: Training, repeats: int, n_steps: int, device: str
 ) -> tuple[float, float]:
-    """Median milliseconds of a training step, and the peak of the GPU's memory in GiB. Images are noise of different
-    patients, with random masks of one structure, or in turn of each class."""
+    """Median milliseconds of a training step on images of noise, and the peak of the GPU's memory in GiB."""
     size, channels, n_images = config.data.image_size, 3 if n_classes else 1, n_steps * training.batch_size
     task: Task = Segmentation(("organ",), channels, size, (0.0, 1.0), standardised="none")
     if n_classes:

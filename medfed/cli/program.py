@@ -56,8 +56,7 @@ class _ExamplesFormatter(argparse.HelpFormatter):
 
 
 def new_parser(program: str, description: str | None, *examples: tuple[str, str]) -> argparse.ArgumentParser:
-    """Return the parser of a program, such as "train", without arguments yet. Its help ends with the examples: pairs of
-    the arguments after the program's name, and a comment."""
+    """Return the parser of a program, such as "train"; `examples` are pairs of arguments and a comment."""
     parser = argparse.ArgumentParser(prog=f"medfed {program}", description=description)
     return _with_examples(parser, examples)
 

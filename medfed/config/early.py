@@ -25,8 +25,7 @@ _DESCRIPTIVE = {"type", "default", "description"}
 def find_config(path_or_name: str | Path) -> Path:
     """Return the path of a config file, or of the config of this name that comes with medfed.
 
-    A path with a suffix or a folder is returned unchanged, even if the file is missing. An existing file with exactly
-    this path has priority. UserError for an unknown name, or one that could also mean a file such as `prostate.yaml`.
+    An existing file has priority. UserError for a name that is unknown, or could also mean a file beside it.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix or path.name != name:
@@ -46,8 +45,7 @@ def find_config(path_or_name: str | Path) -> Path:
 def check_config(path_or_name: str | Path, overrides: Sequence[str] = ()) -> None:
     """Check keys, names, and single values of a config file; UserErrors as `medfed.config.schema.load` raises.
 
-    A value that only its class can check, such as a list, or the settings of a class outside of medfed, is left to
-    `load`. A folder `data.root` that is missing, and that nothing creates, is a Problem.
+    What only a class can check is left to `load`. A missing folder `data.root` is a Problem.
     """
     path = find_config(path_or_name)
     document = strict_yaml.parse(strict_yaml.read(path), str(path))

@@ -81,8 +81,7 @@ def build() -> dict[str, Any]:
 def _named_block(block: str, base: type) -> dict[str, Any]:
     """The definitions of a block that chooses its class by `name`: the block, and one for each known name.
 
-    The definition with the name of the block, such as "method", has the settings of the base class. No other definition
-    refers to it, because a class outside of medfed may give these settings other types.
+    No other definition refers to that with the name of the block: a class outside of medfed may have other types.
     """
     kind = NAMED[base]
     names = registry.known_names(kind)

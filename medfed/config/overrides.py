@@ -62,8 +62,7 @@ class Override:
     def parse(cls, text: str, flag: str = "--set") -> Override:
         """Parse `key.sub=value`, the value in YAML or empty; UserError if it is not of this form.
 
-        A text may begin with `*` or with a field such as `{site}/` without quotes, because a shell removes them; in
-        YAML it would be an alias or a block.
+        A text may begin with `*` or a field such as `{site}/` without quotes, because a shell removes them.
         """
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
@@ -102,9 +101,7 @@ def split(text: str, separator: str) -> list[str]:
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:
     """Replace values of a config document, in place; return the values of `method` that a changed preset removed.
 
-    An override of the `name` of `data`, `network` or `method` removes all other keys of its block, because they belong
-    to the previous class; an override of `method.preset` removes those of `method` except `name`. Such overrides come
-    first.
+    Another `name` or `preset` comes first, and removes the keys of its block that belonged to the previous one.
     """
     order, overrides = list(_RESET), list(overrides)
     dropped: dict[str, Any] = {}
@@ -123,10 +120,7 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> dict[str, 
 
 
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
-    """Return the last override that may have caused a mistake, such as `--set seed=x`; "" if the config file did.
-
-    It sets the key of the mistake, a value inside or a block around this key, or another key that the mistake names.
-    """
+    """Return the last override that may have caused a mistake, such as `--set seed=x`; "" if the config file did."""
     keys = [f"{key}." for key in (mistake.key.replace("[", "."), *mistake.others)]
     for override in reversed(list(overrides)):
         own = f"{override.key}."

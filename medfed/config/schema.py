@@ -112,8 +112,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     """Read and check a config from YAML text; `source` names the text in error messages.
 
-    An override that changes the `name` of a block, or the `preset` of the method, resets the block's other keys to
-    their defaults. A warning lists values of the text that a changed preset replaces.
+    An override of the `name` of a block, or of `preset`, resets the block's other keys, which a warning lists.
     """
     document = strict_yaml.parse(text, source)
     if not isinstance(document, dict):
@@ -124,12 +123,9 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
 def load_dataset(
     root: Path, name: str | None = None, overrides: Sequence[Override] = (), read_channels: bool = True
 ) -> Dataset:
-    """Recognise the dataset in a folder and apply the user's settings of the block `data`, without the other blocks.
+    """Recognise the dataset in a folder and apply the user's settings of the block `data`; UserError for others.
 
-    Args:
-        name: name of the dataset in a config; None recognises it.
-        overrides: values that replace the recognised ones or come in addition; UserError for other blocks.
-        read_channels: whether the number of image channels is read from a few images, if no override sets it.
+    `read_channels`: whether a few images decide the number of channels, if no override sets it.
     """
     for override in overrides:
         if override.path[0] != "data" or len(override.path) == 1:
@@ -144,10 +140,7 @@ def load_dataset(
 
 
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
-    """Return a checked copy of a config with other values, by dotted key; `more` are flags of the user.
-
-    Another `name` or `preset` resets the other keys of its block, as in `load_text`.
-    """
+    """Return a checked copy of a config with other values, by dotted key; `more` are flags of the user."""
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     document = resolved(config)
     method = type(config.method)
@@ -196,10 +189,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _assemble(
     document: dict[str, Any], source: str, overrides: list[Override], notices: tuple[str, ...] = ()
 ) -> Config:
-    """Build a config from a document and the overrides; UserErrors with a sentence for each mistake.
-
-    A warning names the values that a changed preset replaces. It is added to the notices of the config.
-    """
+    """Build a config; a warning, also among its notices, names the values that a changed preset replaces."""
     document = copy.deepcopy(document)
     dropped = apply(document, overrides)
     config = _build(Config, document, overrides, source)
@@ -230,8 +220,7 @@ def _build(cls: type[T], document: dict[str, Any], overrides: Sequence[Override]
 
 
 def _tracking_conflicts(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield ("tracking", sentence) for wrong names. A dotted name is first resolved by the run that calls it, so that a
-    finished run can be read without this code."""
+    """Yield ("tracking", sentence) for wrong names; a dotted one is resolved by the run that calls it."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield "tracking", f"'{name}' comes twice; leave one out"

@@ -36,9 +36,7 @@ class Group:
 def find(word: str) -> list[Group]:
     """Return the groups of settings for a word: all of a block or name, or those with this key alone.
 
-    A word is a block (`training`), the name of a method, network, dataset, engine or metric (`elcfs`), or a key
-    (`alpha`), also behind a block or name (`training.betas`, `elcfs.alpha`). UserError, with the most similar word, if
-    nothing is found.
+    A key may stand behind a block or a name (`training.betas`, `elcfs.alpha`). UserError if nothing is found.
     """
     block, _, rest = word.partition(".")
     if block in BLOCK_KINDS and rest.partition(".")[0] in registry.known_names(BLOCK_KINDS[block]):

@@ -88,12 +88,10 @@ _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TA
 
 
 def parse(text: str, source: str, aliases: Aliases = "refused") -> Any:
-    """Read plain data from YAML, strictly; None for an empty text.
+    """Read plain data from YAML; None for an empty text. UserError for broken YAML, a tag, or a key that occurs twice.
 
     `aliases` says what `*name` is: an error; a text, because a shell removes the quotes of '*_seg'; or, in medfed's own
     files, the value that is marked with `&name`.
-
-    UserError, with line and column, for broken YAML, a tag, an alias, or a key that occurs twice.
     """
     try:
         return _Loader(text, aliases).get_single_data()

@@ -50,8 +50,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_
 def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, ...]]] | None = None) -> None:
     """Raise a SettingsError if a field does not fit its annotation; a list is accepted for a tuple.
 
-    If every field is valid by itself, `conflicts` yields (field, sentence, other fields ...) for fields that do not fit
-    together.
+    If every field is valid, `conflicts` yields (field, sentence, other fields ...) for those that do not fit together.
     """
     cls: type = type(settings)
     given = with_tuples({field.name: getattr(settings, field.name) for field in written_fields(cls)})
@@ -62,10 +61,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, ...]]] | No
 
 
 def load_settings(cls: type[T], document: object, source: str) -> T:
-    """Build a dataclass, with nested ones, from a YAML document that is not a config, such as a file of a hospital.
-
-    UserError, which starts with `source`, with one sentence for each mistake.
-    """
+    """Build a dataclass from a YAML document that is not a config; UserErrors, each of which starts with `source`."""
     try:
         return build(cls, document)
     except SettingsError as error:
@@ -73,10 +69,7 @@ def load_settings(cls: type[T], document: object, source: str) -> T:
 
 
 def build(cls: type[T], block: object, more_keys: tuple[str, ...] = ()) -> T:
-    """Build a dataclass, with nested ones, from plain data; SettingsError with all mistakes.
-
-    `more_keys` are further keys that the block could have, for the message about an unknown one.
-    """
+    """Build a dataclass, with nested ones, from plain data; `more_keys` could be meant by an unknown key."""
     of_class: type = cls
     hints = _hints(of_class)
     if isinstance(block, Mapping):  # an empty block has its defaults
@@ -119,10 +112,7 @@ def _text(value: object) -> str:
 
 
 def chosen_by_name(kind: str) -> WrapValidator:
-    """Annotation of a block that chooses its class by `name`, and perhaps `preset`: `{name: fedprox, mu: 0.1}`.
-
-    `kind` is a kind of `registry`. The values of the preset apply first, then those that are written.
-    """
+    """Annotation of a block that chooses its class of a `kind` by `name`, and perhaps `preset`: `{name: fedprox}`."""
 
     def validate(value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
         return build_by_name(kind, value) if info.mode == "json" else handler(value)

@@ -56,10 +56,7 @@ def known_names(kind: str) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str) -> type[Any]:
-    """Import and return the class of a known name, or of a dotted name, `package.module.Class`; UserError as `require`.
-
-    Also a UserError if a class of this name cannot be imported or is of another kind.
-    """
+    """Import and return the class of a known or dotted name; UserError as `require`, or if it is of another kind."""
     require(name, kind)
     base = _import(KINDS[kind].base)
     if name in _files(kind):

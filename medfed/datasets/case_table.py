@@ -13,10 +13,9 @@ COLUMNS = ("site", "patient", "case", "image", "mask")
 
 
 def write_case_table(dataset: Dataset, path: Path) -> None:
-    """Write a CSV file with a line for each case: site, patient, case, and the paths of image and masks.
+    """Write a CSV file with a line for each case, which only its owner can read; UserError if it exists.
 
-    The file tells which patients the keyed hashes of DICOM images mean: only its owner can read it (mode 0600), and it
-    is refused in a run folder, whose files are meant to be passed on. UserError if the file exists.
+    It tells which patients the hashes of DICOM names mean, so it is refused in a run folder, which is passed on.
     """
     if any((folder / "environment.json").is_file() for folder in path.absolute().parents):
         raise UserError(f"{path}: lies in a run folder, whose files may leave the site; name a file elsewhere")

@@ -34,10 +34,9 @@ def join_problems(problems: Iterable[Problem]) -> UserError:
 
 
 def format_problems(problems: Iterable[Problem], root: str) -> list[str]:
-    """Return lines of at most 100 characters (except for longer paths), one paragraph for each kind of problem.
+    """Return a paragraph for each kind of problem: the number, two examples, the other places, and what to do.
 
-    A problem that is alone of its kind is shown completely. Other paragraphs have the number of problems, two examples
-    with paths relative to `root`, if possible with different cures, the places of further ones, and what to do.
+    Paths are relative to `root`. The examples have different cures, if possible.
     """
     lines = []
     for group in by_kind(problems):

@@ -132,8 +132,7 @@ def _notice_warnings(site: CheckedSite) -> list[Problem]:
 
 
 def _dark_warnings(sites: Sequence[CheckedSite]) -> list[Problem]:
-    """Warn of a site whose 2-D images, which are read as 0 to 255, are almost black: their files may have fewer bits
-    than `intensity_max` says."""
+    """Warn of a site with almost black 2-D images: their files may have fewer bits than `intensity_max` says."""
     warnings = []
     for site in sites:
         brightest = [case.measures.highest for case in site.cases if case.measures.spacing_mm is None]

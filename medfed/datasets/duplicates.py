@@ -27,10 +27,7 @@ def file_sha256(path: Path) -> str:
 
 
 def find_duplicates(cases: Iterable[Case]) -> list[Problem]:
-    """Return a problem for each image that exists more than once, first those that exist in several sites.
-
-    Only files of equal size are read and compared. Damaged files are skipped.
-    """
+    """Return a problem for each image that exists more than once, those in several sites first."""
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
         try:

@@ -69,8 +69,7 @@ def pair(files: Files, layout: Layout) -> Pairs:
     """Match all files with the patterns of a layout.
 
     An image and a mask belong together if all fields that both of their patterns have are equal. A file that a pattern
-    of masks matches is no image. Problems are: two files of one case, an image without a mask or with fewer masks than
-    the others of its site, a mask without an image or with several.
+    of masks matches is no image.
     """
     result = Pairs(layout)
     images: dict[object, Match] = {}

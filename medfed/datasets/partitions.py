@@ -125,9 +125,8 @@ def rank_patients(cases: Iterable[Case], seed: int) -> list[list[Case]]:
 def assign_to_clients(patients: Patients, shares: Shares) -> list[list[Case]]:
     """Assign all patients of every site to simulated clients, so that each client gets about its share of the images.
 
-    The patients of a site lie on a line on which each image has length 1. The clients' shares divide this line into
-    intervals. A patient goes to the client in whose interval the middle of the patient's images lies. The cases of a
-    client are sorted by site and name.
+    The patients lie on a line on which each image has length 1, and the shares divide the line: a patient goes to the
+    client in whose interval the middle of the patient's images lies.
     """
     n_clients = len(next(iter(shares.values())))
     by_client: list[list[Case]] = [[] for _ in range(n_clients)]

@@ -43,8 +43,7 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
 def recognise_layout(root: Path, name: str | None = None, settings: Mapping[str, Any] | None = None) -> Dataset:
     """Do what `recognise` does, but leave the number of image channels at its default.
 
-    `settings` are the user's own. Those that say where the files are, such as `image` or `by_site.A.mask`, replace the
-    recognised patterns; `ignored_names` and `sites` decide which files count; and `name` is that of the dataset.
+    `settings` are the user's own: those that say where the files are replace the recognised patterns.
     """
     settings = settings or {}
     name = str(settings["name"]) if "name" in settings else name

@@ -32,21 +32,15 @@ SIGNIFICANT_DIGITS = 4  # of the numbers that leave a site
 def site_facts(
     cases: Sequence[Case], measured: Mapping[Case, CaseMeasures], n_classes: int, min_patients: int
 ) -> dict[str, float]:
-    """Return the facts with which a site describes its images in a survey.
+    """Return the facts with which a site describes its images in a survey, which leave the site.
 
     - The numbers of patients, of images (files), and of those that were measured.
-    - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
-      fewer patients have them.
+    - The quantiles of sizes, voxel sizes and intensities over the images.
     - `K.images`: how many images belong to class K, or how many measured images show structure K.
-    - `K.cover`: median share of the image that structure K covers, over the images that show it.
-    - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
+    - `K.cover`, `K.position_A`, `K.spread_A`: median share of the image that structure K covers, median and standard
+      deviation of its centre along axis A.
 
-    Args:
-        cases: the cases of the site that train or validate.
-        measured: the facts of those cases that were read; not of all of them if they are many.
-        n_classes: 0 for segmentation.
-        min_patients: a number of images of fewer patients than this is left out. A quantile is also left out if it is
-            of fewer than `MIN_QUANTILE_PATIENTS` patients.
+    Numbers of fewer patients than `min_patients`, and for quantiles `MIN_QUANTILE_PATIENTS`, are left out.
     """
     facts: dict[str, float] = {
         PATIENTS: len({case.patient for case in cases}),

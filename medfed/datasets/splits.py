@@ -52,11 +52,7 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
 
 
 def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
-    """Sample a fraction `ratio`, in (0, 1], of one site's cases, at least one; return them sorted by `Case.name`.
-
-    The cases with the smallest SHA-256 of (seed, site, case) are taken, so that those for a smaller ratio are among
-    those for a larger one.
-    """
+    """Sample a share of one site's cases by the hash of their names; those for a smaller ratio are among them."""
     ranked = sorted(cases, key=lambda case: digest(seed, case.site, f"case {case.name}"))
     return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.name)
 

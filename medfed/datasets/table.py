@@ -39,13 +39,7 @@ _PARTS = {
 
 
 def read_table(path: Path) -> DataFrame:
-    """Read a table of images as text: the known columns, and `place`, such as "line 7".
-
-    The header has the columns site, image, and mask or class, and optionally patient and split; columns are separated
-    by commas, semicolons or tabs.
-
-    UserError if the file is missing or damaged, lacks a column, or if a row lacks a value.
-    """
+    """Read a table as text: `COLUMNS`, and `place`, such as "line 7"; UserError if a column or a value is missing."""
     rows = _rows(path)
     names = [str(name) for name in rows.columns]
     if repeated := [name for name in COLUMNS if names.count(name) > 1]:
@@ -87,9 +81,7 @@ def find_table_cases(
 ) -> None:
     """Add the cases that a table names, and the problems with its rows and files, to `contents`.
 
-    A case has the name of its image file; if several files of the site have this name, their folders come before it.
-    `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image) for rows
-    without one, or ""; it may raise a UserError.
+    `class_names` is empty for segmentation. `patient_in_name` returns the patient of (site, name, image), or "".
     """
     root = path.parent
     listed = dict.fromkeys(name for name in (*rows["image"], *(() if class_names else rows["mask"])) if name)

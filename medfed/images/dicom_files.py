@@ -24,10 +24,7 @@ _SEGMENTATIONS = (  # pydicom 3.0 does not know the name of label maps
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what a file holds by its first bytes: an image, a DICOM SEG object, or another one such as a report.
-
-    None if it is no DICOM file, or has the name of another image format.
-    """
+    """Return what a DICOM file holds by its first bytes; None for other files, also by the suffix of their name."""
     name = path.name.lower()
     if suffix(path) or name.endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)) or not path.is_file():
         return None  # to open a pipe would wait for another program to write to it

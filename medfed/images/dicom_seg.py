@@ -38,10 +38,8 @@ def read_segmentation(
 ) -> MetaTensor:
     """Read a DICOM SEG object as one channel of 0 and 1 per structure: (S, H, W, D) uint8 on the grid.
 
-    A segment belongs to the structure that has its label as name, or a single segment to a single structure. `values`
-    lists the numbers of each structure's segments instead, and must not contradict a label; the numbers in `background`
-    are left out. A structure without a segment is empty, but refused if none has one, or if a segment that is not read
-    has a similar name. Nothing is interpolated.
+    A segment belongs to the structure of its label, or a single segment to a single structure; `values` lists the
+    numbers of each structure's segments instead. A structure without a segment is empty, if no segment has a similar name.
     """
     with library_errors(path, show_reason=False), without_identifiers():
         segmentation = _open(path, grid)

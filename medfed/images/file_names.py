@@ -47,17 +47,13 @@ def folded(name: str) -> str:
 
 
 def is_ignored(name: str, patterns: Sequence[str] = ()) -> bool:
-    """Return whether a file or folder is left out by its name: hidden, of an operating system, or as a pattern says.
-
-    In a pattern, a `*` stands for any characters; upper and lower case are not distinguished.
-    """
+    """Return whether a file or folder is hidden, of an operating system, or fits one of the patterns (`fits`)."""
     own = folded(name)
     return own.startswith(".") or own in SYSTEM_FILES or any(fits(name, pattern) for pattern in patterns)
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Return whether a name fits a pattern, in which only `*` has a meaning; upper and lower case are not
-    distinguished."""
+    """Return whether a name fits a pattern, in which only `*` has a meaning, regardless of case."""
     return fnmatchcase(folded(name), folded(pattern).replace("[", "[[]").replace("?", "[?]"))
 
 

@@ -57,7 +57,7 @@ def reorder_axes(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Exchange and reverse the axes of voxels (H, W, D, ...) as in a grid, of which they may cover any part.
 
-    Returns the voxels and the index (3,) of the first one in the grid; None if a corner does not lie on a voxel of it.
+    Also return the index of the first voxel in the grid; None if a corner does not lie on a voxel of it.
     """
     to_grid = np.linalg.inv(grid_affine) @ affine
     orientation = nib.io_orientation(to_grid)

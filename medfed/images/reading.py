@@ -37,8 +37,7 @@ def is_2d_image_file(path: Path | str) -> bool:
 def read_image(path: Path, channels: int, notices: list[str], intensity_max: float | None = None) -> MetaTensor:
     """Read an image file of any supported format: (C, H, W, D) float32, finite.
 
-    Volumes keep their stored intensities, and their fourth axis is C = `channels`. 2-D images are scaled to [0, 255],
-    with more than 8 bits so that `intensity_max` is white, and have D = 1.
+    2-D images are scaled to [0, 255], those with more than 8 bits so that `intensity_max` is white, and have D = 1.
     """
     check_file(path)
     if is_2d_image_file(path):
@@ -55,10 +54,7 @@ def read_image(path: Path, channels: int, notices: list[str], intensity_max: flo
 
 
 def read_volume(path: Path) -> MetaTensor:
-    """Read a NIfTI, MHA, MHD or NRRD file: (C, H, W, D) float32 with its stored intensities and its affine.
-
-    C is the number of values per voxel or the length of the fourth axis, or 1; D is 1 for a 2-D image.
-    """
+    """Read a NIfTI, MHA or NRRD file, (C, H, W, D) float32, with its intensities; C is 1 without a fourth axis."""
     format_of_file = nifti if suffix(path) in nifti.SUFFIXES else mha_nrrd
     voxels, n_axes, affine = format_of_file.read(path)
     if voxels.ndim > 4:
@@ -96,8 +92,7 @@ def read_labels(
 ) -> MetaTensor:
     """Read the whole numbers that a mask file stores, (1, H, W, D) float32, without assigning them to structures.
 
-    With `threshold`, for masks with soft edges, values above it become 1 and all others 0. With `two_colours`, a 2-D
-    image file of exactly two colours, of which one is black, has the values 0 and 255.
+    Values above `threshold`, for soft edges, become 1 and all others 0. `two_colours`: see `read_label_file`.
     """
     check_file(path)
     if is_2d_image_file(path):
@@ -136,10 +131,7 @@ def label_values(mask: Tensor) -> list[int]:
 def to_structures(
     path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]
 ) -> MetaTensor:
-    """Convert a mask of labels, (1, H, W, D), into one channel of 0 and 1 per structure, (S, H, W, D) uint8.
-
-    `labels` has the structures of each allowed value, such as {0: (), 1: ("disc",), 2: ("disc", "cup")}.
-    """
+    """Convert a mask of labels into one channel of 0 and 1 per structure; `labels` are the allowed values."""
     values = label_values(mask)
     if not set(values) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))

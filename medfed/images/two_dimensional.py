@@ -23,10 +23,7 @@ _RAW_MODE_16_BIT = re.compile(r";16[BLN]\b")  # Pillow's raw modes with 16 bits 
 
 
 def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
-    """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB, without an alpha channel.
-
-    `white` is the stored value that means white in images with more than 8 bits; None refuses these.
-    """
+    """Read float32 (1 or 3, H, W) in [0, 255]; `white`: what means white with more than 8 bits; None refuses."""
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
         return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices)[None]
@@ -44,8 +41,7 @@ def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.n
 def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -> np.ndarray:
     """Read the stored values of a mask, (H, W) float32: of a palette, the indices; of a GIF file, the colours as grey.
 
-    With `two_colours`, a mask of two colours, one of them black, has the values 0 and 255, also if it has a palette
-    that does not begin with black; other colours are refused, but for a palette of which the mask does not use black.
+    With `two_colours`, a mask of black and one other colour has the values 0 and 255, also with a palette.
     """
     image = _open_mask(path, notices)
     if two_colours and image.mode == "P" and any((palette := image.getpalette() or [])[:3]):
@@ -95,10 +91,7 @@ def _open_mask(path: Path, notices: list[str]) -> Image.Image:
 
 
 def needed_channels(paths: Iterable[Path]) -> int:
-    """Return the channels, 1 or 3, that 2-D image files need without loss; reading reports files that are damaged.
-
-    A palette of greys, and a colour image whose three channels are equal, are grey.
-    """
+    """Return the channels, 1 or 3, that files need without loss; reading reports those that are damaged."""
     for path in filter(Path.is_file, paths):
         with suppress(UserError), library_errors(path), Image.open(path, formats=FORMATS) as image:
             if image.mode[0] not in ("1", "L", "I", "F") or image.mode == "LAB":

@@ -36,8 +36,7 @@ def ratio_row(site: str, role: str, patient: str, image: str, reference: float |
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Return, by role, the mean error of each site, and the mean of its sites' means. The mean of a site is over the
-    patients whose error is known, of each the mean of the images first."""
+    """Return, by role, the mean error of each site over its patients, and the mean of its sites' means."""
     table = pd.DataFrame(rows).astype({"error": float})
     of_patients = table.groupby(["role", "site", "patient"], as_index=False).error.mean().dropna()
     summary = {}

@@ -58,8 +58,7 @@ def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
 
 
 def _search_nearby(voxels: np.ndarray, along_first: np.ndarray, spacing: tuple[float, ...], reach: float) -> np.ndarray:
-    """Return the squared distance from each voxel, an index (N, 3), to the nearest edge voxel, exact up to `reach`^2.
-    `along_first` has the squared distances along the first axis; the other axes are searched up to `reach`."""
+    """Return squared distances to the nearest edge voxel, exact up to `reach`^2, from those along the first axis."""
     nearest = along_first.copy()
     for shift in range(1, min(int(reach / spacing[2]), along_first.shape[2] - 1) + 1):
         cost = (shift * spacing[2]) ** 2

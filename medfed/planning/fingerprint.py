@@ -62,10 +62,9 @@ class Fingerprint:
 def take_fingerprint(
     dataset: Dataset, sites: Sequence[str], seed: int, progress: Progress | None = None
 ) -> Fingerprint:
-    """Read the training patients of the sites that train; no file of another site, for validation or for the test.
+    """Read training patients of the sites that train, and no other file.
 
-    While no mask that was read shows one of the structures, further cases are read. UserError if none shows it, or if
-    a file cannot be used.
+    While no mask that was read shows one of the structures, further cases are read; UserError if none shows it.
     """
     found = {site: dataset.cases(site) for site in sorted(sites)}
     training = {

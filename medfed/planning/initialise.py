@@ -53,10 +53,7 @@ def write_config(
     dataset: str | None = None,
     progress: Progress | None = None,
 ) -> Written:
-    """Plan a run and write its config, as `medfed.make_plan` describes; equal arguments give the same file.
-
-    No image of the unseen site influences a planned value: only the names of its files are used.
-    """
+    """Plan a run and write its config (`medfed.make_plan`); of the unseen site, only the names of files are used."""
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
     overrides = [entry for text in settings for entry in _entries(Override.parse(text))]

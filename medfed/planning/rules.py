@@ -159,8 +159,7 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a fingerprint; the user's values in `fixed`, by dotted key, decide the others.
 
-    For example, twice the batch size halves the steps of an epoch. `pretrained`: ImageNet weights can be used.
-    `dimensions`: those on which the method works.
+    `pretrained`: ImageNet weights can be used. `dimensions`: those on which the method works.
     """
     fixed = fixed or {}
     why_slices = _why_slices(fingerprint, fixed, dimensions)

@@ -25,10 +25,7 @@ SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers th
 
 
 def write_segmentations(masks: Path, series: Path, out: Path) -> int:
-    """Write OUT/NAME.dcm, one DICOM SEG object, for each series with masks NAME_STRUCTURE.nii.gz; return their number.
-
-    The object has one segment for each structure, and the patient and study of the series.
-    """
+    """Write OUT/NAME.dcm for each series with masks NAME_STRUCTURE.nii.gz; return the number of objects."""
     if out.exists():
         raise Problem("existing folder", out, "exists already", "remove it, or choose another one with --out")
     groups = _masks_by_series(masks, series)

@@ -74,11 +74,7 @@ def _photograph(path: Path) -> np.ndarray:
 
 
 def pair_as_png(site: str, name: str, photo: np.ndarray, disc: np.ndarray, cup: np.ndarray) -> dict[str, bytes]:
-    """Return `SITE/images/NAME.png` and `SITE/masks/NAME.png`, cut to a square of at most `SIDE` pixels.
-
-    `disc`, which includes the cup, and `cup` are (H, W) bool. UserError if sizes differ, a mask is empty, the disc does
-    not fit into the square, or most of the cup lies outside the disc.
-    """
+    """Return photograph and mask as files, cut to a square around the disc, which includes the cup, (H, W) bool."""
     for structure, mask in (("disc", disc), ("cup", cup)):
         if mask.shape != photo.shape[:2]:
             raise UserError(

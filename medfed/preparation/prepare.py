@@ -39,13 +39,7 @@ class Collection:
 def prepare(
     collections: Sequence[Collection], sources: Sequence[Path], out: Path, progress: Progress | None = None
 ) -> pd.DataFrame:
-    """Write the cases of collections whose downloads lie in `sources` to the new folder `out`.
-
-    UserError if `out` exists, if a source contains no collection, or if no case could be written.
-
-    Returns:
-        one row for each case: `collection`, `site`, `case`, and `reason`, why it was left out, or "".
-    """
+    """Write the cases of collections to the new folder; one row per case, with the reason if left out."""
     if out.exists():
         raise Problem("existing folder", out, "exists already", "remove it, or choose another output folder")
     cases = [case for source in sources for case in _find(collections, source)]

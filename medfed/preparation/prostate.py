@@ -78,11 +78,7 @@ def _i2cvb_files(site: str, name: str, series: Path, mask_series: Path) -> dict[
 def pair_as_nifti(
     site: str, name: str, image: MetaTensor, mask: MetaTensor, labels: set[int], path: Path
 ) -> dict[str, bytes]:
-    """Return `SITE/NAME.nii.gz` and `SITE/NAME_segmentation.nii.gz`, with the mask on the image's grid (nearest).
-
-    Image and mask are (1, H, W, D) with affines in millimetres; equal inputs give equal bytes. UserError, with the
-    mask's `path`, if the mask has other `labels`, is empty, or lies partly outside the image.
-    """
+    """Return the image and the mask on its grid as files; UserError if the mask has other labels or does not fit."""
     values = reading.label_values(mask)
     if not labels.issuperset(values):
         expected = reading.format_values(sorted(labels))

@@ -51,8 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Result:
-    """Scores that are shown: those of a published block, or of a structure and metric if the paper's numbers cannot be
-    read."""
+    """Scores that are shown: those of a published block, or of a structure and metric without readable numbers."""
 
     table: str = ""  # such as "elcfs_table_2"
     block: str = ""
@@ -69,8 +68,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of methods: one call of `medfed.evaluate`. FedAvg is among the methods, because it must be better
-    than a prediction that ignores the image."""
+    """One comparison, a call of `medfed.evaluate`; with FedAvg, which must beat a prediction that ignores the image."""
 
     name: Name  # also of its folder
     data: Name  # in `data.yaml`
@@ -181,7 +179,9 @@ def commands_of(
     seeds: int | None = None,
 ) -> list[Part]:
     """The comparisons of the parts named in `only` (empty: all that the entry or a small run has), with all changes.
-    `folder` replaces the config's folder of images; without it, a small run takes phantoms."""
+
+    `folder` replaces the config's folder of images; without it, a small run takes phantoms.
+    """
     known = [part.name for part in entry.parts]
     if unknown := [name for name in only if name not in known]:
         raise UserError(f"--only {unknown[0]}: {entry.heading} has no such part. {suggestion(unknown[0], known)}")

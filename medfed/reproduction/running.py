@@ -34,10 +34,7 @@ def run_entry(
     progress: bool = False,
     show: Callable[[str], None] = print,
 ) -> int:
-    """Run the comparisons of a table or figure, and write (`result.txt`) and show the scores beside those of the paper.
-
-    Returns the number of runs that failed or were locked.
-    """
+    """Run a table or figure, write and show our scores beside the paper's; return the number of unfinished runs."""
     configs = [part.load() for part in parts]
     for config in configs:
         check_cache_folder(config.cache, config.data, out, config.source)

@@ -85,10 +85,7 @@ class Trial:
 
 @contextmanager
 def watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
-    """List which hooks of a class change, inside the `with` block, a tensor in place that they received.
-
-    torch counts the in-place changes of every tensor (`_version`), so nothing is copied.
-    """
+    """List which hooks change, inside the `with` block, a tensor that they received (torch counts: `_version`)."""
     changes: list[str] = []
 
     def watch(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
