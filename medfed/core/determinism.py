@@ -12,9 +12,7 @@ import torch
 def set_deterministic(threads: int) -> None:
     """Make PyTorch use deterministic algorithms and a fixed number of CPU threads, in the whole process.
 
-    A sum that is split among another number of threads is rounded differently, so the number is a setting
-    (`training.threads`) and not the number of cores. An operation without a deterministic algorithm runs with a
-    warning.
+    A sum that is split among another number of threads is rounded differently, so the number is a setting.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -26,8 +24,7 @@ def set_deterministic(threads: int) -> None:
 def cpu_threads(threads: int) -> Iterator[None]:
     """Set PyTorch's number of CPU threads, and restore it afterwards; also a decorator.
 
-    Many operations on small tensors, as in reading images, are fastest with one thread: several threads wait for each
-    other after each operation, and ten times as long if another program uses the cores.
+    Operations on small tensors, as in reading images, are fastest with one thread.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -46,9 +43,6 @@ def deterministic(threads: int) -> Iterator[None]:
 
 
 def allow_faster_algorithms() -> None:
-    """Let PyTorch use GPU algorithms whose results differ from run to run, until `set_deterministic` is called.
-
-    cuDNN then also times its convolution algorithms when a shape occurs for the first time, and uses the fastest.
-    """
+    """Let PyTorch use GPU algorithms whose results differ from run to run, until `set_deterministic`."""
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = True

@@ -50,10 +50,7 @@ def sha256_digest(*parts: bytes) -> bytes:
 
 
 def read_with_checksum(path: Path, advice: str) -> bytes:
-    """Read a file that begins with the SHA-256 of the rest, and return the rest.
-
-    A mismatch is a UserError, which ends with `advice`; a missing file is a FileNotFoundError.
-    """
+    """Read a file that begins with the SHA-256 of the rest; UserError, which ends with `advice`, if they differ."""
     try:
         data = read_bounded(path)
     except FileNotFoundError:
@@ -71,10 +68,7 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def read_bounded(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a user's file of at most `max_bytes`; a pipe or a device, which may never end, is refused.
-
-    An OSError has a clause for an error message as its `strerror`.
-    """
+    """Read a user's file, no pipe or device, of at most `max_bytes`; the `strerror` of an OSError is a clause."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe would otherwise wait for a writer
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -89,9 +83,7 @@ def read_bounded(path: Path, max_bytes: int | None = None) -> bytes:
 def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float = 0.0) -> Iterator[int]:
     """Hold an exclusive lock on a file, which contains "process N" meanwhile, so that no two processes use one folder.
 
-    The operating system releases the lock when the last process that has the file open ends, even after `kill -9`; a
-    child that inherits the yielded file descriptor holds it too. If another process still holds it after `wait_s`,
-    `busy` receives the text of the file and returns the error to raise.
+    The system releases it when the last process that has the file open ends, also a child with the yielded descriptor.
     """
     give_up = time.monotonic() + wait_s
     with open(path, "a+") as file:
@@ -145,10 +137,7 @@ def printable_path(path: Path) -> str:
 
 
 def check_checksums(file: IO[bytes], name: str, advice: str) -> None:
-    """Compare a file of weights with the CRC-32 checksums that PyTorch stores in it and never reads.
-
-    UserError, which ends with `advice`, if they differ, or if the file is compressed or not in PyTorch's zip format.
-    """
+    """UserError if a file of weights is no zip file of PyTorch, is compressed, or differs from its CRC-32."""
     try:
         with zipfile.ZipFile(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):

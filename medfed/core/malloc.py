@@ -12,9 +12,7 @@ _LARGE_BYTES = 2**25  # the largest M_MMAP_THRESHOLD that glibc accepts
 def keep_freed_memory() -> None:
     """Keep freed blocks of less than 32 MiB in the process instead of returning them; needs glibc.
 
-    By default, glibc's malloc gets the memory of every large tensor from the operating system and returns it
-    afterwards. With the small U-Net, the page faults of a round, half a million, take a sixth of its time. Larger
-    blocks, such as volumes that are read, are still returned, so that they do not divide the kept memory into parts.
+    With the small U-Net, the page faults of a round, half a million, take a sixth of its time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

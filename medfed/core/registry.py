@@ -77,8 +77,7 @@ def resolve(kind: str, name: str) -> type[Any]:
 def require(name: str, *kinds: str) -> None:
     """UserError if a name is unknown in all kinds, or is dotted and may not be imported. Nothing is imported.
 
-    A config is data, and may come from anyone. A dotted name may stand for a class of medfed, or of a module that this
-    process has already imported; any other module would run when it is imported, which needs the flag `--allow-code`.
+    A config is data, and may come from anyone: a module that is not loaded yet would run, which needs `--allow-code`.
     """
     known = sorted({known_name for kind in kinds for known_name in known_names(kind)})
     if name in known:

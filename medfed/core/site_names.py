@@ -10,11 +10,7 @@ AVERAGE = "average"  # stands for all sites in tables of scores
 
 
 def check(names: Iterable[str]) -> None:
-    """Raise a ValueError for a name that cannot be a folder name, or that a file system may treat as equal to another.
-
-    A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation. Two names must differ in
-    more than upper and lower case or their Unicode form.
-    """
+    """ValueError for a name that is no folder name, or that a file system may treat as equal to another."""
     seen: dict[str, str] = {}
     for name in names:
         if problem := _problem(name):

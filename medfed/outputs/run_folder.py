@@ -54,8 +54,7 @@ class RunFolderLockedError(UserError):
 class RunFolder:
     """The files of one training run, which docs/reference/run_folder.md lists.
 
-    A checkpoint begins with its SHA-256 and has the checksums of the history and the ledger after its round, so that a
-    run is continued only from what it wrote. `SHA256SUMS`, the checksums of all files, is written last.
+    A checkpoint has the checksums of the history and the ledger after its round. `SHA256SUMS` is written last.
     """
 
     path: Path

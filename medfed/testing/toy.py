@@ -34,10 +34,7 @@ MIN_LARGE_AREA = 120  # pixels, in images of 32 x 32 pixels: a disc with more of
 
 
 def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices:
-    """Return images (n_slices, 1, side, side) in [0, 1] of one bright disc each, the discs' masks, and the patients.
-
-    The site's name determines the brightness, and the random positions and sizes. Each patient has two slices.
-    """
+    """Return images (n_slices, 1, side, side) of a disc each, whose look the site's name decides; two per patient."""
     rng, scale = stream(0, "discs", site), side / IMAGE_SIDE
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     draws = torch.rand(n_slices, 3, generator=rng)

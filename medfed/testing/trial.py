@@ -72,8 +72,7 @@ class Trial:
     def interrupted_rounds(self) -> list[Round]:
         """Two rounds with the sites in reverse order, of which the second continues from what was saved.
 
-        Between the rounds, two of the three sites train with another seed, which overwrites what the method keeps
-        outside of its state.
+        Between them, two sites train with another seed, which overwrites what the method keeps outside of its state.
         """
         with tempfile.TemporaryDirectory() as folder:
             first = self.train(self.toy.engine(self.method, SITES[::-1], Path(folder)), 1)[0]

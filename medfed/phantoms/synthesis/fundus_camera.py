@@ -39,10 +39,7 @@ class Camera:
 
 
 def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """Photograph an eye's linear reflectance, (Y, X, 3) from 0 to about 1, as uint8 RGB.
-
-    `x` (towards the temple) and `y` (downwards) are mm from the centre of the optic disc, (Y, X).
-    """
+    """Photograph an eye's linear reflectance, (Y, X, 3) from 0 to about 1, as uint8 RGB; `x`, `y`: mm from the disc."""
     pixel_mm = abs(float(x[0, 1] - x[0, 0]))
     illuminated = light * _illumination(camera, x, y, rng)[..., None]
     blurred = ndimage.gaussian_filter(illuminated, (camera.blur_mm / pixel_mm, camera.blur_mm / pixel_mm, 0))

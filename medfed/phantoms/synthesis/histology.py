@@ -66,10 +66,7 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
 
 
 def simulate_patch(patient: int, number: int, label: int, seed: int = 0) -> tuple[ndarray, ndarray]:
-    """Return a patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool; equal arguments repeat them.
-
-    `label` 1 means tumour in the middle 32 x 32 pixels; `number` is that of the patch among the patient's.
-    """
+    """Return a patch, (96, 96, 3) uint8, and the mask of the tumour, which `label` 1 puts in the middle 32 x 32."""
     site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"]
     parameters = _patient_parameters(seed, patient, site.stain_spread)
     stain, tumour = make_section(

@@ -22,10 +22,7 @@ class NucleusType:
 
 
 def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float, jitter: float = 0.30) -> ndarray:
-    """Draw cell positions (N, 2) in micrometres: a triangular lattice, which keeps cells apart, displaced at random.
-
-    Twice the standard deviation of the displacement is `jitter * spacing_um`. Some positions lie outside the area.
-    """
+    """Draw cell positions (N, 2) in micrometres: a triangular lattice, which keeps cells apart, with a jitter."""
     rows = np.arange(-spacing_um, side_um + spacing_um, spacing_um * 0.866)
     columns = np.arange(-spacing_um, side_um + spacing_um, spacing_um)
     shift = rng.uniform(0, spacing_um, 2)
@@ -43,10 +40,7 @@ def draw_nuclei(
     rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
-    """Draw nuclei at `centres_um` (N, 2) into an image of the haematoxylin stain (side, side), in place.
-
-    Where nuclei overlap, the maximum counts. `angle` is the mean direction in radians, 0 is horizontal; None is random.
-    """
+    """Draw nuclei into an image of the haematoxylin stain (side, side), in place; `angle` None is random."""
     n = len(centres_um)
     if not n:
         return

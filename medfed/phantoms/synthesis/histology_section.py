@@ -26,8 +26,7 @@ def make_section(
 ) -> tuple[ndarray, ndarray]:
     """Draw a section with tumour in its middle third if and only if `label` is 1; it may always grow at the edge.
 
-    Returns the stain (side, side, 3): haematoxylin, eosin and blood, of which an amount of 1 is an optical density
-    vector (red, green, blue) of norm 1; and the tumour (side, side) as a pathologist outlines it.
+    Returns the stain (side, side, 3), haematoxylin, eosin and blood, and the tumour (side, side).
     """
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR

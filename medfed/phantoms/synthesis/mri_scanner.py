@@ -39,10 +39,7 @@ class Scanner:
 
 
 def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tuple[float, float]:
-    """Return the spin echo signal PD (1 - exp(-TR / T1)) exp(-TE / T2), in [0, 1], and TE / T2.
-
-    TE / T2 times a small relative change of T2 is the relative change of the signal.
-    """
+    """Return the spin echo signal PD (1 - exp(-TR / T1)) exp(-TE / T2), in [0, 1], and its slope by T2, TE / T2."""
     t1 = tissue.t1_ms * (scanner.field_tesla / 3.0) ** 0.35
     t2 = tissue.t2_ms * t2_ratio * (3.0 / scanner.field_tesla) ** 0.15
     signal = tissue.proton_density * (1 - np.exp(-scanner.tr_ms / t1)) * np.exp(-scanner.te_ms / t2)
@@ -50,10 +47,7 @@ def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tu
 
 
 def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios: dict[str, float]) -> ndarray:
-    """Return the signal (Z, Y, X) without coils and noise; `t2_ratios` are factors on the T2 of tissues by name.
-
-    The signal of fully relaxed water is 1.
-    """
+    """Return the signal (Z, Y, X) without coils and noise, 1 for water; `t2_ratios` are factors by tissue."""
     image = np.zeros(grid.x.shape, np.float32)
     for part in parts:
         tissue = TISSUES[part.tissue]
@@ -76,11 +70,7 @@ def average_slices(image: ndarray) -> ndarray:
 def coil_sensitivity(
     grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator
 ) -> ndarray:
-    """Return the factor of standing waves, surface coils and an endorectal loop coil at `coil_y_mm`, (Z, Y, X).
-
-    `skin_y_mm` is the front of the patient, a negative number. The endorectal coil's factor is 1 at the prostate's
-    centre.
-    """
+    """Return the factor of standing waves, surface coils and an endorectal loop, (Z, Y, X); 1 at the gland's centre."""
     waves = np.exp(np.float32(scanner.shading) * random_field(grid, rng, (80, 75, 75)))
     depth, behind = np.clip(grid.y - skin_y_mm, 0, None), np.clip(115 - grid.y, 0, None)
     array = 1 + scanner.array_gain * (np.exp(-depth / 32) + 0.7 * np.exp(-behind / 32))

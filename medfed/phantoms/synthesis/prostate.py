@@ -36,10 +36,7 @@ SLICES = (12, 22)  # smallest and largest number of slices
 
 @dataclass(frozen=True)
 class Examination:
-    """Image (X, Y, Z) of integers from 0 to 4095, mask, and affine (4, 4) from voxels to RAS coordinates in mm.
-
-    The mask is 1 in the gland; where the site distinguishes zones, 1 in the peripheral and 2 in the transition zone.
-    """
+    """Image (X, Y, Z) from 0 to 4095, mask (2: transition zone, where the site has zones), and affine (4, 4)."""
 
     image: ndarray
     mask: ndarray

@@ -39,10 +39,7 @@ class Patient:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
-        """Draw a patient with a prostate of 23 to 80 ml (median 42 ml) before `add_textures` deforms it.
-
-        The balloon of an endorectal coil compresses the prostate and widens the rectum.
-        """
+        """Draw a patient with a prostate of 23 to 80 ml (median 42 ml); a balloon compresses it."""
         volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
         shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))
         shape *= np.array([1.08, 0.88, 1.03]) if balloon else 1.0

@@ -21,10 +21,7 @@ LENS = (0.02, 0.12, 0.55)  # absorbance of a fully yellowed lens
 
 
 def outlines(eye: Eye, x: ndarray, y: ndarray) -> tuple[ndarray, ndarray]:
-    """Return signed distances (Y, X) to the edges of the optic disc and of the cup in mm, negative inside.
-
-    `x` (to the temple) and `y` (down) are mm from the disc's centre, (Y, X).
-    """
+    """Return signed distances (Y, X) to the edges of disc and cup in mm; `x` leads to the temple, `y` down."""
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)
     away = [share * 0.5 * (outer - inner) for share, outer, inner in zip(eye.cup_offset, eye.disc_mm, cup)]

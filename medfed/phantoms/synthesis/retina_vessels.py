@@ -94,11 +94,7 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
 def vessel_absorption(
     vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float
 ) -> tuple[ndarray, ndarray, ndarray]:
-    """Return the light path through arterial and venous blood, and the reflected light from 0 to 1, (Y, X) each.
-
-    A path of 1 is the one in the centre of a vessel with a diameter of 0.14 mm; vessels thinner than a pixel are paler,
-    not thinner. `x` and `y` are mm from the disc's centre, (Y, X).
-    """
+    """Return the light path through arterial and venous blood, 1 for a diameter of 0.14 mm, and the reflex, (Y, X)."""
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
     columns, reflex = {}, np.zeros(x.shape, np.float32)

@@ -94,8 +94,7 @@ def random_field(
 ) -> ndarray:
     """Draw a smooth Gaussian field (Z, Y, X) of zero mean and unit variance: a cubic B-spline on random knots.
 
-    Its values at given positions do not depend on the grid's resolution; a displacement by `bend` is ignored.
-    `steps_mm` are the distances of the knots along z, y and x, which set the size of the smallest details.
+    Its values at given positions do not depend on the grid's resolution. `steps_mm`: distances of knots along z, y, x.
     """
     weights = [_spline_weights(*rule) for rule in zip(grid.axes, half_width_mm, steps_mm)]
     lattice = rng.standard_normal([w.shape[1] for w in weights], dtype=np.float32)

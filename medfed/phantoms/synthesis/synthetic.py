@@ -50,11 +50,7 @@ class SyntheticDataset(ABC):
         return True
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Generate the images, unless they exist with the same settings; an interruption leaves the old ones.
-
-        Raises:
-            UserError: if the folder has files of another origin.
-        """
+        """Generate the images, unless they exist with the same settings; UserError if others are there."""
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         root = Path(self.root)
         if root.is_dir() and any(root.iterdir()):
