@@ -21,7 +21,7 @@ from medfed.results.notes import NOT_STATED, computation_notes, data_label, did_
 from medfed.results.render import explanations, full_tables, main_table, notes_and_conclusions
 from medfed.results.scores import ALL
 from medfed.results.statistics import verdict_text
-from medfed.results.text_tables import interval, number
+from medfed.results.text_tables import difference_text
 
 REAL = "REAL data: this page shows images of patients. Protect it as you protect these images."
 MIXED = " Some runs are of PHANTOM data: each table and figure says which."
@@ -126,7 +126,7 @@ def _differences(run: ReportRun, groups: Sequence[RunGroup]) -> Iterator[str]:
         if not table.differences.empty:
             is_own = (table.differences[list(wanted)] == pd.Series(wanted)).all(axis=1)
             for line in table.differences[is_own].itertuples():
-                size = number(line.difference, metric.decimals, "+") + interval(line.low, line.high, metric.decimals)
+                size = difference_text(line, metric)
                 yield f"{f'{line.structure}: ' * (line.structure != ALL)}{size} from {line.minus}; {verdict_text(line)}"
 
 
