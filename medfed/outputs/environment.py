@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import platform
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import torch
 
 from medfed import __version__
 
-NOT_INSTALLED = "not installed"
 PACKAGES = ("torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, medfed and the libraries that can change a result; "not installed" for a missing library."""
-    return {"python": platform.python_version(), "medfed": __version__, **{name: _version(name) for name in PACKAGES}}
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # only some files need it
-        return NOT_INSTALLED
+    """Versions of Python, medfed and the libraries that can change a result."""
+    return {"python": platform.python_version(), "medfed": __version__, **{name: version(name) for name in PACKAGES}}
 
 
 def environment() -> dict[str, object]:
