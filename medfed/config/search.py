@@ -15,7 +15,7 @@ from typing import Any
 
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.core.registry import BLOCK_KINDS, VALUE_KINDS, nearest, suggestion
+from medfed.core.registry import BLOCK_KINDS, VALUE_KINDS, suggestion
 
 FILE = Path(__file__).with_name("schema.json")  # the JSON Schema of a config
 WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text", "null": "null"}
@@ -56,9 +56,7 @@ def find(word: str) -> list[Group]:
         words = list(dict.fromkeys(key for group in places for key in group.settings))
         if places and prefix:
             raise UserError(f"no setting '{key}' in {prefix}. {suggestion(key, words)}")
-        near = nearest(word, [*filter(None, groups), *words])
-        question = f"Did you mean '{near}'? " if near else ""
-        raise UserError(f"no block, name or setting '{word}'. {question}Known: {', '.join(filter(None, groups))}")
+        raise UserError(f"no block, name or setting '{word}'. {suggestion(word, filter(None, groups), words)}")
     return matches
 
 

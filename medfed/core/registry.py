@@ -130,10 +130,10 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def suggestion(word: str, words: Iterable[str]) -> str:
+def suggestion(word: str, words: Iterable[str], unlisted: Iterable[str] = ()) -> str:
     """Return the end of an error message, such as "Did you mean 'elcfs'? Known: elcfs, fedavg"."""
     words = list(words)
-    near = nearest(word, words)
+    near = nearest(word, [*words, *unlisted])
     question = f"Did you mean '{near}'? " if near else ""
     return f"{question}Known: {', '.join(words) or 'none'}"
 
