@@ -32,15 +32,9 @@ from medfed.results.row import (
 
 # Settings that are equal in all rows of a table.
 FIXED = (
-    "method.name",
-    "seed",
-    "federation.unseen_site",
-    "federation.validation_site",
-    "federation.selection",
-    "data.name",
-    "data.root",
-    "data.sites",
-)
+    "method.name seed federation.unseen_site federation.validation_site federation.selection data.name data.root "
+    "data.sites"
+).split()
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,10 @@ from medfed.outputs.run_folder import BEGINNINGS, RunFolder
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
 MAY_CHANGE = (
-    "cache.",
-    "device",
-    "evaluation.",
-    "federation.engine",
-    "federation.reply_timeout_s",
-    "federation.largest_change",
-    "federation.largest_count",
-    "federation.on_bad_update",
-    "federation.quorum",
-    "federation.rounds",
-    "federation.survey",
-    "federation.validate_every",
-    "training.batch_size",
-    "training.learning_rate",
-    "training.threads",
-)
+    "cache. device evaluation. federation.engine federation.reply_timeout_s federation.largest_change "
+    "federation.largest_count federation.on_bad_update federation.quorum federation.rounds federation.survey "
+    "federation.validate_every training.batch_size training.learning_rate training.threads"
+).split()
 LOG = "run.log"  # in the folder of a run that a worker process does
 
 
@@ -88,7 +76,7 @@ def check_resumed_run(folder: RunFolder, settings: Mapping[str, Any], accept_cha
             f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
         )
     folder.check()
-    fixed = [change for change in changed if not change.startswith(MAY_CHANGE)]
+    fixed = [change for change in changed if not change.startswith(tuple(MAY_CHANGE))]
     if fixed or changed and not accept_change:
         mixing = "continuing would mix the results of two configs"
         raise UserError(

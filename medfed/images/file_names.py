@@ -9,28 +9,9 @@ from pathlib import Path
 
 from medfed.images.reading import suffix
 
-DOCUMENT_SUFFIXES = (
-    ".txt",
-    ".csv",
-    ".tsv",
-    ".json",
-    ".yaml",
-    ".md",
-    ".xml",
-    ".pdf",
-    ".db",
-    ".ini",
-    ".cfg",
-    ".xls",
-    ".xlsx",
-    ".doc",
-    ".docx",
-    ".html",
-    ".py",
-    "readme",
-    "license",
-    "changes",
-)  # ends of the names of files that hold no image
+DOCUMENT_SUFFIXES = (  # ends of the names of files that hold no image
+    ".txt .csv .tsv .json .yaml .md .xml .pdf .db .ini .cfg .xls .xlsx .doc .docx .html .py readme license changes"
+).split()
 VOXEL_SUFFIXES = (".raw", ".zraw")  # files with the voxels of a header beside them
 # Written by operating systems, or a table of contents of DICOM files; lower case.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")

@@ -31,15 +31,8 @@ TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 GROWING = {"ledger.csv": LEDGER_COLUMNS, "timings.csv": TIMING_COLUMNS}  # rows are appended; columns by file
 BEGINNINGS = (  # written before round 1
-    "clients.json",
-    "config.yaml",
-    "data.json",
-    "environment.json",
-    "notices.json",
-    "row.json",
-    "survey.csv",
-    "survey.json",
-)
+    "clients.json config.yaml data.json environment.json notices.json row.json survey.csv survey.json"
+).split()
 SUFFIXES = (".csv", ".json", ".safetensors", ".yaml")  # of a run's files
 CHECKPOINTS = ("states", "sites")  # folders without which a finished run may be copied
 LISTED = ("cases.csv", "config.yaml", "model.safetensors", "summary.json")  # in `SHA256SUMS`, if a run has them

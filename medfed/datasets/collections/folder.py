@@ -29,19 +29,9 @@ from medfed.images.mask_colours import BACKGROUND, ColourEntry, read_coloured_ma
 
 IMAGE, MASK = "{site}/images/{case}.*", "{site}/masks/{case}.*"  # without a pattern in the config
 SITE_KEYS = (
-    "image",
-    "mask",
-    "mask_values",
-    "mask_colours",
-    "background_value",
-    "mask_threshold",
-    "intensity_max",
-    "resample_masks",
-    "ignore_mask_geometry",
-    "patient_pattern",
-    "ignored_names",
-    "dicom_series",
-)
+    "image mask mask_values mask_colours background_value mask_threshold intensity_max resample_masks "
+    "ignore_mask_geometry patient_pattern ignored_names dicom_series"
+).split()
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
 Patterns = str | tuple[str, ...]
 
