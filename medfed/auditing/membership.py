@@ -209,7 +209,7 @@ def _overfitted_losses(site: Site, held_out: Samples, start: Tensors, quiet: boo
         images.append(small_images(samples, [patient[len(patient) // 2] for patient in patients]))
     network = with_weights(site, start).train()
     optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
-    batch = images[0].batch(range(len(images[0]))).to(next(network.parameters()).device)
+    batch = images[0].all.to(next(network.parameters()).device)
     with seeded_layers(site.seed, "overfitted layers"):
         for _ in ProgressBar(range(OVERFIT_STEPS), desc="overfitting a network", disable=quiet, leave=False):
             optimizer.zero_grad()

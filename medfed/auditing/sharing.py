@@ -16,30 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
+from medfed.federation.device_samples import DeviceSamples
 from medfed.federation.image_moments import has_constants, moments_request
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Kind, Message
 from medfed.federation.method import NEVER, Tensors
 from medfed.federation.privacy import Privacy, clipping_scale
 from medfed.federation.site import Site
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Images in memory that replace a site's training images when its statistics are computed."""
-
-    images: Tensor  # (N, C, H, W) in [0, 1], not standardised
-    labels: Tensor  # (N, ...), class numbers or masks
-    n_patients: int  # that the site reports to the method
-    moments: Tensor | None = None  # (N, 2, C), as `Batch.moments`
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        chosen = torch.as_tensor(indices)
-        moments = None if self.moments is None else self.moments[chosen]
-        return Batch(self.images[chosen], self.labels[chosen], moments=moments)
 
 
 @dataclass(frozen=True)
@@ -91,7 +74,7 @@ class SharedStatistics:
         return int(index) if float(distance) <= 1e-4 * float(row.abs().max()) else None
 
     def _statistics_of(self, site: Site, batch: Batch, purpose: Sequence[str | int]) -> Tensors:
-        images = ImageSet(batch.image, batch.label, self.site.training.n_patients, batch.moments)
+        images = DeviceSamples(batch, self.site.training.n_patients)
         seed = stream_seed(self.site.seed, "audit", *purpose)
         return _merged(_replies(replace(site, training=images, validation=None, seed=seed), self.weights))
 

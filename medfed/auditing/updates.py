@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from medfed.auditing.image_scores import Attempt, scored_channel
 from medfed.auditing.inversion import SIDE, Observation, favourable_observation, invert, score
-from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
+from medfed.auditing.sharing import evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
+from medfed.federation.device_samples import DeviceSamples
 from medfed.federation.local_round import Samples, Task
 from medfed.federation.message import Kind, Message, State
 from medfed.federation.method import Tensors
@@ -43,10 +44,10 @@ Case = tuple[dict[str, Any], list[Attempt]]  # properties and scores as plain JS
 class Chosen:
     """The images of a site that the attacks on its updates use, at 64 x 64 pixels."""
 
-    targets: ImageSet  # the images that the attacks try to reconstruct, at most four
-    others: ImageSet | None  # images of other patients, for the negative controls; None if there are none
-    round_with: ImageSet  # images of the audit's round of the plan: the targets and further images of the site
-    round_without: ImageSet | None  # those of patients without a target; None if there are none
+    targets: DeviceSamples  # the images that the attacks try to reconstruct, at most four
+    others: DeviceSamples | None  # images of other patients, for the negative controls; None if there are none
+    round_with: DeviceSamples  # images of the audit's round of the plan: the targets and further images of the site
+    round_without: DeviceSamples | None  # those of patients without a target; None if there are none
 
     @classmethod
     def of_site(cls, samples: Samples) -> Chosen:
@@ -74,16 +75,16 @@ def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
     return first + evenly_spaced(further, MAX_TARGETS - len(first))
 
 
-def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
+def small_images(samples: Samples, indices: Sequence[int]) -> DeviceSamples:
     """Images at these indices with their labels, resized to 64 x 64 pixels, each of a patient of its own."""
     batch = samples.batch(indices)
     image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
     is_mask = batch.label.ndim == 4
     label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
-    return ImageSet(image, label.to(batch.label.dtype), len(indices), batch.moments)
+    return DeviceSamples(replace(batch, image=image, label=label.to(batch.label.dtype)), len(indices))
 
 
-def plan_site(site: Site, images: ImageSet) -> Site:
+def plan_site(site: Site, images: DeviceSamples) -> Site:
     """A copy of the site, with nothing of earlier rounds, that trains as planned on these images, not augmented."""
     nothing: dict[str, Any] = {"memory": {}, "progress": None, "_expanded": None, "_on_device": None}
     settings, network = replace(site.settings, augment=False), deepcopy(site.network)
@@ -92,7 +93,7 @@ def plan_site(site: Site, images: ImageSet) -> Site:
     )
 
 
-def one_step_site(site: Site, images: ImageSet) -> Site:
+def one_step_site(site: Site, images: DeviceSamples) -> Site:
     """A copy of the site whose update, of one SGD step without clipping and noise, is the gradient of the loss."""
     settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
     copy = plan_site(site, images)
@@ -113,7 +114,7 @@ def statistics_with_update(site: Site, start: State, shared: Mapping[str, Tensor
     return short.reply(request).tensors
 
 
-def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:
+def observe(site: Site, weights: Tensors, update: Message, known: DeviceSamples) -> Observation:
     """What the coordinator can compute from an update: how the weights changed, and the loss of any images.
 
     To make the attack stronger, it also gets the labels and the moments of the images `known`, but not their pixels.
@@ -124,7 +125,7 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
     }
     device = next(network.parameters()).device
     change = [(weights[name].to(device) - update.weights[name].to(device)).float() for name in trained]
-    batch = known.batch(range(len(known))).to(device)
+    batch = known.all.to(device)
 
     def loss(images: Tensor) -> Tensor:
         return task_loss(network, site.task, replace(batch, image=images))
@@ -148,7 +149,7 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, quiet: bool = Tru
     """Try to reconstruct images of a site, which stays unchanged, from updates with and without these images."""
     chosen = Chosen.of_site(site.training)
     one, other = _first(chosen.targets), chosen.others and _first(chosen.others)
-    easy = [favourable_observation(images.images, site.seed) for images in (one, other) if images]
+    easy = [favourable_observation(images.all.image, site.seed) for images in (one, other) if images]
     small = {"n_images": 1, "n_steps": 1, "optimizer": "sgd", "privacy": False}
     cases = [_attack("easy", small, one, easy, EASY_STEPS, site.seed, quiet)]
     plan = {
@@ -197,19 +198,20 @@ def verdict(name: str, details: Mapping[str, tuple[float, float]]) -> str:
 def _attack(
     name: str,
     about: dict[str, Any],
-    known: ImageSet,
+    known: DeviceSamples,
     observations: Sequence[Observation],
     n_steps: int,
     seed: int,
     quiet: bool,
 ) -> Case:
     """Attack an update and its negative control, which is the second observation or else noise; score both results."""
-    attempts = [Attempt(original, {}, {}) for original in known.images[:, scored_channel(known.images)]]
+    originals = known.all.image
+    attempts = [Attempt(original, {}, {}) for original in originals[:, scored_channel(originals)]]
     for kind, attacked in zip((UPDATE, CONTROL), (*observations, _noise(observations[0], seed))):
         # Layers that draw random numbers in training mode, such as dropout, draw the same ones in every audit.
         with seeded_layers(seed, "inversion layers", name, kind):
-            images, distance = invert(attacked, known.images.shape, n_steps, stream(seed, "inversion", name), quiet)
-        for attempt, (image, scores) in zip(attempts, score(images, known.images, distance), strict=True):
+            images, distance = invert(attacked, originals.shape, n_steps, stream(seed, "inversion", name), quiet)
+        for attempt, (image, scores) in zip(attempts, score(images, originals, distance), strict=True):
             attempt.images[kind], attempt.scores[kind] = image, scores
     scores_of = {kind: [attempt.scores[kind] for attempt in attempts] for kind in (UPDATE, CONTROL)}
     about = {"case": name, **about, "attack_steps": n_steps}
@@ -220,9 +222,8 @@ def _mean(scores: Sequence[Mapping[str, float]]) -> float:
     return fmean(each["detail_correlation"] for each in scores)
 
 
-def _first(images: ImageSet) -> ImageSet:
-    batch = images.batch([0])
-    return ImageSet(batch.image, batch.label, 1, batch.moments)
+def _first(images: DeviceSamples) -> DeviceSamples:
+    return DeviceSamples(images.batch([0]), 1)
 
 
 def _noise(observation: Observation, seed: int) -> Observation:

@@ -29,7 +29,7 @@ def site(toy):
 
 
 def disc(n: int = 1) -> torch.Tensor:
-    return small_images(disc_slices("north"), range(n)).images
+    return small_images(disc_slices("north"), range(n)).all.image
 
 
 def rng() -> torch.Generator:
@@ -90,9 +90,9 @@ def test_one_step_of_sgd_reveals_the_gradient_of_the_loss(site):
     images = small_images(site.training, [0])
     trained = one_step_site(site, images)
     update = update_of(trained, weights)
-    assert update.facts["steps"] == 1 and images.images.shape == (1, 1, SIDE, SIDE)
+    assert update.facts["steps"] == 1 and images.all.image.shape == (1, 1, SIDE, SIDE)
     observation = observe(trained, weights, update, images)
-    assert float(observation.distance(images.images)) < 1e-4 < float(observation.distance(1 - images.images))
+    assert float(observation.distance(images.all.image)) < 1e-4 < float(observation.distance(1 - images.all.image))
     assert all(torch.equal(weights[name], entry) for name, entry in site.network.state_dict().items())
     assert site.memory == {}
 
@@ -110,10 +110,10 @@ def test_the_round_of_the_plan_has_its_optimiser_steps_and_noise(site):
 def test_the_negative_control_contains_no_image_of_an_attacked_patient():
     samples = disc_slices("north", 10)  # five patients with two images each
     chosen = Chosen.of_site(samples)
-    images = small_images(samples, range(10)).images
+    images = small_images(samples, range(10)).all.image
 
     def patients(of) -> set[int]:
-        return {int((images == image).flatten(1).all(1).nonzero()[0]) // 2 for image in of.images}
+        return {int((images == image).flatten(1).all(1).nonzero()[0]) // 2 for image in of.all.image}
 
     attacked = patients(chosen.targets)
     assert len(chosen.targets) == len(chosen.others) == 4 and len(attacked) == 2
