@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.federation.local_round import Samples
 from medfed.functional.slices import as_slices
-from medfed.transforms.style_expansion import Samples
 
 
 def slices_of(samples: Samples) -> Samples:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.federation.local_round import Samples
 from medfed.transforms.image_store import ImageStore
 
 ORIGINAL = -1  # in the choices: the original image instead of a style
 
 Restyle = Callable[[Tensor, Sequence[int], int], Tensor]
-
-
-class Samples(Protocol):
-    """Interface of a set of labelled images that can be read in batches."""
-
-    @property
-    def n_patients(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Sequence[int]) -> Batch: ...
 
 
 class StyleExpansion:
