@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,6 +57,7 @@ class Samples(Protocol):
 class Task(Protocol):
     """What the network learns: classes or masks. The implementations are in `medfed.tasks`."""
 
+    @abstractmethod
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Return the mean loss of a batch, a scalar.
 
@@ -70,6 +72,7 @@ class Task(Protocol):
         `moments` are the moments of the images' volumes, from their batch (`Batch.moments`).
         """
 
+    @abstractmethod
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Return a copy of the batch after random rotation, scaling and flipping.
 
@@ -81,6 +84,7 @@ class Task(Protocol):
     def slice_ratio(self) -> float:
         """The voxel size in the plane of a slice divided by the distance of two slices; 1 for images."""
 
+    @abstractmethod
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
         """Return validation scores by name; the main one, "score", lies in [0, 1], and higher is better.
 

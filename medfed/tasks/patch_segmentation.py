@@ -46,7 +46,6 @@ class PatchSegmentation(Segmentation):
 
     @property
     def slice_ratio(self) -> float:
-        """The voxel size in the plane of a slice, divided by the distance of two slices; 1 if it is not known."""
         return 1.0 if self.spacing_mm is None else self.spacing_mm[0] / self.spacing_mm[2]
 
     def preprocessing(self) -> Compose:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from monai.data import MetaTensor
 from torch import Tensor, nn
 
-from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case
+from medfed.federation import local_round
 from medfed.functional.standardisation import image_moments, standardise_by, standardise_slices
 from medfed.metrics.metric import Metric, check_declarations
 from medfed.tasks.bundle_template import BundleTemplate, Constants, colour_scale
@@ -27,7 +27,7 @@ Match = Callable[[Tensor], Tensor]  # changes prepared images, see `Task.evaluat
 Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
 
 
-class Task(ABC):
+class Task(local_round.Task):
     """How images are prepared, learnt, predicted and scored; base class of the frozen `Segmentation` and
     `Classification`.
 
@@ -147,31 +147,7 @@ class Task(ABC):
 
     @property
     def slice_ratio(self) -> float:
-        """The voxel size in the plane of a slice divided by the distance of two slices, of patches of volumes."""
         return 1.0
-
-    @abstractmethod
-    def augment(self, batch: Batch, rng: Any) -> Batch:
-        """Apply a random rotation (up to 15 degrees), scaling (up to 15 %) and flip to each image and its mask. The
-        result is a new batch; the given batch stays unchanged. `rng` is a torch.Generator on the CPU."""
-
-    @abstractmethod
-    def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """The loss, averaged over a batch, as a scalar.
-
-        Args:
-            logits: (B, K, H, W) for segmentation, (B, K) for classification.
-            label: masks (B, K, H, W) of 0 and 1, or class numbers (B,).
-        """
-
-    @abstractmethod
-    def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Compute the validation score on prepared samples; the network is set to evaluation mode.
-
-        Returns:
-            "score" in [0, 1], where higher is better. For segmentation also "boundary_distance" in [0, 2], if the
-            setting asks for it and `decoder_levels` (names of decoder modules, finest first) is not empty.
-        """
 
     @abstractmethod
     def trivial_scores(self, training: Any, samples: Any) -> dict[str, float]:
