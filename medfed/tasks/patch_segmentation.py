@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from monai.inferers import SlidingWindowInferer
-from monai.transforms import AsDiscreted, Compose, MapTransform, Orientationd, Spacingd, SpatialPadd
+from monai.transforms import AsDiscreted, Compose, MapTransform, Spacingd, SpatialPadd
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
@@ -20,7 +20,7 @@ from medfed.metrics.trivial import ALL_FOREGROUND, NO_FOREGROUND
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.patch_bundle import MAX_WINDOWS, OVERLAP, PatchBundle
 from medfed.tasks.patches import Patches
-from medfed.tasks.segmentation import AXES, Segmentation
+from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Match
 from medfed.tasks.trivial_masks import FixedMask
 
@@ -48,19 +48,8 @@ class PatchSegmentation(Segmentation):
     def slice_ratio(self) -> float:
         return 1.0 if self.spacing_mm is None else self.spacing_mm[0] / self.spacing_mm[2]
 
-    def preprocessing(self) -> Compose:
-        """MONAI transforms from {"image": (C, H, W, D)} on the grid of the file to (C, X, Y, Z) for the network.
-
-        They orient the axes (right, anterior, superior), scale the intensities to [0, 1], resample to `spacing_mm`, and
-        pad each axis with 0 to at least the size of a patch.
-        """
-        return Compose([*self._oriented("image"), self._scale(), *self._resampled("image")])
-
-    def _oriented(self, key: str) -> list[MapTransform]:
-        return [Orientationd(key, axcodes="RAS", labels=AXES)]
-
     def _resampled(self, key: str) -> list[MapTransform]:
-        """Linear interpolation, also of masks, whose threshold follows."""
+        """Linear interpolation, also of masks, whose threshold follows; padding with 0 to the size of a patch."""
         pad = SpatialPadd(key, self.patch_size)
         if self.spacing_mm is None:
             return [pad]

@@ -95,8 +95,13 @@ class Segmentation(Task):
         `image_size`. `standardise` is applied later, because methods that exchange frequencies need intensities that
         are not negative.
         """
-        resize = ResizeSlicesd("image", self.image_size)
-        return Compose([Orientationd("image", axcodes="RAS", labels=AXES), self._scale(), resize])
+        return Compose([*self._oriented("image"), self._scale(), *self._resampled("image")])
+
+    def _oriented(self, key: str) -> list[MapTransform]:
+        return [Orientationd(key, axcodes="RAS", labels=AXES)]
+
+    def _resampled(self, key: str) -> list[MapTransform]:
+        return [ResizeSlicesd(key, self.image_size)]
 
     def _scale(self) -> MapTransform:
         """The MONAI transform that scales the intensities of a volume to [0, 1]."""
@@ -130,7 +135,7 @@ class Segmentation(Task):
 
     def prepare_mask(self, volume: Volume) -> Tensor:
         """The mask of a volume on the grid of its prepared slices, (K, S, S, D)."""
-        oriented = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])({"mask": volume.mask})["mask"]
+        oriented = Compose(self._oriented("mask"))({"mask": volume.mask})["mask"]
         size = (self.image_size, self.image_size)
         return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact").movedim(0, -1)
 
