@@ -11,35 +11,25 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.tasks.slices import OfVolumes
 
 FOREGROUND_SHARE = 1 / 3  # of the patches, as in nnU-Net
 
 
 @dataclass(frozen=True)
-class Patches:
+class Patches(OfVolumes):
     """Patches of several volumes, which are kept in memory on the prepared grid.
 
     The list of patches is the same in every run and round: `grid_corners` and `foreground_corners` of each volume. A
     training epoch uses each patch once.
-
-    Args:
-        images: one (C, X, Y, Z) float32 in [0, 1] for each volume, each axis at least as long as a patch.
-        labels: one (K, X, Y, Z) uint8 of 0 and 1 for each volume, one channel per structure.
-        size: size of a patch in voxels, (X, Y, Z).
-        corners: (N, 3) int64, the first voxel of each patch in its volume.
-        volume: (N,) int64, the index of the volume that each patch belongs to.
-        moments: (V, 2, C) float32, mean and standard deviation of each channel over each volume; None if the task does
-            not need them.
-        patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
-            another patient.
     """
 
-    images: tuple[Tensor, ...]
-    labels: tuple[Tensor, ...]
-    size: tuple[int, int, int]
-    corners: Tensor
+    images: tuple[Tensor, ...]  # (C, X, Y, Z) float32 in [0, 1] of each volume, each axis at least as long as a patch
+    labels: tuple[Tensor, ...]  # (K, X, Y, Z) uint8 of 0 and 1 of each volume
+    size: tuple[int, int, int]  # of a patch in voxels, (X, Y, Z)
+    corners: Tensor  # (N, 3) int64, the first voxel of each patch in its volume
     volume: Tensor
-    moments: Tensor | None = None
+    moments: Tensor | None = None  # (V, 2, C) float32, `Task.moments_of` each volume, if they are needed
     patient_of_volume: Tensor | None = None
 
     @classmethod
@@ -57,16 +47,6 @@ class Patches:
 
     def __len__(self) -> int:
         return len(self.corners)
-
-    @property
-    def n_patients(self) -> int:
-        """Number of patients, who may have several volumes."""
-        return len(self.patient.unique())
-
-    @property
-    def patient(self) -> Tensor:
-        """(N,) int64, with equal numbers for patches of the same patient."""
-        return self.volume if self.patient_of_volume is None else self.patient_of_volume[self.volume]
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Images (B, C, X, Y, Z) in [0, 1] and masks (B, K, X, Y, Z) uint8 of 0 and 1 at the given positions."""

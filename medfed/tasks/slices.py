@@ -46,28 +46,34 @@ class SliceBuffer:
         return self._slices[: self._length]
 
 
-@dataclass(frozen=True)
-class Slices:
-    """Slices of several volumes, prepared for the network and kept in memory."""
+class OfVolumes:
+    """Samples that are parts of volumes: slices or patches."""
 
-    images: Tensor  # (N, C, S, S) float32 in [0, 1]
-    labels: Tensor  # (N, K, S, S) uint8 of 0 and 1; without masks, as in measurements of speed, class numbers (N,)
-    volume: Tensor  # (N,) int64, the index of the volume that each slice belongs to
-    moments: Tensor | None = None  # (N, 2, C) float32, `Task.moments_of` the volume of each slice, if they are needed
-    patient_of_volume: Tensor | None = None  # (V,) int64, equal for volumes of one patient; None if all differ
-
-    def __len__(self) -> int:
-        return len(self.images)
+    volume: Tensor  # (N,) int64, the index of the volume that each sample belongs to
+    patient_of_volume: Tensor | None  # (V,) int64, equal for volumes of one patient; None if all differ
 
     @property
     def n_patients(self) -> int:
-        """Number of patients, who may have several volumes."""
         return len(self.patient.unique())
 
     @property
     def patient(self) -> Tensor:
-        """(N,) int64, with equal numbers for slices of the same patient."""
+        """(N,) int64, with equal numbers for samples of the same patient."""
         return self.volume if self.patient_of_volume is None else self.patient_of_volume[self.volume]
+
+
+@dataclass(frozen=True)
+class Slices(OfVolumes):
+    """Slices of several volumes, prepared for the network and kept in memory."""
+
+    images: Tensor  # (N, C, S, S) float32 in [0, 1]
+    labels: Tensor  # (N, K, S, S) uint8 of 0 and 1; without masks, as in measurements of speed, class numbers (N,)
+    volume: Tensor
+    moments: Tensor | None = None  # (N, 2, C) float32, `Task.moments_of` the volume of each slice, if they are needed
+    patient_of_volume: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Images (B, C, S, S) float32 in [0, 1] and masks (B, K, S, S) uint8 of 0 and 1 at the given positions."""
