@@ -61,7 +61,7 @@ class WorkerPool:
     timeout_s: float | None = None  # for all replies of a worker to an exchange
     work_s: float = field(default=0.0, init=False)  # that the sites worked on the last exchange, summed over the sites
     processes: dict[str, WorkerProcess] = field(default_factory=dict, init=False)  # by the first site of their group
-    _stopping: bool = field(default=False, init=False)
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def deliver(
@@ -95,7 +95,7 @@ class WorkerPool:
             process.on_warning = lambda text: warned.setdefault((left or [last])[0], []).append(text)
             header = {"kind": kind, "sites": indices}
             try:
-                for reply in process.ask(header, *bodies, timeout_s=self.timeout_s, stopped=lambda: self._stopping):
+                for reply in process.ask(header, *bodies, timeout_s=self.timeout_s, stopped=self._stopping.is_set):
                     receive(left.pop(0), Message.from_bytes(reply))
                 with self._callback_lock:
                     self.work_s += process.work_s
@@ -105,7 +105,7 @@ class WorkerPool:
 
         asked = [group for group in self.groups if not messages.keys().isdisjoint(group)]
         try:
-            do_at_once(self.n_at_once, ask, asked, self._stop)
+            do_at_once(self.n_at_once, ask, asked, self._stopping.set)
         finally:
             for name in sorted(warned):
                 for text in warned[name]:
@@ -113,9 +113,6 @@ class WorkerPool:
         return replies
 
     def close(self) -> None:
-        self._stop()
+        self._stopping.set()
         for process in self.processes.values():
             process.close()
-
-    def _stop(self) -> None:
-        self._stopping = True
