@@ -273,14 +273,11 @@ def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterato
 
 
 @torch.no_grad()
-def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) -> Tensor:
-    """Return the task's mean loss over all images, (1,) float32 on the CPU, with the network in evaluation mode.
-
-    The network is in its former mode afterwards. `size` is the largest number of images in one forward pass.
-    """
+def mean_loss(network: nn.Module, task: Task, samples: Samples) -> Tensor:
+    """Return the task's mean loss over all images, (1,) float32 on the CPU, with the network in evaluation mode."""
     device, total = next(network.parameters()).device, 0.0
     with evaluation_mode(network):
-        for batch in batches(samples, size):
+        for batch in batches(samples, 16):
             batch = batch.to(device)
             logits = network(task.standardise(batch.image, batch.moments))
             total += len(batch.image) * float(task.loss(logits, batch.label))
