@@ -93,27 +93,21 @@ def find_failing_sites(step: Callable[[Replies], Any], replies: Replies, kind: s
     failure. The list is empty if `step` fails with every site, because the error is then in the method and not in the
     replies, and if several sites could be the cause.
     """
-    failing: list[Rejection] = []
-    for site, reply in replies.items():
-        try:
-            step({site: reply})
-        except UserError:
-            pass  # the method refuses to work with one site, which is not an error of this site
-        except Exception as error:
-            reason = f"cannot be used by the method ({type(error).__name__}: {reprlib.repr(str(error))})"
-            failing.append(Rejection(site, number, kind, reason))
-    if failing:
+    alone = {site: _failure(step, {site: reply}) for site, reply in replies.items()}
+    if failing := [Rejection(site, number, kind, reason) for site, reason in alone.items() if reason]:
         return failing if len(failing) < len(replies) else []
-    unlike = [site for site in replies if _works(step, {other: replies[other] for other in replies if other != site})]
+    without = {site: {other: replies[other] for other in replies if other != site} for site in replies}
+    unlike = [site for site, others in without.items() if not _failure(step, others)]
     reason = "does not fit the replies of the other sites: the method cannot use them together"
     return [Rejection(site, number, kind, reason) for site in unlike] if len(unlike) == 1 else []
 
 
-def _works(step: Callable[[Replies], Any], replies: Replies) -> bool:
+def _failure(step: Callable[[Replies], Any], replies: Replies) -> str:
+    """Return why `step` fails, as the reason of a `Rejection`; "" if it works."""
     try:
         step(replies)
     except UserError:
-        return True
-    except Exception:
-        return False
-    return True
+        pass  # the method refuses to work with so few sites, which is not an error of a site
+    except Exception as error:
+        return f"cannot be used by the method ({type(error).__name__}: {reprlib.repr(str(error))})"
+    return ""
