@@ -54,24 +54,15 @@ UNCHECKED = "the configs are copied from the start and were not checked; read th
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What a new bundle was made of, as its metadata state it.
-
-    Attributes:
-        sites: by name of a site whose weights were used, their checksum.
-        images: by name of a site that was used, its number of training images; empty if all sites count alike.
-        changes: by name of a site that was used, the L2 norm of its change of the weights.
-        weights_of_start: the checksum of the weights from which all sites started.
-        left_out: by name of a site that was left out, a sentence that says why.
-        notices: sentences about bundles that are unusual but were used.
-    """
+    """What a new bundle was made of, as its metadata state it."""
 
     rule: str
-    sites: dict[str, str]
-    images: dict[str, int]
-    changes: dict[str, float]
-    weights_of_start: str
-    left_out: dict[str, str]
-    notices: list[str]
+    sites: dict[str, str]  # by name of a site whose weights were used, their checksum
+    images: dict[str, int]  # the number of training images of these sites; empty if all sites count alike
+    changes: dict[str, float]  # the L2 norm of the change of the weights at these sites
+    weights_of_start: str  # the checksum of the weights from which all sites started
+    left_out: dict[str, str]  # by name of a site that was left out, a sentence that says why
+    notices: list[str]  # sentences about bundles that are unusual but were used
 
 
 def aggregate_bundles(

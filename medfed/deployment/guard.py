@@ -30,17 +30,11 @@ MAX_LISTED = 5  # names in an error message
 
 @dataclass
 class Guard:
-    """Checks every request and every reply of one site against the hospital's agreement.
-
-    The dry run shows what would leave, and asks the same guard (`check_plan`).
-
-    Args:
-        replies: the replies that have left. To continue after a restart, the program must store them.
-    """
+    """Checks every request and every reply of one site against the hospital's agreement; so does the dry run."""
 
     agreement: Agreement
     site: Site | ValidationSite
-    replies: list[SentReply] = field(default_factory=list)
+    replies: list[SentReply] = field(default_factory=list)  # that have left; the program must store them
 
     def __post_init__(self) -> None:
         site = self.site

@@ -47,19 +47,12 @@ class SiteFile:
     The file may also have the blocks `data` and `device`, whose values replace the same values of the plan. The block
     `cache` comes from this file only, because the plan does not decide where a hospital stores images. Paths in the
     file are relative to the folder of the file.
-
-    Args:
-        site: the name of the site in the federation.
-        plan: path of the plan, which is the config that all sites agreed on, as the coordinator sent it.
-        kit: path of this site's startup kit of NVIDIA FLARE.
-        folder: path of the folder for the site's ledger, log, stored state and final model.
-        agrees: what may leave the hospital.
     """
 
     site: str
-    plan: str = "plan.yaml"
-    kit: str = "kit"
-    folder: str = "medfed_site"
+    plan: str = "plan.yaml"  # the config that all sites agreed on, as the coordinator sent it
+    kit: str = "kit"  # this site's startup kit of NVIDIA FLARE
+    folder: str = "medfed_site"  # for the site's ledger, log, stored state and final model
     agrees: Agreement = Agreement()
 
 

@@ -122,25 +122,16 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class SiteData:
-    """What `Method.share` may read at one site.
-
-    Args:
-        name: name of the site.
-        samples: the site's training samples, without augmentation.
-        task: the task, for standardising images and computing losses.
-        architecture: names of the submodules of the network that `Method.share` receives.
-        rng: CPU generator, seeded for this site, this round and this purpose.
-        validation: samples of the site's validation patients, who are not in `samples`; None if it has none.
-        n_patients: for each tensor that the method shares, by name, from how many patients each of its numbers is
-            computed, at least. `Method.share` writes it. It never leaves the site.
-    """
+    """What `Method.share` may read at one site."""
 
     name: str
-    samples: Samples
-    task: Task
-    architecture: Architecture
-    rng: torch.Generator
-    validation: Samples | None = None
+    samples: Samples  # the site's training samples, without augmentation
+    task: Task  # standardises images and computes losses
+    architecture: Architecture  # of the network that `Method.share` receives
+    rng: torch.Generator  # on the CPU, seeded for this site, this round and this purpose
+    validation: Samples | None = None  # of the site's validation patients, who are not in `samples`
+    # For each tensor that the method shares, by name, from how many patients each of its numbers is computed, at least.
+    # `Method.share` writes it. It never leaves the site.
     n_patients: dict[str, int] = field(default_factory=dict)
 
 

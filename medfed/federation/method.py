@@ -55,10 +55,8 @@ STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
 class Effort(NamedTuple):
     """Optimiser steps and training images of a site in a round, in multiples of FedAvg's.
 
-    Args:
-        steps: multiple of the optimiser steps, above 0.
-        images: multiple of the training images. Restyled and added copies count; a second forward pass of the same
-            images does not. If the number is random, this is the largest possible one.
+    Restyled and added copies of images count; a second forward pass of the same images does not. If the number of
+    images is random, `images` is the largest possible one.
     """
 
     steps: float = 1

@@ -14,17 +14,11 @@ from medfed.federation.message import Kind
 
 
 class Sent(NamedTuple):
-    """A kind of value that messages carry.
+    """A kind of value that messages carry."""
 
-    Attributes:
-        title: what it is.
-        reveals: what it could reveal about patients.
-        received: of whom it is when it comes to a site, such as "of the other sites"; "" if that is the same.
-    """
-
-    title: str
-    reveals: str
-    received: str = ""
+    title: str  # what it is
+    reveals: str  # about patients
+    received: str = ""  # of whom it is when it comes to a site, such as "of the other sites"; "" if that is the same
 
 
 WEIGHTS = Sent(

@@ -12,19 +12,12 @@ from medfed.federation.message import WEIGHTS_NEEDED, Kind, Message
 
 @dataclass
 class ValidationSite:
-    """A site that only scores weights; its scores can select the resulting round (`federation.selection`).
-
-    Args:
-        name: the name of the site.
-        samples: prepared images of all its patients.
-        task: computes the validation scores.
-        network: the network; other sites may share it, because each request loads its own weights.
-    """
+    """A site that only scores weights; its scores can select the resulting round (`federation.selection`)."""
 
     name: str
-    samples: Samples
+    samples: Samples  # prepared images of all its patients
     task: Task
-    network: nn.Module
+    network: nn.Module  # other sites may share it, because each request loads its own weights
 
     def reply(self, request: Message) -> Message:
         """Return the scores of the weights in a "validate" request as facts; ValueError for any other kind of request.

@@ -38,19 +38,13 @@ ZERO_AMPLITUDE = 1e-6
 
 @dataclass(frozen=True)
 class LowFrequencySpectrum:
-    """The low-frequency part of the Fourier transform of a batch of real images.
+    """The low-frequency part of the Fourier transform of a batch of real images."""
 
-    Args:
-        spectrum: (B, C, S, [S,] half_width + 1), complex, in the unit of the images, divided by the number of pixels.
-            Frequencies run from -half_width to half_width, on the last axis from 0, because the other half is the
-            complex conjugate.
-        half_width: the highest frequency of the window, in cycles per field of view; S = 2 * half_width + 1.
-        shape: (H, W[, D]), the spatial size of the images in pixels.
-    """
-
+    # (B, C, S, [S,] half_width + 1), complex, in the unit of the images, divided by the number of pixels. Frequencies
+    # run from -half_width to half_width, on the last axis from 0, because the other half is the complex conjugate.
     spectrum: Tensor
-    half_width: int
-    shape: tuple[int, ...]
+    half_width: int  # the highest frequency of the window, in cycles per field of view; S = 2 * half_width + 1
+    shape: tuple[int, ...]  # (H, W[, D]), the spatial size of the images in pixels
 
     def window(self) -> Tensor:
         """Return (B, C, S, S[, S]): the amplitudes of frequencies from -half_width to half_width, 0 centred."""

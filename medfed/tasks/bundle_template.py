@@ -59,20 +59,12 @@ FILE_KINDS = (
 
 
 class BundleTemplate(ABC):
-    """Fills the template of a MONAI bundle, a folder of `bundles/`, with the values that depend on the task and the
-    run.
+    """Fills the template of a MONAI bundle, a folder of `bundles/`, with values that depend on the task and the run."""
 
-    Attributes:
-        folder: name of the template folder in `bundles/`.
-        name: name of the exported bundle's folder. MONAI Label recognises the task by the end of this name.
-        title: first words of the model card.
-        packages: Python packages that the bundle needs in addition to MONAI and PyTorch.
-    """
-
-    folder: str
-    name: str
-    title: str
-    packages: tuple[str, ...]
+    folder: str  # name of the template folder in `bundles/`
+    name: str  # of the exported bundle's folder; MONAI Label recognises the task by its end
+    title: str  # first words of the model card
+    packages: tuple[str, ...]  # that the bundle needs in addition to MONAI and PyTorch
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:

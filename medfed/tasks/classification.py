@@ -35,20 +35,13 @@ def even_parts(order: Tensor) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class ImageSamples:
-    """Images of several cases, which are read on demand and kept in memory up to `max_cache_bytes`.
+    """Images of several cases, which are read on demand and kept in memory up to `max_cache_bytes`."""
 
-    Args:
-        cases: cases with a `label`. A case is one image of a patient.
-        read: reads the image of a case, (C, H, W, 1) in [0, 255].
-        size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
-        moments_of: computes the moments of the images of a batch, as `Task.moments_of`; None computes none.
-    """
-
-    cases: tuple[Case, ...]
+    cases: tuple[Case, ...]  # with a `label`, each one image of a patient
     read: Read
-    size: int
+    size: int  # side length S in pixels, to which images are resized (bilinear, with anti-aliasing)
     max_cache_bytes: int = MAX_CACHE_BYTES
-    moments_of: Callable[[Tensor], Tensor | None] | None = None
+    moments_of: Callable[[Tensor], Tensor | None] | None = None  # `Task.moments_of` of the images of a batch
     _cache: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _free: list[Tensor] = field(default_factory=list, repr=False)  # reserved memory, each for one image
 
@@ -121,20 +114,13 @@ class ImageSamples:
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """Classification: predict one class per image.
+    """Classification: predict one class per image."""
 
-    Args:
-        classes: names of the classes, in the order of the logits.
-        evaluation: the settings under `evaluation` in the config; those about masks have no effect.
-        standardised: the setting `data.standardise`. The numbers of the default "imagenet" are fixed, because an
-            image's own mean is its stain, the style that sites exchange.
-    """
-
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # in the order of the logits
     channels: int
     image_size: int
-    evaluation: Evaluation = Evaluation()
-    standardised: Standardise = "imagenet"
+    evaluation: Evaluation = Evaluation()  # its settings about masks have no effect
+    standardised: Standardise = "imagenet"  # fixed: an image's own mean is its stain, the style that sites exchange
     constants: Constants | None = None
 
     name = CLASSIFICATION

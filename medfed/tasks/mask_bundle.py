@@ -34,28 +34,17 @@ VOLUME_KINDS = "NIfTI files or DICOM series with the correct orientation in the 
 
 @dataclass(frozen=True)
 class MaskBundle(BundleTemplate):
-    """Fills the MONAI bundle of a segmentation model, which writes one mask file per structure of each image.
+    """Fills the MONAI bundle of a segmentation model, which writes one mask file per structure of each image."""
 
-    Args:
-        structures: names of the structures, in the order of the mask channels.
-        intensity_range: stored intensities (low, high) that are mapped to 0 and 1. None maps the percentiles 0.5 and
-            99.5 of each volume.
-        standardised: the setting `data.standardise` of the run.
-        constants: the means and the standard deviations by which every image is standardised, one number per channel
-            each; None if those of the slice or volume are used, or none.
-        threshold, largest_component: see `Evaluation`.
-        input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
-    """
-
-    structures: tuple[str, ...]
+    structures: tuple[str, ...]  # this and the next six as in `Segmentation` and `Evaluation`
     channels: int
     image_size: int
     intensity_range: tuple[float, float] | None
     standardised: Standardise
-    constants: Constants | None
+    constants: Constants | None  # `Task.fixed_constants`
     threshold: float
     largest_component: bool
-    input_is_2d: bool
+    input_is_2d: bool  # the images are 2-D image files (PNG) instead of NIfTI volumes
 
     @property
     def folder(self) -> str:  # type: ignore[override]

@@ -31,14 +31,10 @@ class PatchSegmentation(Segmentation):
 
     Volumes that are smaller than a patch are padded with 0. The padding belongs to the prepared grid: validation scores
     and `evaluation.also_on: prepared` count false voxels there, and `data.standardise: volume` includes it.
-
-    Args:
-        patch_size: size of a patch in voxels along the axes right, anterior and superior.
-        spacing_mm: voxel size of the prepared volumes along the same axes; None keeps the voxel size of each file.
     """
 
-    patch_size: tuple[int, int, int] = (64, 64, 32)
-    spacing_mm: tuple[float, float, float] | None = None
+    patch_size: tuple[int, int, int] = (64, 64, 32)  # in voxels along the axes right, anterior and superior
+    spacing_mm: tuple[float, float, float] | None = None  # of the prepared voxels; None keeps that of each file
 
     @property
     def input_size(self) -> tuple[int, ...]:

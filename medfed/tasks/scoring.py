@@ -54,20 +54,12 @@ MASK_NOTES = (
 
 @dataclass(frozen=True)
 class Scoring:
-    """The metrics of a run, and which of them each output shows.
+    """The metrics of a run, and which of them each output shows."""
 
-    Args:
-        task: "segmentation" or "classification".
-        metrics: all metrics, in the order of the tables. The first is the task's main metric.
-        chosen: names of the metrics in `evaluation.metrics`, and of those that `evaluation.also_on` adds; every table
-            and figure shows them.
-        failure_dice: a Dice below it, in (0, 1], is a failure; None for classification.
-    """
-
-    task: str
-    metrics: tuple[Metric, ...]
-    chosen: tuple[str, ...] = ()
-    failure_dice: float | None = None
+    task: str  # SEGMENTATION or CLASSIFICATION
+    metrics: tuple[Metric, ...]  # in the order of the tables; the first is the task's main metric
+    chosen: tuple[str, ...] = ()  # by `evaluation.metrics` and `evaluation.also_on`; every table and figure shows them
+    failure_dice: float | None = None  # a Dice below it, in (0, 1], is a failure; None for classification
 
     def __post_init__(self) -> None:
         check_declarations(self.metrics, SHARES)

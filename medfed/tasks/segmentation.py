@@ -45,21 +45,12 @@ from medfed.transforms.scale_intensity import ScalePercentilesd, ScaleRanged
 
 @dataclass(frozen=True)
 class Segmentation(Task):
-    """Segmentation: predict one binary mask per structure; structures may overlap (one sigmoid each).
+    """Segmentation: predict one binary mask per structure; structures may overlap (one sigmoid each)."""
 
-    Args:
-        structures: names of the structures, in the order of the mask channels.
-        intensity_range: stored intensities (low, high) that are mapped to 0 and 1; None maps the percentiles 0.5 and
-            99.5 of each volume.
-        standardised: the setting `data.standardise`. "slice" removes the brightness and contrast of each slice, and so
-            most of what a method changed there; "none", as in the published code of ELCFS, "volume" and "dataset" keep
-            it.
-    """
-
-    structures: tuple[str, ...]
+    structures: tuple[str, ...]  # in the order of the mask channels
     channels: int
     image_size: int
-    intensity_range: tuple[float, float] | None = None
+    intensity_range: tuple[float, float] | None = None  # mapped to 0 and 1; None maps `PERCENTILES` of each volume
     evaluation: Evaluation = Evaluation()
     standardised: Standardise = "none"
     constants: Constants | None = None

@@ -33,23 +33,15 @@ class Task(local_round.Task):
 
     In the shapes, S is `image_size`, K the number of structures or classes, and D the number of slices. A case is one
     image or volume of a patient. `samples` are what `load` returns.
-
-    Args:
-        channels: number C of channels of the images that the network receives.
-        image_size: side length in pixels of the images that the network receives.
-        evaluation: the settings under `evaluation` in the config.
-        standardised: the setting `data.standardise`: from which pixels the mean and standard deviation are computed by
-            which images are standardised. See `Dataset`.
-        constants: with `standardised` "dataset", the means and the standard deviations of all sites' training images,
-            one number per channel each. None, which every federation has, leaves images in [0, 1], because the network
-            has the constants in its first layer (`medfed.networks.parts.input_scale`). An exported model has a network
-            without this layer.
     """
 
-    channels: int
-    image_size: int
+    channels: int  # C, of the images that the network receives
+    image_size: int  # their side length in pixels
     evaluation: Evaluation
-    standardised: Standardise
+    standardised: Standardise  # the setting `data.standardise`
+    # With `standardised` "dataset", the means and the standard deviations of all sites' training images. None, which
+    # every federation has, leaves images in [0, 1], because the network has the constants in its first layer
+    # (`medfed.networks.parts.input_scale`). An exported model has a network without this layer.
     constants: Constants | None
 
     name: ClassVar[str]

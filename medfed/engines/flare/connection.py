@@ -43,22 +43,14 @@ class Job(Protocol):
 
 @dataclass
 class FlareConnection:
-    """Sends requests to sites and receives their replies through FLARE jobs.
+    """Sends requests to sites and receives their replies through FLARE jobs."""
 
-    Args:
-        start: starts a job. It must write its argument, a dict with `address`, the path of a local socket, and `key`, a
-            secret in hexadecimal, to the file `CONNECTION_FILE` in the local folder of the job's server. The job's
-            `FlareController` listens at this address.
-        join_timeout_s: seconds until the job's `FlareController` must listen.
-        load_timeout_s: seconds that a site may take to start and to read its data, added to the timeout of the first
-            request that a job sends to the site.
-        plan: checksum of the plan, which each request carries; a site with another plan refuses it. "" checks none.
-    """
-
+    # Starts a job. It must write its argument, a dict with `address`, the path of a local socket, and `key`, a secret
+    # in hexadecimal, to `CONNECTION_FILE` in the local folder of the job's server, whose controller listens there.
     start: Callable[[dict[str, str]], Job]
-    join_timeout_s: float = 120.0
-    load_timeout_s: float = 600.0
-    plan: str = ""
+    join_timeout_s: float = 120.0  # until the job's `FlareController` must listen
+    load_timeout_s: float = 600.0  # for a site to read its data, added to the timeout of a job's first request to it
+    plan: str = ""  # checksum of the plan, which each request carries; a site with another plan refuses it
     _job: Job | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)

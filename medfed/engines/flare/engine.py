@@ -40,27 +40,16 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class FlareEngine(Engine):
-    """Engine of a coordinator whose sites run elsewhere and are reached through NVIDIA FLARE.
+    """Engine of a coordinator whose sites run elsewhere and are reached through NVIDIA FLARE."""
 
-    Args:
-        names: the names of the expected sites, including the validation site if there is one.
-        server: FLARE's server, which runs on this machine.
-        admin: the folder of the startup kit of FLARE's admin console.
-        folder: the folder for the job's files; FLARE's log is `server.log` in it.
-        join_timeout_s: seconds to wait for the sites to join before the first requests, and for a site that has joined
-            to read its data.
-        plan: checksum of the plan, which all sites must have.
-        quiet: whether no bar shows for whom the run waits.
-    """
-
-    names: list[str]
-    server: FlareProcess
-    admin: Path
-    folder: Path
+    names: list[str]  # of the expected sites, including the validation site if there is one
+    server: FlareProcess  # which runs on this machine
+    admin: Path  # the folder of the startup kit of FLARE's admin console
+    folder: Path  # for the job's files; FLARE's log is `server.log` in it
     settings: Federation
-    join_timeout_s: float = 600.0
-    plan: str = ""
-    quiet: bool = True
+    join_timeout_s: float = 600.0  # for the sites to join before the first requests, and for one to read its data
+    plan: str = ""  # checksum of the plan, which all sites must have
+    quiet: bool = True  # whether no bar shows for whom the run waits
     on_reply: OnReply | None = field(default=None, init=False)
     on_step: OnStep | None = field(default=None, init=False)  # never called, because the sites train elsewhere
     work_s: float | None = field(default=None, init=False)  # not known

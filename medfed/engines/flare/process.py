@@ -31,18 +31,12 @@ OTHERS_VARIABLES = ("PYTHON", "NVFL", "FL_", "LD_PRELOAD")  # environment variab
 
 @dataclass
 class FlareProcess:
-    """A process of NVIDIA FLARE; FLARE also writes files of its own into the `workspace`.
+    """A process of NVIDIA FLARE; FLARE also writes files of its own into the `workspace`."""
 
-    Args:
-        workspace: the folder with the subfolders `startup` and `local`.
-        name: the name of the client's site, or those of the simulator's sites, separated by commas; "" for a server.
-        audit: the folder for FLARE's logs of what was requested and which filters ran; None is the workspace.
-    """
-
-    workspace: Path
+    workspace: Path  # the folder with the subfolders `startup` and `local`
     role: Literal["server", "client", "simulator"]
-    name: str = ""
-    audit: Path | None = None
+    name: str = ""  # of the client's site, or those of the simulator's sites, separated by commas
+    audit: Path | None = None  # for FLARE's logs of what was requested and which filters ran; None is the workspace
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def write(self, name: str, content: object) -> None:
