@@ -25,18 +25,14 @@ ADVICE = "if it was sent to you, ask the coordinator why, and set `folder` in th
 
 
 class SentReply(NamedTuple):
-    """A reply that left: its round, what was asked, the checksum of request and reply, and what it held.
-
-    `noise` and `statistics_noise` are the settings of the plan (`Privacy`) with which weights and statistics left; None
-    if there were none.
-    """
+    """A reply that left."""
 
     round: int
-    kind: str
-    checksum: str
+    kind: str  # what was asked
+    checksum: str  # of request and reply
     n_bytes: int
-    noise: float | None
-    statistics_noise: float | None
+    noise: float | None  # the plan's `Privacy.noise` with which the weights left; None without weights
+    statistics_noise: float | None  # the same of the statistics
 
 
 def count_releases(replies: Iterable[SentReply]) -> Releases:
@@ -108,10 +104,7 @@ def begin_folder(folder: Path) -> None:
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether medfed created a hospital's output folder; false if it is missing or empty.
-
-    UserError if the folder has files, but not the list with which medfed begins a folder at this hospital.
-    """
+    """Return whether medfed created a hospital's output folder; UserError if it has files, but not of medfed."""
     if read_replies(folder) is not None:
         return True
     if folder.is_dir() and (names := sorted(path.name for path in folder.iterdir())):

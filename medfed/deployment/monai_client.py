@@ -140,7 +140,6 @@ class MedfedClient(ClientAlgo):
             raise Aborted(f"{site}: stopped by the host after step {step} of {n_steps}")
 
     def _weights_of(self, data: ExchangeObject) -> dict[str, Tensor]:
-        """The complete weights in an exchange object; ValueError if it holds something else, such as differences."""
         if data.weight_type != WeightType.WEIGHTS or not data.weights:
             raise ValueError(
                 f"{self._site.name}: expected complete weights ({WeightType.WEIGHTS}), got {data.weight_type}"

@@ -101,24 +101,16 @@ coordinator does not have the hospitals' keys, and `docs/how_to/hospital.md` wha
 
 
 def site_file_text(site: str, n_rounds: int, data: Mapping[str, Any]) -> str:
-    """Return a hospital's own YAML file, which the hospital then completes; `data` are further keys of its `data`.
-
-    The list of statistics that may leave is empty, and `min_patients` is 5: the hospital decides about both after a dry
-    run.
-    """
+    """Return a hospital's own YAML file, which the hospital then completes; `data` are further keys of its `data`."""
     own = textwrap.indent(strict_yaml.dump(dict(data)), "  ") if data else ""
     return SITE_FILE.format(site=site, rounds=n_rounds, min_patients=MIN_PATIENTS, data=own)
 
 
 def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:
-    """Return, by path in the federation's folder, the YAML files for `nvflare cert`, which makes private keys.
-
-    Each participant makes its own key. FLARE's admin console uses port + 1.
-    """
+    """Return, by path, the YAML files for `nvflare cert`, with which each participant makes its own private key."""
     ports = {"fed_learn_port": port, "admin_port": port + 1}
 
     def request(name: str, kind: str, org: str, **more: object) -> dict[str, object]:
-        """A FLARE project with one participant of this kind, for which a certificate is requested."""
         return {
             "name": "medfed",
             "description": "A federation of medfed",
@@ -142,10 +134,7 @@ def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
-    """Return FLARE's project file, from which `nvflare provision` makes the participants' startup kits.
-
-    FLARE's admin console uses port + 1.
-    """
+    """Return FLARE's project file, from which `nvflare provision` makes the participants' startup kits."""
     server = {
         "name": host,
         "type": "server",

@@ -129,7 +129,6 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
 
 
 def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
-    """Serve simulated sites."""
     with warnings.catch_warnings():
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
@@ -137,7 +136,6 @@ def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     engine = InProcess(sites, Path(job["folder"]), validation_site, config.federation, on_step=on_step)
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield the reply of each site, as bytes, to its request; `header` has the index of each site's request."""
         requests = [Message.from_bytes(body) for body in bodies]
         messages = {site: requests[index] for site, index in header["sites"].items()}
         return (reply for _, reply in engine.replies(header["kind"], messages))

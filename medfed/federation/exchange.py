@@ -38,7 +38,6 @@ class Replies:
 
 
 def is_validated(number: int, settings: Federation) -> bool:
-    """Whether round `number` is validated: every `validate_every`-th round and the last one are."""
     return number % settings.validate_every == 0 or number == settings.rounds
 
 

@@ -117,7 +117,6 @@ def share(method: Method, exchange: Exchange, state: State, sites: list[str], se
     shared = exchange.ask(requests_with_last_round(Kind.SHARE, requested, sites, number), state)
 
     def combine(replies: dict[str, Message]) -> dict[str, Tensor]:
-        """Compute the coordinator's tensors from the statistics of the sites by `Method.combine`."""
         tensors = {site: reply.tensors for site, reply in replies.items()}
         return method.combine(state, tensors, stream(seed, "combine", number))
 
@@ -166,7 +165,6 @@ def aggregate(
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the method's new memory, and the new global weights."""
         memory = method.remember(state, replies, stream(seed, "remember", updates.round))
         return memory, method.aggregate(replace(state, memory=memory), replies)
 
@@ -178,10 +176,7 @@ def aggregate(
 
 
 def _check_finite(state: State, updates: Mapping[str, Message], computed: Mapping[str, Tensor]) -> None:
-    """Raise UserError, naming the site that changed the weights most, if the new weights or memory are not finite.
-
-    Sums of finite updates can overflow.
-    """
+    """UserError, naming the site with the largest change, if weights or memory are not finite, as sums can overflow."""
     if name := first_non_finite(computed):
         norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
         largest = max(norms, key=lambda site: norms[site])

@@ -64,10 +64,7 @@ class Site:
     _on_device: tuple[Samples, Samples] | None = None  # `training`, and its copy on the device
 
     def reply_key(self) -> str:
-        """Return a text of all settings that affect this site's replies: with the request, the key of stored replies.
-
-        The images are not part of it.
-        """
+        """Return a text of all settings, but not images, that affect this site's replies: the key of stored replies."""
         rounds = self.rounds if self.settings.schedule == "cosine" else None
         local_keys = sorted(self.local_keys)
         settings = (self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy)
@@ -112,11 +109,7 @@ class Site:
         return protect(reply, request, self.privacy, secret + bytes.fromhex(key), ranges)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the global weights into the network; entries of `local_keys` get the values that the site trained last.
-
-        Raises:
-            ValueError: if names, shapes or dtypes do not fit the network.
-        """
+        """Load the global weights; entries of `local_keys` get the site's own. ValueError if they do not fit."""
         merged = self._merged(weights)
         check_same_entries(self.network.state_dict(), merged)
         self.network.load_state_dict(merged)
@@ -126,7 +119,6 @@ class Site:
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 
     def _merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The global weights together with the entries that stay at this site."""
         return {**weights, **self.local_entries()}
 
     def _share(self, request: Message) -> Message:

@@ -13,10 +13,7 @@ STEPS_BETWEEN_CHECKS = 50  # on a GPU, where reading a number waits until all ea
 
 
 class StepLosses:
-    """Collects the loss of each training step; UserError names the step whose loss is not finite.
-
-    On the CPU, each loss is checked at once; on a GPU only every 50 steps, because reading a loss waits for the GPU.
-    """
+    """Collects the loss of each training step; UserError names the step whose loss is not finite."""
 
     def __init__(self, site: str, round_number: int, device: torch.device) -> None:
         self._site, self._round = site, round_number
@@ -38,7 +35,6 @@ class StepLosses:
         return total / len(self._values)
 
     def _read(self) -> None:
-        """Copy the stored losses from the device; UserError if one of them is not finite."""
         values = torch.stack(self._unread).tolist() if self._unread else []
         self._unread = []
         for value in values:

@@ -20,10 +20,7 @@ class ValidationSite:
     network: nn.Module  # other sites may share it, because each request loads its own weights
 
     def reply(self, request: Message) -> Message:
-        """Return the scores of the weights in a "validate" request as facts; ValueError for any other kind of request.
-
-        The reply is "weights_needed" if the request has only the checksum of the weights.
-        """
+        """Return the scores of the weights in a "validate" request as facts; ValueError for another kind of request."""
         if request.kind != Kind.VALIDATE:
             raise ValueError(
                 f"{self.name}: is the validation site and replies to 'validate' only, not to '{request.kind}'"

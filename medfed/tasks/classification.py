@@ -50,12 +50,10 @@ class ImageSamples:
 
     @property
     def n_patients(self) -> int:
-        """Smaller than the number of images if a patient has several."""
         return len(self.patient.unique())
 
     @property
     def patient(self) -> Tensor:
-        """(N,) int64, with equal numbers for images of the same patient."""
         return numbered_patients(self.cases)
 
     @property
@@ -96,7 +94,6 @@ class ImageSamples:
             self._cache[index] = self._free.pop().copy_(image)
 
     def _image(self, index: int) -> Tensor:
-        """Image (C, S, S) uint8, from memory or read from disk."""
         if index in self._cache:
             return self._cache[index]
         image = self._read(index)
@@ -134,11 +131,9 @@ class Classification(Task):
 
     @property
     def has_fixed_range(self) -> bool:
-        """True, because 0 to 255 of an image file are mapped to [0, 1] at every site."""
-        return True
+        return True  # 0 to 255 of an image file are mapped to [0, 1] at every site
 
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        """Samples that read the images of the given cases on demand; no file is opened yet."""
         return ImageSamples(tuple(cases), read, self.image_size, moments_of=self.moments_of)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:

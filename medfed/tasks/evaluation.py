@@ -89,10 +89,7 @@ class Evaluation:
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
-    """Create the metrics of `evaluation.metrics`, in the order of the names.
-
-    `kind` is "mask_metrics" or "class_metrics".
-    """
+    """Create the metrics of `evaluation.metrics`; `kind` is one of `METRIC_KINDS`."""
     found = []
     for name in names:
         try:

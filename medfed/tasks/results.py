@@ -23,7 +23,6 @@ class EvaluationResult:
     unadapted: Rows = field(default_factory=list)
 
     def extend(self, other: EvaluationResult) -> None:
-        """Append another result, in place."""
         self.rows.extend(other.rows)
         self.ratios.extend(other.ratios)
         self.masks.update(other.masks)
@@ -32,19 +31,16 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class PackedMask:
-    """A binary mask that is compressed in memory (eight voxels per byte, zlib); organs need about 1 byte per 100
-    voxels."""
+    """A binary mask that is compressed in memory; organs need about 1 byte per 100 voxels."""
 
     shape: tuple[int, ...]
     packed: bytes
 
     @classmethod
     def pack(cls, mask: Tensor) -> PackedMask:
-        """Compress a uint8 mask of 0 and 1."""
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
     def unpack(self) -> Tensor:
-        """The mask on the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))
         return torch.from_numpy(np.unpackbits(bits, count=count).reshape(self.shape))

@@ -66,7 +66,6 @@ class Segmentation(Task):
 
     @property
     def has_fixed_range(self) -> bool:
-        """Whether `intensity_range` is known."""
         return self.intensity_range is not None
 
     @property

@@ -83,7 +83,7 @@ class Task(local_round.Task):
 
     @property
     def out_channels(self) -> int:
-        """Number of logits: per image for classification, per pixel for segmentation."""
+        """Number of logits, per image or per pixel."""
         return len(self.labels)
 
     @property

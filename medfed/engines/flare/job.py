@@ -52,10 +52,7 @@ def coordinator_permissions() -> dict[str, object]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise UserError unless FLARE's command lines and certificates can hold the names of the sites.
-
-    A name has the letters A to Z and a to z, digits, "_", "." and "-", and begins with a letter or digit.
-    """
+    """Raise UserError unless FLARE's command lines and certificates can hold the names of the sites."""
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise UserError(
@@ -99,5 +96,5 @@ def write_job(folder: Path, sites: Sequence[str]) -> Path:
 
 
 def _empty_lists() -> dict[str, list]:
-    """The lists that FLARE requires in a job's config, all empty."""
+    """FLARE requires them in a job's config."""
     return {"components": [], "task_data_filters": [], "task_result_filters": []}

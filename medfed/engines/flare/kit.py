@@ -46,10 +46,7 @@ LOG = {
 
 
 def check_kit(kit: Path, site: str) -> None:
-    """Raise UserError unless this is the startup kit of a site, whose privacy filters FLARE will apply as written.
-
-    A kit without the file `local/privacy.json` has no filters, which is allowed.
-    """
+    """Raise UserError unless this is the startup kit of the site, and FLARE applies its privacy filters as written."""
     if not kit.is_dir():
         raise UserError(f"{kit}: does not exist; unpack the startup kit that the coordinator sent there")
     if missing := [name for name in (ADDRESS_FILE, *CERTIFICATES) if not (kit / "startup" / name).is_file()]:

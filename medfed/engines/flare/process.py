@@ -46,11 +46,7 @@ class FlareProcess:
         path.write_text(json.dumps(content))
 
     def start(self, log: Path) -> None:
-        """Start the process in the background; its output is appended to `log`.
-
-        Processes that an earlier program left behind are ended first. UserError if FLARE cannot use the path of the
-        workspace.
-        """
+        """Start the process, and append its output to `log`; UserError if FLARE cannot use the workspace's path."""
         if not re.fullmatch(r"[\w@%+=:,./-]+", str(self.workspace.resolve()), re.ASCII):  # FLARE splits it at a space
             raise UserError(
                 f"{self.workspace.resolve()}: NVIDIA FLARE cannot use a folder with a space or a special "
@@ -88,11 +84,7 @@ class FlareProcess:
         self._process = None
 
     def end_left_processes(self) -> None:
-        """Kill all FLARE processes of this workspace, such as those that a killed program left behind.
-
-        A process belongs to the workspace if it belongs to this user and its command names one of FLARE's modules and
-        the path of the workspace.
-        """
+        """Kill all FLARE processes of this workspace, such as those that a killed program left behind."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while (left := self._running()) and time.monotonic() < deadline:
             for number in left:
@@ -101,7 +93,7 @@ class FlareProcess:
             time.sleep(POLL_S)
 
     def _running(self) -> list[int]:
-        """Return the numbers of the processes of this workspace."""
+        """Return the numbers of this user's processes whose command names a module of FLARE and this workspace."""
         workspace, numbers = str(self.workspace.resolve()), []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended

@@ -49,10 +49,7 @@ def tell_hospital(fl_ctx: FLContext, text: str) -> None:
 
 
 class KitReporter(FLComponent, EndpointMonitor):
-    """FLARE component of a client: a file in the workspace says that it has joined, or why its kit may be shared.
-
-    FLARE creates it by its class name, without arguments, because the hospital's file `resources.json` lists it.
-    """
+    """FLARE component of a client: a file in the workspace says that it has joined, or why its kit may be shared."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,10 +20,7 @@ T = TypeVar("T")
 
 
 def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
-    """Divide sites among at most `n_groups` non-empty groups with about the same number of images (`sizes`).
-
-    The sites are assigned by size, the largest first, each to the group that has the fewest images so far.
-    """
+    """Divide sites among at most `n_groups` groups with about the same number of images (`sizes`), largest first."""
     groups: list[list[str]] = [[] for _ in range(min(n_groups, len(sizes)))]
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         min(groups, key=lambda group: (sum(sizes[site] for site in group), len(group))).append(name)

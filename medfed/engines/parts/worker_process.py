@@ -41,10 +41,7 @@ OWN_PROGRAM = "__main__."  # begins the name of a class that only the program th
 
 
 def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callable[[], int]) -> int:
-    """Return how many workers to start for work that takes `rest_s` seconds in this process; 1 means none.
-
-    Workers must save at least three times the time that one needs to start and to prepare its work (`preparation_s`).
-    """
+    """Return how many workers to start for work of `rest_s` seconds that each prepares in `preparation_s`; 1: none."""
     needed_s = MIN_GAIN * (WORKER_START_S + preparation_s)
     if rest_s < needed_s:  # any number of workers saves less than this, and `max_workers` reads files of the system
         return 1

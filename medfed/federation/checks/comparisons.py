@@ -92,10 +92,7 @@ def _format(tensor: Tensor) -> str:
 
 
 def _count_outliers(replies: Replies, expected: Expected) -> Reasons:
-    """Find numbers of images, steps or pixels above `largest_count` times the median of the other sites.
-
-    A site with many images dominates every average that is weighted by numbers of images.
-    """
+    """Find numbers above `largest_count` times the median: a site with many images dominates weighted averages."""
     for name, noun in NOUNS.items():
         counts = {site: count for site, reply in replies.items() if (count := reported_count(reply, name)) is not None}
         for site, count in counts.items() if len(counts) >= MIN_SITES else ():
