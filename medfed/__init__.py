@@ -21,54 +21,33 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed import datasets, functional, losses, methods, metrics, networks, plot, testing, transforms
-    from medfed.api import (
-        Comparison,
-        Run,
-        check_data,
-        export,
-        leave_one_site_out,
-        leave_two_sites_out,
-        load_config,
-        load_run,
-        make_plan,
-        run,
-        score_bundle,
-        write_report,
-    )
-    from medfed.config.schema import Config
-    from medfed.core.errors import UserError
-    from medfed.outputs.callback import Callback
+    from medfed import datasets as datasets
+    from medfed import functional as functional
+    from medfed import losses as losses
+    from medfed import methods as methods
+    from medfed import metrics as metrics
+    from medfed import networks as networks
+    from medfed import plot as plot
+    from medfed import testing as testing
+    from medfed import transforms as transforms
+    from medfed.api import Comparison as Comparison
+    from medfed.api import Run as Run
+    from medfed.api import check_data as check_data
+    from medfed.api import export as export
+    from medfed.api import leave_one_site_out as leave_one_site_out
+    from medfed.api import leave_two_sites_out as leave_two_sites_out
+    from medfed.api import load_config as load_config
+    from medfed.api import load_run as load_run
+    from medfed.api import make_plan as make_plan
+    from medfed.api import run as run
+    from medfed.api import score_bundle as score_bundle
+    from medfed.api import write_report as write_report
+    from medfed.config.schema import Config as Config
+    from medfed.core.errors import UserError as UserError
+    from medfed.outputs.callback import Callback as Callback
 
 __version__ = "0.2.0"
-__all__ = [
-    "Callback",
-    "Comparison",
-    "Config",
-    "Run",
-    "UserError",
-    "__version__",
-    "check_data",
-    "datasets",
-    "export",
-    "functional",
-    "leave_one_site_out",
-    "leave_two_sites_out",
-    "load_config",
-    "load_run",
-    "losses",
-    "make_plan",
-    "methods",
-    "metrics",
-    "networks",
-    "plot",
-    "run",
-    "score_bundle",
-    "testing",
-    "transforms",
-    "write_report",
-]
 
 # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of that name to
 # the module, so the module itself is callable and does what the function does.
-__getattr__, __dir__ = lazy_names(__name__, modules={"export"})
+__getattr__, __dir__, __all__ = lazy_names(__name__, own=["__version__"], modules={"export"})

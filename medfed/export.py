@@ -13,10 +13,10 @@ from medfed.cli.program import add_code_flag, main_of, new_parser, require_paths
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.api import export
+    from medfed.api import export as export
 
-__all__ = ["export"]  # help(medfed.export) shows the function, although `medfed.export` is this module
-__getattr__, __dir__ = lazy_names(__name__)
+# With `__all__`, help(medfed.export) shows the function, although `medfed.export` is this module.
+__getattr__, __dir__, __all__ = lazy_names(__name__)
 
 
 def parser() -> argparse.ArgumentParser:

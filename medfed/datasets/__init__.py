@@ -20,36 +20,21 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.datasets.base import Card, Case, Dataset, Volume
-    from medfed.datasets.checking import DatasetReport, check_dataset
-    from medfed.datasets.collections.camelyon17 import Camelyon17
-    from medfed.datasets.collections.digits_dg import DigitsDG
-    from medfed.datasets.collections.folder import Folder
-    from medfed.datasets.collections.fundus import Fundus
-    from medfed.datasets.collections.officehome import OfficeHome
-    from medfed.datasets.collections.pacs import PACS
-    from medfed.datasets.collections.prostate import Prostate
-    from medfed.datasets.collections.vlcs import VLCS
-    from medfed.datasets.recognition import recognise
-    from medfed.datasets.splits import Split
+    from medfed.datasets.base import Card as Card
+    from medfed.datasets.base import Case as Case
+    from medfed.datasets.base import Dataset as Dataset
+    from medfed.datasets.base import Volume as Volume
+    from medfed.datasets.checking import DatasetReport as DatasetReport
+    from medfed.datasets.checking import check_dataset as check_dataset
+    from medfed.datasets.collections.camelyon17 import Camelyon17 as Camelyon17
+    from medfed.datasets.collections.digits_dg import DigitsDG as DigitsDG
+    from medfed.datasets.collections.folder import Folder as Folder
+    from medfed.datasets.collections.fundus import Fundus as Fundus
+    from medfed.datasets.collections.officehome import OfficeHome as OfficeHome
+    from medfed.datasets.collections.pacs import PACS as PACS
+    from medfed.datasets.collections.prostate import Prostate as Prostate
+    from medfed.datasets.collections.vlcs import VLCS as VLCS
+    from medfed.datasets.recognition import recognise as recognise
+    from medfed.datasets.splits import Split as Split
 
-__all__ = [
-    "PACS",
-    "VLCS",
-    "Camelyon17",
-    "Card",
-    "Case",
-    "Dataset",
-    "DatasetReport",
-    "DigitsDG",
-    "Folder",
-    "Fundus",
-    "OfficeHome",
-    "Prostate",
-    "Split",
-    "Volume",
-    "check_dataset",
-    "recognise",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -17,16 +17,10 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.functional.contrastive import info_nce, masked_mean, triplet_loss
-    from medfed.functional.weights import squared_distance
-    from medfed.losses.dice import soft_dice_loss
+    from medfed.functional.contrastive import info_nce as info_nce
+    from medfed.functional.contrastive import masked_mean as masked_mean
+    from medfed.functional.contrastive import triplet_loss as triplet_loss
+    from medfed.functional.weights import squared_distance as squared_distance
+    from medfed.losses.dice import soft_dice_loss as soft_dice_loss
 
-__all__ = [
-    "info_nce",
-    "masked_mean",
-    "soft_dice_loss",
-    "squared_distance",
-    "triplet_loss",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -23,74 +23,39 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.federation.local_round import LocalRound, Output
-    from medfed.federation.message import Message, State
-    from medfed.federation.method import Method
-    from medfed.methods.bigaug import BigAug
-    from medfed.methods.ccst import CCST
-    from medfed.methods.coordinate_median import CoordinateMedian
-    from medfed.methods.copa import COPA
-    from medfed.methods.dsu import DSU
-    from medfed.methods.efdmix import EFDMix
-    from medfed.methods.elcfs import ELCFS
-    from medfed.methods.epi_fcr import EpiFCR
-    from medfed.methods.fedavg import FedAvg
-    from medfed.methods.fedbn import FedBN
-    from medfed.methods.feddg_ga import FedDGGA
-    from medfed.methods.feddyn import FedDyn
-    from medfed.methods.fedgma import FedGMA
-    from medfed.methods.fednova import FedNova
-    from medfed.methods.fedprox import FedProx
-    from medfed.methods.fedsr import FedSR
-    from medfed.methods.fisc import FISC
-    from medfed.methods.fpl import FPL
-    from medfed.methods.gin import GIN
-    from medfed.methods.harmofl import HarmoFL
-    from medfed.methods.jigen import JiGen
-    from medfed.methods.mixstyle import MixStyle
-    from medfed.methods.norm_clipping import NormClipping
-    from medfed.methods.rsc import RSC
-    from medfed.methods.scaffold import SCAFFOLD
-    from medfed.methods.stable_fdg import StableFDG
-    from medfed.methods.stack import Stack
-    from medfed.methods.swa import SWA
-    from medfed.methods.trimmed_mean import TrimmedMean
+    from medfed.federation.local_round import LocalRound as LocalRound
+    from medfed.federation.local_round import Output as Output
+    from medfed.federation.message import Message as Message
+    from medfed.federation.message import State as State
+    from medfed.federation.method import Method as Method
+    from medfed.methods.bigaug import BigAug as BigAug
+    from medfed.methods.ccst import CCST as CCST
+    from medfed.methods.coordinate_median import CoordinateMedian as CoordinateMedian
+    from medfed.methods.copa import COPA as COPA
+    from medfed.methods.dsu import DSU as DSU
+    from medfed.methods.efdmix import EFDMix as EFDMix
+    from medfed.methods.elcfs import ELCFS as ELCFS
+    from medfed.methods.epi_fcr import EpiFCR as EpiFCR
+    from medfed.methods.fedavg import FedAvg as FedAvg
+    from medfed.methods.fedbn import FedBN as FedBN
+    from medfed.methods.feddg_ga import FedDGGA as FedDGGA
+    from medfed.methods.feddyn import FedDyn as FedDyn
+    from medfed.methods.fedgma import FedGMA as FedGMA
+    from medfed.methods.fednova import FedNova as FedNova
+    from medfed.methods.fedprox import FedProx as FedProx
+    from medfed.methods.fedsr import FedSR as FedSR
+    from medfed.methods.fisc import FISC as FISC
+    from medfed.methods.fpl import FPL as FPL
+    from medfed.methods.gin import GIN as GIN
+    from medfed.methods.harmofl import HarmoFL as HarmoFL
+    from medfed.methods.jigen import JiGen as JiGen
+    from medfed.methods.mixstyle import MixStyle as MixStyle
+    from medfed.methods.norm_clipping import NormClipping as NormClipping
+    from medfed.methods.rsc import RSC as RSC
+    from medfed.methods.scaffold import SCAFFOLD as SCAFFOLD
+    from medfed.methods.stable_fdg import StableFDG as StableFDG
+    from medfed.methods.stack import Stack as Stack
+    from medfed.methods.swa import SWA as SWA
+    from medfed.methods.trimmed_mean import TrimmedMean as TrimmedMean
 
-__all__ = [
-    "BigAug",
-    "CCST",
-    "COPA",
-    "CoordinateMedian",
-    "DSU",
-    "EFDMix",
-    "ELCFS",
-    "EpiFCR",
-    "FISC",
-    "FPL",
-    "FedAvg",
-    "FedBN",
-    "FedDGGA",
-    "FedDyn",
-    "FedGMA",
-    "FedNova",
-    "FedProx",
-    "FedSR",
-    "GIN",
-    "HarmoFL",
-    "JiGen",
-    "LocalRound",
-    "Message",
-    "Method",
-    "MixStyle",
-    "NormClipping",
-    "Output",
-    "RSC",
-    "SCAFFOLD",
-    "SWA",
-    "StableFDG",
-    "Stack",
-    "State",
-    "TrimmedMean",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

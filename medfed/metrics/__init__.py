@@ -21,42 +21,24 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.metrics.class_metric import ClassMetric, compute_class_metric, jackknife_values
-    from medfed.metrics.classes.accuracy import Accuracy
-    from medfed.metrics.classes.auroc import AreaUnderROC
-    from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy
-    from medfed.metrics.classes.ece import ExpectedCalibrationError
-    from medfed.metrics.mask_metric import MaskMetric, MaskPair, compute_mask_metrics
-    from medfed.metrics.masks.assd import AverageSurfaceDistance
-    from medfed.metrics.masks.dice import Dice
-    from medfed.metrics.masks.hd import HausdorffDistance
-    from medfed.metrics.masks.hd95 import HausdorffDistance95
-    from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95
-    from medfed.metrics.masks.mask_ece import MaskCalibrationError
-    from medfed.metrics.metric import Metric
-    from medfed.metrics.ratio import vertical_ratio
-    from medfed.metrics.significance import wilcoxon_test
+    from medfed.metrics.class_metric import ClassMetric as ClassMetric
+    from medfed.metrics.class_metric import compute_class_metric as compute_class_metric
+    from medfed.metrics.class_metric import jackknife_values as jackknife_values
+    from medfed.metrics.classes.accuracy import Accuracy as Accuracy
+    from medfed.metrics.classes.auroc import AreaUnderROC as AreaUnderROC
+    from medfed.metrics.classes.balanced_accuracy import BalancedAccuracy as BalancedAccuracy
+    from medfed.metrics.classes.ece import ExpectedCalibrationError as ExpectedCalibrationError
+    from medfed.metrics.mask_metric import MaskMetric as MaskMetric
+    from medfed.metrics.mask_metric import MaskPair as MaskPair
+    from medfed.metrics.mask_metric import compute_mask_metrics as compute_mask_metrics
+    from medfed.metrics.masks.assd import AverageSurfaceDistance as AverageSurfaceDistance
+    from medfed.metrics.masks.dice import Dice as Dice
+    from medfed.metrics.masks.hd import HausdorffDistance as HausdorffDistance
+    from medfed.metrics.masks.hd95 import HausdorffDistance95 as HausdorffDistance95
+    from medfed.metrics.masks.hd95_pooled import PooledHausdorffDistance95 as PooledHausdorffDistance95
+    from medfed.metrics.masks.mask_ece import MaskCalibrationError as MaskCalibrationError
+    from medfed.metrics.metric import Metric as Metric
+    from medfed.metrics.ratio import vertical_ratio as vertical_ratio
+    from medfed.metrics.significance import wilcoxon_test as wilcoxon_test
 
-__all__ = [
-    "Accuracy",
-    "AreaUnderROC",
-    "AverageSurfaceDistance",
-    "BalancedAccuracy",
-    "ClassMetric",
-    "Dice",
-    "ExpectedCalibrationError",
-    "HausdorffDistance",
-    "HausdorffDistance95",
-    "MaskCalibrationError",
-    "MaskMetric",
-    "MaskPair",
-    "Metric",
-    "PooledHausdorffDistance95",
-    "compute_class_metric",
-    "compute_mask_metrics",
-    "jackknife_values",
-    "vertical_ratio",
-    "wilcoxon_test",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -19,27 +19,17 @@ from medfed.core.lazy import lazy_names
 if TYPE_CHECKING:
     from torch import nn
 
-    from medfed.networks.parts.adain import StyleCodec, load_codec
-    from medfed.networks.parts.amplitude_normaliser import AmplitudeNormaliser
-    from medfed.networks.parts.base import NetworkSettings
-    from medfed.networks.parts.highlighter import Highlighter
-    from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle
-    from medfed.networks.parts.tent import Tent
+    from medfed.networks.parts.adain import StyleCodec as StyleCodec
+    from medfed.networks.parts.adain import load_codec as load_codec
+    from medfed.networks.parts.amplitude_normaliser import AmplitudeNormaliser as AmplitudeNormaliser
+    from medfed.networks.parts.base import NetworkSettings as NetworkSettings
+    from medfed.networks.parts.highlighter import Highlighter as Highlighter
+    from medfed.networks.parts.style_layers import DSU as DSU
+    from medfed.networks.parts.style_layers import EFDMix as EFDMix
+    from medfed.networks.parts.style_layers import MixStyle as MixStyle
+    from medfed.networks.parts.tent import Tent as Tent
 
-__all__ = [
-    "AmplitudeNormaliser",
-    "DSU",
-    "EFDMix",
-    "Highlighter",
-    "MixStyle",
-    "NetworkSettings",
-    "StyleCodec",
-    "Tent",
-    "build",
-    "load_codec",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, own=["build"])
 
 
 def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:

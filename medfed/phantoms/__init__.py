@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
-    from medfed.phantoms.fundus_phantom import FundusPhantom
-    from medfed.phantoms.prostate_phantom import ProstatePhantom
+    from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom as Camelyon17Phantom
+    from medfed.phantoms.fundus_phantom import FundusPhantom as FundusPhantom
+    from medfed.phantoms.prostate_phantom import ProstatePhantom as ProstatePhantom
 
-__all__ = [
-    "Camelyon17Phantom",
-    "FundusPhantom",
-    "ProstatePhantom",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

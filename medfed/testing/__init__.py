@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.testing.checks import check_method, check_metric, check_network, method_checks
-    from medfed.testing.rules import ContractError
-    from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation, ToyVolumes
+    from medfed.testing.checks import check_method as check_method
+    from medfed.testing.checks import check_metric as check_metric
+    from medfed.testing.checks import check_network as check_network
+    from medfed.testing.checks import method_checks as method_checks
+    from medfed.testing.rules import ContractError as ContractError
+    from medfed.testing.toy import ToyClassification as ToyClassification
+    from medfed.testing.toy import ToyFederation as ToyFederation
+    from medfed.testing.toy import ToySegmentation as ToySegmentation
+    from medfed.testing.toy import ToyVolumes as ToyVolumes
 
-__all__ = [
-    "ContractError",
-    "ToyClassification",
-    "ToyFederation",
-    "ToySegmentation",
-    "ToyVolumes",
-    "check_method",
-    "check_metric",
-    "check_network",
-    "method_checks",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

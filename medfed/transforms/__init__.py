@@ -26,39 +26,21 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.functional.fourier import low_frequency_window
-    from medfed.networks.parts.adain import load_codec
-    from medfed.transforms.adain_style import (
-        AdaINStyle,
-        MomentMatch,
-        RandAdaINStyle,
-        RandAdaINStyled,
-        RandMomentMatch,
-        RandMomentMatchd,
-    )
-    from medfed.transforms.amplitude_mix import AmplitudeMix, RandAmplitudeMix, RandAmplitudeMixd
-    from medfed.transforms.big_aug import BigAugRanges, build_big_aug
-    from medfed.transforms.resize_slices import ResizeSlicesd
-    from medfed.transforms.scale_intensity import ScalePercentilesd
-    from medfed.transforms.simpleitk_reader import SimpleITKReader
+    from medfed.functional.fourier import low_frequency_window as low_frequency_window
+    from medfed.networks.parts.adain import load_codec as load_codec
+    from medfed.transforms.adain_style import AdaINStyle as AdaINStyle
+    from medfed.transforms.adain_style import MomentMatch as MomentMatch
+    from medfed.transforms.adain_style import RandAdaINStyle as RandAdaINStyle
+    from medfed.transforms.adain_style import RandAdaINStyled as RandAdaINStyled
+    from medfed.transforms.adain_style import RandMomentMatch as RandMomentMatch
+    from medfed.transforms.adain_style import RandMomentMatchd as RandMomentMatchd
+    from medfed.transforms.amplitude_mix import AmplitudeMix as AmplitudeMix
+    from medfed.transforms.amplitude_mix import RandAmplitudeMix as RandAmplitudeMix
+    from medfed.transforms.amplitude_mix import RandAmplitudeMixd as RandAmplitudeMixd
+    from medfed.transforms.big_aug import BigAugRanges as BigAugRanges
+    from medfed.transforms.big_aug import build_big_aug as build_big_aug
+    from medfed.transforms.resize_slices import ResizeSlicesd as ResizeSlicesd
+    from medfed.transforms.scale_intensity import ScalePercentilesd as ScalePercentilesd
+    from medfed.transforms.simpleitk_reader import SimpleITKReader as SimpleITKReader
 
-__all__ = [
-    "AdaINStyle",
-    "AmplitudeMix",
-    "BigAugRanges",
-    "MomentMatch",
-    "RandAdaINStyle",
-    "RandAdaINStyled",
-    "RandAmplitudeMix",
-    "RandAmplitudeMixd",
-    "RandMomentMatch",
-    "RandMomentMatchd",
-    "ResizeSlicesd",
-    "ScalePercentilesd",
-    "SimpleITKReader",
-    "build_big_aug",
-    "load_codec",
-    "low_frequency_window",
-]
-
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)
