@@ -50,7 +50,7 @@ class Exchange:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # `Method.statistic_ranges`
     row_tensors: frozenset[str] = frozenset()  # `Method.row_tensors`
     batch_size: int = 0  # `Expected.batch_size`
-    fact_names: frozenset[str] | None = None  # `Method.fact_names`
+    fact_names: frozenset[str] = frozenset()  # `Method.fact_names`
     # Since the last call of `take_records`: rows for `ledger.csv`; the measured seconds by the kind of request (summed
     # over the sites if `Engine.work_s` is measured) and, at the coordinator, of "aggregate"; sites asked to train.
     ledger: list[Row] = field(default_factory=list, init=False)

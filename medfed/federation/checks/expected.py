@@ -66,7 +66,7 @@ class Expected:
     received: Mapping[str, float] = field(default_factory=dict)  # `received_ratios`
     local_keys: frozenset[str] | None = None  # names of the entries that stay at the sites; None if not known
     local_epochs: int = 1
-    fact_names: frozenset[str] | None = None  # `Method.fact_names`; None if they are not known
+    fact_names: frozenset[str] = frozenset()  # `Method.fact_names`
     batch_size: int = 0  # 0 if it is not known, or if the method trains on other images than the site's own
 
 

@@ -110,9 +110,9 @@ def _check_facts(facts: Mapping[str, Any], expected: Expected, n_images_before: 
             )
     if not 0 <= facts.get("score", 0) <= 1:
         raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
-    is_train, of_method = expected.kind == Kind.TRAIN, expected.fact_names
-    if expected.kind != Kind.SURVEY and not (is_train and of_method is None):  # `check_survey` knows those of a survey
-        known = REPLY_FACTS[expected.kind] | {"round"} | (of_method or set() if is_train else set())
+    is_train = expected.kind == Kind.TRAIN
+    if expected.kind != Kind.SURVEY:  # `check_survey` knows those of a survey
+        known = REPLY_FACTS[expected.kind] | {"round"} | (expected.fact_names if is_train else set())
         if unknown := sorted(facts.keys() - known):
             more = ", which is not in the fact_names of the method" if is_train else ", which was not requested"
             raise InvalidReply(f"reports {reprlib.repr(unknown[0])}{more}")
