@@ -70,11 +70,7 @@ def image_detail(image: np.ndarray, sigma_px: float) -> np.ndarray:
 
 
 def detail_correlation(estimate: np.ndarray, original: np.ndarray, inside: np.ndarray, sigma_px: float) -> float:
-    """Pearson's correlation of the fine details of two aligned images (H, W), whose black background does not count.
-
-    `inside` is True where the original is not empty. Pixels nearer than 2 `sigma_px` to its edge are left out; if 16
-    or fewer pixels would remain, the whole region is compared.
-    """
+    """Pearson's correlation of the fine details of two images (H, W) `inside`, without its edge if enough remains."""
     core = minimum_filter(inside, 2 * max(1, math.ceil(2 * sigma_px)) + 1, mode="nearest")
     details = image_detail(estimate, sigma_px), image_detail(original, sigma_px)
     return correlation(*details, core if core.sum() > MIN_PIXELS else inside)

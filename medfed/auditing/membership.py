@@ -104,11 +104,7 @@ def _attack(shared: SharedStatistics, members: Sequence[Tensor], others: Sequenc
 
 
 def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
-    """Read trained weights from the folder of a run (`model.safetensors`), or from a safetensors file.
-
-    UserError if they do not fit the network, or if the config of the run, if it is there, divides the patients
-    differently.
-    """
+    """Read trained weights from the folder of a run or a file; UserError if they do not fit network and config."""
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(

@@ -68,8 +68,7 @@ class BundleTemplate(ABC):
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:
-        """Set the values of `configs/inference.json` that depend on the run, such as the transforms, in place; not the
-        network."""
+        """Set the values of `configs/inference.json` that depend on the run, except for the network, in place."""
 
     @abstractmethod
     def fill_metadata(self, content: Json) -> None:
@@ -96,8 +95,7 @@ class BundleTemplate(ABC):
 
 
 def colour_scale(channels: int) -> Constants:
-    """Mean and standard deviation per channel for `data.standardise: imagenet`: ImageNet's for 3 channels, else one for
-    grey."""
+    """Mean and standard deviation per channel for `data.standardise: imagenet`."""
     return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN * channels, GREY_STD * channels)
 
 

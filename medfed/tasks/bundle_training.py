@@ -58,8 +58,7 @@ class TrainingParts:
 
 
 def train_config(inference: Json, parts: TrainingParts, training: Mapping[str, Any]) -> Json:
-    """The content of `configs/train.json`: one epoch by default, with the run's optimiser and the network of
-    `inference`."""
+    """The content of `configs/train.json`: one epoch by default."""
     return {
         "imports": inference["imports"],
         **{key: inference[key] for key in COPIED},
@@ -101,8 +100,7 @@ def evaluate_config() -> Json:
 
 
 def random_transforms(flip_axis: int, modes: list[str], keys: list[str]) -> list[Json]:
-    """MONAI transforms that rotate, scale and flip an image at random, with the ranges of medfed's training. `modes`
-    has the interpolation of each key; `flip_axis` is reversed with probability 0.5."""
+    """MONAI transforms with the ranges of `draw_affine`; `modes` has the interpolation of each key."""
     affine = step(
         "RandAffined",
         keys,
@@ -116,8 +114,7 @@ def random_transforms(flip_axis: int, modes: list[str], keys: list[str]) -> list
 
 
 def resize_label(size: int, is_2d: bool, key: str = "label") -> list[Json]:
-    """MONAI transforms that resize a mask, slice by slice, to (K, S, S, D), as `Segmentation.prepare` does; S is
-    `size`."""
+    """MONAI transforms that resize a mask, slice by slice, to (K, size, size, D), as `Segmentation.prepare` does."""
     nearest = {"_target_": INTERPOLATE, "_mode_": "callable", "size": [size] * 2, "mode": "nearest-exact"}
     first = (
         step("EnsureChannelFirstd", key, channel_dim="no_channel")

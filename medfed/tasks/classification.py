@@ -28,8 +28,7 @@ Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
-    """Split indices (N,) into batches of at most 64 (MAX_BATCH) whose sizes differ by at most one; empty if N is 0. No
-    batch has a single image unless N is 1, because batch normalisation needs at least two."""
+    """Split indices (N,) into batches of about equal size, as batch normalisation needs at least two images."""
     return order.tensor_split(-(-len(order) // MAX_BATCH)) if len(order) else ()
 
 
@@ -248,8 +247,7 @@ class Classification(Task):
         return names | {"label": label} | {f"p_{name}": p for name, p in zip(self.classes, probabilities, strict=True)}
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
-        """The first image with the highest class number that occurs: for "normal" (0) and "tumour" (1), the first
-        tumour."""
+        """The first image with the highest class number, such as the first tumour."""
         return samples.batch([int(samples.labels.argmax())]).image[0]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:

@@ -24,8 +24,7 @@ def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
 
 
 def task_of_images(images: Mapping[str, Any], dataset: Dataset, evaluation: Evaluation) -> Task:
-    """Create the task of a finished run from the entry "images" of its `summary.json`; no image is read. The entry has
-    the number of channels, the classes or structures, and the intensity range."""
+    """Create the task of a finished run from the entry "images" of its `summary.json`; no image is read."""
     scale = images["intensity_range"] and tuple(images["intensity_range"])
     classes, structures = tuple(images["classes"]), tuple(images["structures"])
     return _task(dataset, images["channels"], classes, structures, scale, evaluation)

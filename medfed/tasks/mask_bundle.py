@@ -274,8 +274,7 @@ class MaskBundle(BundleTemplate):
 
 
 def _standardise_slices(keys: str | list[str]) -> list[Json]:
-    """Standardise every slice of (1, S, S, D) separately. MONAI standardises channels, so the slices become channels
-    before and axes again after it."""
+    """Standardise every slice of (1, S, S, D) separately, as a channel."""
     transpose = step("Transposed", keys, indices=SLICES_FIRST)
     return [transpose, step("NormalizeIntensityd", keys, channel_wise=True), transpose]
 

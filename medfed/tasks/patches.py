@@ -84,11 +84,7 @@ def _starts(n: int, length: int) -> list[int]:
 
 
 def foreground_corners(label: Tensor, size: Sequence[int]) -> list[tuple[int, ...]]:
-    """Corners of further patches around voxels of the structures, so that they are a third of a volume's patches.
-
-    The structures take turns, and the voxels are evenly spaced in the list of a structure's voxels. Without foreground
-    there are none.
-    """
+    """Corners of patches around evenly spaced voxels of the structures in turn: a third of a volume's patches."""
     voxels = [structure.nonzero() for structure in label if structure.any()]
     n = _n_foreground(len(grid_corners(label, size))) if voxels else 0
     corners = []

@@ -30,7 +30,6 @@ class _PreparedDistance(MaskMetric):
     unit, note = UNIT, ""
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """The diagonal of the prepared image in voxels."""
         return masks.diagonal(in_voxels=True)
 
 
@@ -39,15 +38,10 @@ class PreparedHausdorffDistance(_PreparedDistance, HausdorffDistance):
 
 
 class PreparedHausdorffDistance95(_PreparedDistance, HausdorffDistance95):
-    """As MONAI defines it."""
-
     name = "hd95_prepared"
 
 
 class PreparedPooledHausdorffDistance95(_PreparedDistance, PooledHausdorffDistance95):
-    """95th percentile of the surface distances of both directions together; ELCFS's released code calls it Hausdorff
-    distance."""
-
     name, unit = "hd95_pooled_prepared", f"{UNIT}, pooled"
 
 

@@ -312,8 +312,7 @@ class Segmentation(Task):
 def _volumes(
     dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
 ) -> Iterator[Volume]:
-    """Yield the volume of each case and report its notices; a case counts as processed when the next volume is
-    requested."""
+    """Yield the volume of each case; a case counts as processed when the next volume is requested."""
     for case in cases:
         volume = _load(dataset, case, notice)
         if observe:

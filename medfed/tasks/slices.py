@@ -26,13 +26,10 @@ class SliceBuffer:
         return self._length
 
     def append(self, slices: Tensor, n_volumes_left: int = 0) -> None:
-        """Copy slices (D, ...) of one volume behind those of the earlier volumes; only D may differ between calls.
-
-        If the tensor is too small, memory is reserved for `n_volumes_left` further volumes with D slices each. Reserved
-        memory needs no RAM until it is written.
-        """
+        """Copy slices (D, ...) of one volume behind the earlier ones, and reserve memory for `n_volumes_left` more."""
         end = self._length + len(slices)
         if end > len(self._slices):
+            # Reserved memory needs no RAM until it is written.
             capacity = max(end + n_volumes_left * len(slices), end * 3 // 2 if self._length else 0)
             enlarged = slices.new_empty(capacity, *slices.shape[1:])
             if self._length:

@@ -51,8 +51,7 @@ class Task(local_round.Task):
 
     @property
     def scoring(self) -> Scoring:
-        """Its metrics are those of every run of the task, then those of `evaluation.metrics`, then those of
-        `evaluation.also_on`. UserError if a metric of the config does not exist, or does not belong to this task."""
+        """UserError if a metric of the config does not exist, or does not belong to this task."""
         try:
             chosen = chosen_metrics(self.metric_kind, self.evaluation.metrics)
             check_declarations(chosen, ())
@@ -74,8 +73,7 @@ class Task(local_round.Task):
         return ()
 
     def check_metrics(self, source: str) -> None:
-        """Check before training that all metrics under `evaluation.metrics` exist and belong to this task. Without this
-        check, a wrong name would stop the run only after training. `source` begins the error message."""
+        """Raise the UserError of `scoring`, which begins with `source`, before training and not only after it."""
         try:
             _ = self.scoring
         except UserError as error:
@@ -192,8 +190,7 @@ class Task(local_round.Task):
 
     @abstractmethod
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield test images in batches (B, C, S, S) in [0, 1] of any size, prepared for the network but not yet
-        standardised."""
+        """Yield test images in batches (B, C, S, S) in [0, 1] of any size, prepared but not yet standardised."""
 
     @abstractmethod
     def evaluate(

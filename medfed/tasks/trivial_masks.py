@@ -21,17 +21,11 @@ class FixedMask(nn.Module):
         self.logits = nn.Parameter(CERTAIN * (2 * mask.float() - 1))
 
     def forward(self, image: Tensor) -> Tensor:
-        """The logits of the mask for each image."""
         return self.logits.repeat(len(image), *[1] * self.logits.dim())
 
 
 def mean_masks(labels: Tensor, patient: Tensor) -> Tensor:
-    """The mean mask of each structure at the threshold with the best Dice on these slices, (K, H, W) float32 of 0 and
-    1.
-
-    The mean of `labels` (N, K, H, W) is computed on a grid of 64 x 64 pixels. `patient` (N,) is the volume of each
-    slice.
-    """
+    """The mean of masks (N, K, H, W) at the threshold with the best Dice, (K, H, W) of 0 and 1, on a coarse grid."""
     volumes = [small_mask(labels[patient == index].permute(1, 2, 3, 0)) for index in patient.unique()]
     means = [mean_mask([volume[structure] for volume in volumes])[..., 0] for structure in range(labels.shape[1])]
     small = torch.from_numpy(np.stack(means)).float()
