@@ -222,10 +222,7 @@ def _phase_factors(spectrum: Tensor, amplitude: Tensor) -> Tensor:
 
 
 def _fourier_matrix(size: int, lowest: int, highest: int, like: Tensor) -> Tensor:
-    """Return (size, highest - lowest + 1): exp(-2 pi i u x / size) for pixel x (rows) and frequency u (columns).
-
-    Device and precision are those of `like`. The matrix is shared: do not change it in place.
-    """
+    """Return exp(-2 pi i u x / size) for pixel x (rows) and frequency u (columns); do not change it in place."""
     return _cached_fourier_matrix(int(size), lowest, highest, like.device, like.dtype.to_complex())
 
 
@@ -240,7 +237,6 @@ def _cached_fourier_matrix(size: int, lowest: int, highest: int, device: torch.d
 
 
 def _without_autocast(images: Tensor) -> AbstractContextManager[None]:
-    """Context manager that turns off mixed precision on the images' device."""
     device = images.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 

@@ -159,15 +159,11 @@ def _apply_to_output(layer: nn.Module, module: nn.Module, inputs: tuple, output:
 
 
 def store_channels_last(network: nn.Module, path: str) -> None:
-    """Store the output of a submodule, and so all later feature maps, channels last on a CPU; weights stay as they are.
-
-    Convolutions on such maps are faster in some networks.
-    """
+    """Store the output of a submodule, and so all later feature maps, channels last on a CPU, which may be faster."""
     network.get_submodule(path).register_forward_hook(_channels_last)
 
 
 def _channels_last(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-    """Forward hook that stores the output in the memory format channels_last on the CPU, which is faster there."""
     return output.contiguous(memory_format=torch.channels_last) if output.device.type == "cpu" else output
 
 

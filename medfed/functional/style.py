@@ -128,7 +128,6 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
-        """The moments of each channel over all pixels of (B, C, ...), in float64."""
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
@@ -137,7 +136,6 @@ class PixelMoments:
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
-        """The moments of the pixels of both together; ValueError for another number of channels."""
         if self.mean.shape != other.mean.shape:
             raise ValueError(f"cannot merge moments of {len(self.mean)} and {len(other.mean)} channels")
         count = self.count + other.count

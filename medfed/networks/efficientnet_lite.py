@@ -116,10 +116,7 @@ class EfficientNetLite(_PretrainedLite):
         return network
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the package's names, which number all blocks, to MONAI's: `_blocks.3` becomes `_blocks.2.3`.
-
-        MONAI groups the blocks into stacks and puts the number of the stack before the number of the block.
-        """
+        """Translate the package's names to MONAI's, which number the stack and the block: `_blocks.2.3`, not `.3`."""
         stacks = dict(enumerate(STACK_OF_BLOCK))  # a larger EfficientNet has more blocks
         return BLOCK_NAME.sub(lambda match: f"_blocks.{stacks.get(int(match[1]), 'none')}.{match[1]}._", name)
 
@@ -151,7 +148,6 @@ class _EfficientNetLite(EfficientNet):
 
 
 def weights_are_installed() -> bool:
-    """Whether the package with the pretrained weights is installed."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 

@@ -52,10 +52,7 @@ class _Down(nn.Sequential):
 
 
 class _Up(nn.Module):
-    """One decoder level: n channels (B, n, h, w) and the encoder's (B, n/2, 2h, 2w) to (B, n, 2h, 2w).
-
-    `halve_first`: the input has 2 n channels, as every level below the coarsest outputs, and is reduced to n first.
-    """
+    """One decoder level: (B, n, h, w), with `halve_first` (B, 2 n, h, w), and the encoder's map to (B, n, 2h, 2w)."""
 
     def __init__(self, n: int, halve_first: bool) -> None:
         super().__init__()

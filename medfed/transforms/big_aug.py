@@ -174,7 +174,6 @@ class RandFunctiond(RandomizableTransform, MapTransform):
         self.ranges, self.function = ranges, function
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
-        """With probability `prob`, apply the function to each key, with random numbers drawn from the ranges."""
         d = dict(data)
         self.randomize(None)
         if self._do_transform:

@@ -60,7 +60,6 @@ class RandFromBankd(RandomizableTransform, MapTransform):
         self.array_transform = array_transform
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
-        """Set the random state of this transform and of the transform of one image that it uses."""
         super().set_random_state(seed, state)
         self.array_transform.set_random_state(seed, state)
         return self

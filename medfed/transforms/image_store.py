@@ -42,10 +42,7 @@ class ImageStore:
             self._file = _open(Path(cache.folder or tempfile.gettempdir()), site)
 
     def has_room(self, position: int, image: Tensor) -> bool:
-        """Return whether `write` would store an image of this shape.
-
-        The limit counts all lower positions as used, so use the positions from 0 without gaps.
-        """
+        """Return whether `write` would store an image of this shape; all lower positions count as used."""
         return not self._is_full and (position + 1) * _record_bytes(image) <= self.max_bytes
 
     def read(self, position: int, original: Tensor) -> Tensor | None:

@@ -58,10 +58,7 @@ class SimpleITKReader(ImageReader):
 
 
 def image_io(path: str | PathLike) -> str:
-    """Return the name of the part of SimpleITK that reads an MHA, MHD or NRRD file; "" for other files.
-
-    Without it, SimpleITK tries all its formats, some of which it recognises by the content whatever the name says.
-    """
+    """Return the part of SimpleITK that reads a file; "" lets SimpleITK try all its formats, whatever the name says."""
     name = str(path).lower()
     if name.endswith((".mha", ".mhd")):
         return "MetaImageIO"
@@ -69,10 +66,7 @@ def image_io(path: str | PathLike) -> str:
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:
-    """Return the (4, 4) matrix from voxel indices to patient coordinates in mm, in RAS as in NIfTI.
-
-    SimpleITK's own coordinates are LPS. A 2-D image lies in the plane z = 0; a fourth axis is ignored.
-    """
+    """Return the (4, 4) matrix from voxel indices to RAS coordinates in mm; a 2-D image lies in the plane z = 0."""
     dimension = min(image.GetDimension(), 3)
     size = image.GetDimension()
     direction = np.reshape(image.GetDirection(), (size, size))[:dimension, :dimension]

@@ -128,10 +128,7 @@ class StyleCodec(nn.Module):
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
-    """Build a frozen style codec with random weights from `architecture` ("small" or "vgg19").
-
-    For "small", `channels` are those of the encoder's four layers.
-    """
+    """Build a frozen style codec with random weights from `architecture`, and for "small" the encoder's `channels`."""
     architecture = settings.get("architecture")
     if architecture == "small":
         channels = tuple(int(width) for width in settings.get("channels", CHANNELS))

@@ -13,10 +13,7 @@ from medfed.functional.standardisation import INPUT_LAYER, standardise_by
 
 
 class InputScale(nn.Module):
-    """Layer that subtracts a constant `mean` (C,) from the image channels and divides them by a constant `std` (C,).
-
-    They are no parameters, so training does not change them. With the first values 0 and 1, images pass unchanged.
-    """
+    """Layer that subtracts a constant `mean` (C,) from the image channels and divides them by a constant `std` (C,)."""
 
     mean: Tensor
     std: Tensor

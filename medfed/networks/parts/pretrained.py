@@ -112,10 +112,7 @@ def check_plain_tensors(entries: Mapping[Any, Tensor], path: Path) -> None:
 
 
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
-    """Sum the first convolution's weights over the colours, in `entries`, if the network takes one channel.
-
-    The network then computes for a grey image what the colour network computes for the same image in three channels.
-    """
+    """Sum the first convolution's weights over the colours, if the network takes one channel; both compute the same."""
     convolutions = (item for item in network.named_modules() if isinstance(item[1], nn.Conv2d))
     path, layer = next(convolutions, ("", None))
     weight = entries.get(f"{path}.weight")

@@ -36,10 +36,7 @@ class StyleLayer(nn.Module):
         self.probability = probability
 
     def forward(self, features: Tensor) -> Tensor:
-        """Change the styles of a batch (B, C, H, W) in training, with the layer's probability, else return the input.
-
-        A batch of one image is also returned unchanged.
-        """
+        """In training, with the layer's probability, change the styles of (B, C, H, W); else return the input."""
         if not self.training or self.probability == 0 or len(features) < 2:
             return features
         if float(torch.rand(())) >= self.probability:
