@@ -9,6 +9,7 @@ from typing import Any
 from medfed.config import strict_yaml
 
 MIN_PATIENTS = 5  # that a hospital agrees to if it changes nothing: fewer patients than most rules for tables allow
+Participant = dict[str, object]
 ADMIN = "coordinator@medfed.org"  # FLARE requires the name of an admin console to look like an e-mail address
 
 SITE_FILE = """# The file of hospital {site}: where its data are, and what may leave. Paths are relative to this file.
@@ -108,56 +109,48 @@ def site_file_text(site: str, n_rounds: int, data: Mapping[str, Any]) -> str:
 
 def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:
     """Return, by path, the YAML files for `nvflare cert`, with which each participant makes its own private key."""
+    server, clients, admin = _participants(sites, host, port)
     ports = {"fed_learn_port": port, "admin_port": port + 1}
-
-    def request(name: str, kind: str, org: str, **more: object) -> dict[str, object]:
-        return {
-            "name": "medfed",
-            "description": "A federation of medfed",
-            "participants": [{"name": name, "type": kind, "org": org, **more}],
-        }
-
+    medfed = {"name": "medfed", "scheme": "grpc", "connection_security": "mtls"}
     return {
-        "certificates/profile.yml": {
-            "name": "medfed",
-            "scheme": "grpc",
-            "connection_security": "mtls",
-            "server": {"host": host, **ports},
-        },
-        "certificates/server.yml": request(host, "server", "coordinator", **ports),
-        "certificates/admin.yml": request(ADMIN, "admin", "coordinator", role="lead"),
-        **{
-            f"hospitals/{site}/request.yml": request(site, "client", f"org_{index}")
-            for index, site in enumerate(sites, start=1)
-        },
+        "certificates/profile.yml": {**medfed, "server": {"host": host, **ports}},
+        "certificates/server.yml": _project(server),
+        "certificates/admin.yml": _project({**admin, "role": "lead"}),
+        **{f"hospitals/{client['name']}/request.yml": _project(client) for client in clients},
     }
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
     """Return FLARE's project file, from which `nvflare provision` makes the participants' startup kits."""
-    server = {
+    server, clients, admin = _participants(sites, host, port)
+    server |= {"connect_to": host, "default_host": host}
+    static_files = {"config_folder": "config", "scheme": "grpc"}
+    return {
+        "api_version": 3,
+        **_project(server, *clients, {**admin, "role": "project_admin"}),
+        "builders": [
+            {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder"},
+            {"path": "nvflare.lighter.impl.static_file.StaticFileBuilder", "args": static_files},
+            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def _participants(sites: list[str], host: str, port: int) -> tuple[Participant, list[Participant], Participant]:
+    """The server, the clients and the admin console, which uses port + 1, of a FLARE project."""
+    server: Participant = {
         "name": host,
         "type": "server",
         "org": "coordinator",
         "fed_learn_port": port,
         "admin_port": port + 1,
-        "connect_to": host,
-        "default_host": host,
     }
-    clients = [{"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)]
-    admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
-    return {
-        "api_version": 3,
-        "name": "medfed",
-        "description": "A federation of medfed",
-        "participants": [server, *clients, admin],
-        "builders": [
-            {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder"},
-            {
-                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
-            },
-            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
-            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
-        ],
-    }
+    clients: list[Participant] = [
+        {"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)
+    ]
+    return server, clients, {"name": ADMIN, "type": "admin", "org": "coordinator"}
+
+
+def _project(*participants: Participant) -> dict[str, object]:
+    return {"name": "medfed", "description": "A federation of medfed", "participants": list(participants)}
