@@ -169,13 +169,18 @@ def tiny_phantom(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def small_phantom(tmp_path_factory, tiny_phantom) -> Path:
     """Three sites of the tiny phantom, BMC, HK and UCL, with six slices, a third of each patient's slices."""
-    root = tmp_path_factory.mktemp("small") / "prostate_phantom"
-    for site in ("BMC", "HK", "UCL"):
-        shutil.copytree(tiny_phantom / site, root / site)
+    return slices_of(tiny_phantom, tmp_path_factory.mktemp("small"), ("BMC", "HK", "UCL"), slice(4, 10))
+
+
+def slices_of(phantom: Path, folder: Path, sites: tuple[str, ...], slices: slice) -> Path:
+    """A copy of some sites of a phantom with some slices of each volume."""
+    root = folder / "prostate_phantom"
+    for site in sites:
+        shutil.copytree(phantom / site, root / site)
     for path in root.glob("*/*"):
         image = nib.load(path)
-        nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., 4:10], image.affine), path)
-    shutil.copy(tiny_phantom / "PHANTOM.json", root)
+        nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., slices], image.affine), path)
+    shutil.copy(phantom / "PHANTOM.json", root)
     return root
 
 

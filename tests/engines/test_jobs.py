@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import time
 import traceback
@@ -10,10 +9,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import nibabel as nib
-import numpy as np
 import pytest
-from conftest import tiny_yaml
+from conftest import slices_of, tiny_yaml
 from forked_workers import fork_workers
 
 from medfed.cli.program import OUT_OF_MEMORY, run_program
@@ -59,14 +56,7 @@ def forked(monkeypatch):
 @pytest.fixture(scope="module")
 def phantom(tmp_path_factory, tiny_phantom) -> Path:
     """The four sites of the configs, with four slices of each patient."""
-    root = tmp_path_factory.mktemp("four") / "prostate_phantom"
-    for site in ("BMC", "HK", "RUNMC", "UCL"):
-        shutil.copytree(tiny_phantom / site, root / site)
-    for path in root.glob("*/*"):
-        image = nib.load(path)
-        nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., 5:9], image.affine), path)
-    shutil.copy(tiny_phantom / "PHANTOM.json", root)
-    return root
+    return slices_of(tiny_phantom, tmp_path_factory.mktemp("four"), ("BMC", "HK", "RUNMC", "UCL"), slice(5, 9))
 
 
 def config_of(root: Path, *changes: str):
