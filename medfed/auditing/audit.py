@@ -20,6 +20,7 @@ from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.ledger import statistic_name
 from medfed.federation.message import n_bytes
 from medfed.outputs.environment import versions
+from medfed.tasks.task import UNOBSERVED
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def audit(
     dataset, site = experiment.dataset, ordered[0]
     split = (experiment.clients or experiment.splits)[site.name]
     unused = [*split.validation, *split.test]  # images that the shared statistics are not computed from
-    held_out = experiment.task.load(dataset, unused, lambda case, notices: None, lambda n: None) if unused else None
+    held_out = experiment.task.load(dataset, unused, UNOBSERVED) if unused else None
     images, cases = list[Attempt](), list[Case]()
     sites = [SharedStatistics.from_site(each, weights) for each in ordered]
     own = sites[0]

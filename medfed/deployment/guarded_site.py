@@ -24,6 +24,7 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.run_files import append_rows
 from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.task import UNOBSERVED
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"
 HIDDEN_ERROR = "could not reply; the hospital's own log has the reason"  # an error may name files, and thus patients
@@ -40,7 +41,7 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     task = build_task(config, dataset)
     if not (cases := dataset.cases_by_site([name])[name]):
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
-    samples = task.load(dataset, cases, lambda case, notices: None, lambda n: None)
+    samples = task.load(dataset, cases, UNOBSERVED)
     network = build_network(config.network, config.method, task, config.seed)
     return ValidationSite(name, samples, task, network.to(prepare_device(config)))
 

@@ -27,7 +27,7 @@ from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
 from medfed.results.run_scores import run_scores
 from medfed.results.scores import table_of
 from medfed.tasks.results import EvaluationResult
-from medfed.tasks.task import Match
+from medfed.tasks.task import UNOBSERVED, Match, Reading
 
 UNSEEN_ROUNDS_NOTE = (
     "Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
@@ -66,12 +66,12 @@ def evaluate(
                 if unseen_bn_of(experiment.sites) == "batch_stats":
                     network = with_batch_statistics(network)
             if role == "unseen" and is_adapted:
-                plain = task.evaluate(network, dataset, cases, role, lambda case, notices: None, bar.update)
+                plain = task.evaluate(network, dataset, cases, role, Reading(advance=bar.update))
                 result.unadapted.extend(plain.rows)
             if task.evaluation.tent:
                 network = Tent(network, task.evaluation.tent_learning_rate, task.has_masks)
             on_images = None if role == "seen" else match
-            result.extend(task.evaluate(network, dataset, cases, role, count, bar.update, on_images))
+            result.extend(task.evaluate(network, dataset, cases, role, Reading(count, bar.update), on_images))
     for (name, notice), n in counts.items():
         if name in experiment.unseen:  # nobody has read its images before
             warnings.warn(f"{name}: {n} of {len(experiment.unseen[name])} images: {notice}", stacklevel=2)
@@ -105,7 +105,7 @@ def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -
     """Score the unseen site with every n-th round's weights, a look at the target that may choose nothing."""
     task, network, levels = experiment.task, experiment.network, experiment.sites[0].architecture.decoder_levels
     samples = {
-        site: task.load(experiment.dataset, cases, lambda case, notices: None, lambda n: None)
+        site: task.load(experiment.dataset, cases, UNOBSERVED)
         for site, cases in cases_of_others(experiment)["unseen"].items()
     }
     rows = []

@@ -31,7 +31,7 @@ from medfed.federation.site import Site
 from medfed.federation.survey import SiteSurvey
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
-from medfed.tasks.task import MAX_CACHE_BYTES, Observe, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Reading, Task
 
 ONE_SITE = "this is local training, not a federation"  # end of the warning; expected in the row `local`
 
@@ -153,10 +153,10 @@ def read_sites(
     def notice(case: Case, texts: Sequence[str]) -> None:
         notices.update((case.site, text) for text in texts)
 
-    def read(cases: Sequence[Case], observe: Observe | None = None) -> Any:
-        if not cases:
-            return None
-        return task.load(dataset, cases, notice, bar.update, MAX_CACHE_BYTES * len(cases) // n_cases, observe)
+    reading = Reading(notice, bar.update)
+
+    def read(cases: Sequence[Case], reading: Reading) -> Any:
+        return task.load(dataset, cases, reading, MAX_CACHE_BYTES * len(cases) // n_cases) if cases else None
 
     def build(name: str, patients: Split) -> Site:
         cases, measures = [*patients.train, *patients.validation], dict[Case, CaseMeasures]()
@@ -165,13 +165,14 @@ def read_sites(
             if len(measures) < MAX_MEASURED and case not in measures:  # it is read again during the training
                 measures[case] = measure_case(case, image, mask)
 
-        watch = observe if federation.surveys else None
+        own_reading = reading._replace(observe=observe) if federation.surveys else reading
         facts = partial(site_facts, cases, measures, len(dataset.classes))
         n_patients = len({case.patient for case in cases})
+        survey = SiteSurvey(n_patients, config.data.min_patients, len(task.labels), facts)
         return Site(
             name=name,
-            training=read(patients.train, watch),
-            validation=read(patients.validation, watch),
+            training=read(patients.train, own_reading),
+            validation=read(patients.validation, own_reading),
             task=task,
             method=config.method,
             network=network,
@@ -184,14 +185,14 @@ def read_sites(
             cache=replace(config.cache, max_gb=max_gb),
             privacy=config.privacy,
             min_patients=config.data.min_patients,
-            survey=SiteSurvey(n_patients, config.data.min_patients, len(task.labels), facts) if watch else None,
+            survey=survey if federation.surveys else None,
         )
 
     with bar:
         sites = [build(name, patients) for name, patients in chosen_patients.items() if name != validating]
-        validation = read(splits[validating].validation) if validating in chosen else None
+        validation = read(splits[validating].validation, reading) if validating in chosen else None
         for patients in splits.values() if names is None else ():
-            task.check_files(dataset, patients.test, notice, bar.update)
+            task.check_files(dataset, patients.test, reading)
     for (site, text), n in sorted(notices.items(), key=lambda entry: entry[0][0]):
         warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {text}", stacklevel=2)
     _warn_of_small_sites(sites, config.training.batch_size, bool(clients))

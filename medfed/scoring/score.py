@@ -37,7 +37,7 @@ from medfed.scoring.bundle_model import BundleModel, load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
 from medfed.scoring.page import MEANS, ROLE, SITES, with_known_roles, write_page
 from medfed.tasks.results import EvaluationResult
-from medfed.tasks.task import Task
+from medfed.tasks.task import Reading, Task
 
 MAX_SITES = 8  # of which the best, the median and the worst case are drawn
 SUMMARY = "summary.json"
@@ -124,7 +124,7 @@ def _predict(
 
     with ProgressBar(total=n_cases, desc="scoring", unit="case", disable=quiet, leave=False) as bar:
         for site, of_site in cases.items():
-            results[site] = task.evaluate(model.network, dataset, of_site, ROLE, observe, bar.update)
+            results[site] = task.evaluate(model.network, dataset, of_site, ROLE, Reading(observe, bar.update))
     notices = [f"{site}: {n} of {len(cases[site])} images: {notice}" for (site, notice), n in counts.items()]
     return results, notices
 

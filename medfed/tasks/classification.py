@@ -21,7 +21,7 @@ from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
 from medfed.tasks.scoring import CLASS_METRICS, CLASSIFICATION
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Match, Reading, Task
 
 N_RESERVED = 64  # images for which memory is reserved at once
 Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
@@ -190,25 +190,19 @@ class Classification(Task):
         return probabilities
 
     def load(
-        self,
-        dataset: Dataset,
-        cases: Sequence[Case],
-        notice: Notice,
-        advance: Advance,
-        max_cache_bytes: int = MAX_CACHE_BYTES,
-        observe: Observe | None = None,
+        self, dataset: Dataset, cases: Sequence[Case], reading: Reading, max_cache_bytes: int = MAX_CACHE_BYTES
     ) -> ImageSamples:
         """As many images as possible are read into memory, the others from disk each time they are used."""
-        samples = replace(self.prepare(cases, _reader(dataset, notice, observe)), max_cache_bytes=max_cache_bytes)
+        samples = replace(self.prepare(cases, _reader(dataset, reading)), max_cache_bytes=max_cache_bytes)
         for _ in samples.preload():
-            advance(1)
+            reading.advance(1)
         return samples
 
-    def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
+    def check_files(self, dataset: Dataset, cases: Sequence[Case], reading: Reading) -> None:
         """Read the first 20,000 test images, so that a damaged file is found before the training."""
         for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long
             dataset.read_image(case, [])
-            advance(1)
+            reading.advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
         """A batch has at most 64 images (MAX_BATCH)."""
@@ -223,13 +217,12 @@ class Classification(Task):
         dataset: Dataset,
         cases: Sequence[Case],
         role: str,
-        notice: Notice,
-        advance: Advance,
+        reading: Reading,
         match: Match | None = None,
     ) -> EvaluationResult:
         """The rows are in a random order that is the same in every run."""
         rows: Rows = []
-        read = _reader(dataset, notice)
+        read = _reader(dataset, reading)
         # Tent and batch statistics use the images of a batch together, so their order must not depend on the class.
         cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.name))
         for indices in even_parts(torch.arange(len(cases))):
@@ -237,7 +230,7 @@ class Classification(Task):
             probabilities = self.probabilities(network, self.prepare(batch, read), match).tolist()
             for case, values in zip(batch, probabilities, strict=True):
                 rows.append(self._row(case, role, values))
-            advance(len(batch))
+            reading.advance(len(batch))
         return EvaluationResult(rows)
 
     def _row(self, case: Case, role: str, probabilities: Sequence[float]) -> dict[str, object]:
@@ -254,15 +247,12 @@ class Classification(Task):
         return ClassBundle(self.classes, self.channels, self.image_size, self.standardised, self.fixed_constants)
 
 
-def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) -> Read:
-    """A function that reads the image of a case and reports its notices."""
-
+def _reader(dataset: Dataset, reading: Reading) -> Read:
     def read(case: Case) -> MetaTensor:
         notices: list[str] = []
         image = dataset.read_image(case, notices)
-        notice(case, notices)
-        if observe:
-            observe(case, image, None)
+        reading.notice(case, notices)
+        reading.observe(case, image, None)
         return image
 
     return read

@@ -21,7 +21,7 @@ from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.patch_bundle import MAX_WINDOWS, OVERLAP, PatchBundle
 from medfed.tasks.patches import Patches
 from medfed.tasks.segmentation import Segmentation
-from medfed.tasks.task import Match
+from medfed.tasks.task import UNOBSERVED, Match
 from medfed.tasks.trivial_masks import FixedMask
 
 
@@ -108,7 +108,7 @@ class PatchSegmentation(Segmentation):
     def evaluate_trivial(
         self, prediction: str, training: Sequence[Patches], dataset: Dataset, cases: Sequence[Case], role: str
     ) -> list[dict]:
-        return self.evaluate(self._fixed(prediction), dataset, cases, role, lambda *_: None, lambda n: None).rows
+        return self.evaluate(self._fixed(prediction), dataset, cases, role, UNOBSERVED).rows
 
     def _fixed(self, prediction: str) -> FixedMask:
         return FixedMask(torch.full((self.out_channels, *self.patch_size), float(prediction == ALL_FOREGROUND)))

@@ -37,7 +37,7 @@ from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.scoring import MASK_METRICS, SEGMENTATION
 from medfed.tasks.slices import SliceBuffer, Slices
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, UNOBSERVED, Match, Reading, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_intensity import ScalePercentilesd, ScaleRanged
@@ -186,7 +186,7 @@ class Segmentation(Task):
             mask = (torch.stack([mean_masks(site.labels, site.volume) for site in training]).mean(dim=0) >= 0.5).float()
         else:
             mask = torch.full((self.out_channels, *self.input_size), float(prediction == ALL_FOREGROUND))
-        return self.evaluate(FixedMask(mask), dataset, cases, role, lambda *_: None, lambda n: None).rows
+        return self.evaluate(FixedMask(mask), dataset, cases, role, UNOBSERVED).rows
 
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
         """The masks of one volume, (K, H, W, D) uint8 of 0 and 1, on the grid of its file."""
@@ -232,22 +232,16 @@ class Segmentation(Task):
         return inferer(slices[None].to(device), network)[0].sigmoid().cpu()
 
     def load(
-        self,
-        dataset: Dataset,
-        cases: Sequence[Case],
-        notice: Notice,
-        advance: Advance,
-        max_cache_bytes: int = MAX_CACHE_BYTES,
-        observe: Observe | None = None,
+        self, dataset: Dataset, cases: Sequence[Case], reading: Reading, max_cache_bytes: int = MAX_CACHE_BYTES
     ) -> Slices:
         """All volumes are kept in memory, so `max_cache_bytes` has no effect."""
-        slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
+        slices = self.prepare(_volumes(dataset, cases, reading), len(cases))
         return replace(slices, patient_of_volume=numbered_patients(cases))
 
-    def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
+    def check_files(self, dataset: Dataset, cases: Sequence[Case], reading: Reading) -> None:
         for case in cases:
-            _load(dataset, case, notice)
-            advance(1)
+            _load(dataset, case, reading)
+            reading.advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
         """One batch per volume, its D slices."""
@@ -261,15 +255,14 @@ class Segmentation(Task):
         dataset: Dataset,
         cases: Sequence[Case],
         role: str,
-        notice: Notice,
-        advance: Advance,
+        reading: Reading,
         match: Match | None = None,
     ) -> EvaluationResult:
         result = EvaluationResult()
         further = {metric.name for metric in self.further_metrics}
         metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
         for case in cases:
-            volume = _load(dataset, case, notice)
+            volume = _load(dataset, case, reading)
             predicted, probabilities, on_slices = self.predict_on_both_grids(network, volume, match)
             reference = volume.mask.as_tensor()
             prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
@@ -288,7 +281,7 @@ class Segmentation(Task):
                 result.ratios.append(ratio_row(case.site, role, case.patient, case.name, *ratios))
             if role == "unseen":
                 result.masks[case.name] = PackedMask.pack(predicted)
-            advance(1)
+            reading.advance(1)
         return result
 
     def typical_image(self, samples: Slices) -> Tensor:
@@ -309,20 +302,17 @@ class Segmentation(Task):
         )
 
 
-def _volumes(
-    dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
-) -> Iterator[Volume]:
+def _volumes(dataset: Dataset, cases: Sequence[Case], reading: Reading) -> Iterator[Volume]:
     """Yield the volume of each case; a case counts as processed when the next volume is requested."""
     for case in cases:
-        volume = _load(dataset, case, notice)
-        if observe:
-            observe(case, volume.image, volume.mask)
+        volume = _load(dataset, case, reading)
+        reading.observe(case, volume.image, volume.mask)
         yield volume
         del volume  # the loop would keep it until the next volume is read
-        advance(1)
+        reading.advance(1)
 
 
-def _load(dataset: Dataset, case: Case, notice: Notice) -> Volume:
+def _load(dataset: Dataset, case: Case, reading: Reading) -> Volume:
     volume = dataset.load(case)
-    notice(case, volume.notices)
+    reading.notice(case, volume.notices)
     return volume

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from monai.data import MetaTensor
 from torch import Tensor, nn
@@ -21,10 +21,23 @@ from medfed.tasks.results import EvaluationResult
 from medfed.tasks.scoring import Scoring
 
 MAX_CACHE_BYTES = 4 * 2**30  # for the images that one process keeps in memory; the others are read for each use
-Notice = Callable[[Case, Sequence[str]], None]  # called for each case that was read, with its notices
-Observe = Callable[[Case, MetaTensor, MetaTensor | None], None]  # called with the image and the mask as they were read
 Match = Callable[[Tensor], Tensor]  # changes prepared images, see `Task.evaluate`
-Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
+
+
+def _ignore(*arguments: object) -> None: ...
+
+
+class Reading(NamedTuple):
+    """What is called while cases are read."""
+
+    notice: Callable[[Case, Sequence[str]], None] = _ignore  # for each case, with texts about what is unusual in it
+    advance: Callable[[int], object] = _ignore  # with the number of cases that were read since, for a progress bar
+    # For each case that is read (again, if it is read again), with its image (C, H, W, D) and its mask (None for
+    # classification) before they are prepared.
+    observe: Callable[[Case, MetaTensor, MetaTensor | None], None] = _ignore
+
+
+UNOBSERVED = Reading()
 
 
 class Task(local_round.Task):
@@ -157,24 +170,11 @@ class Task(local_round.Task):
 
     @abstractmethod
     def load(
-        self,
-        dataset: Dataset,
-        cases: Sequence[Case],
-        notice: Notice,
-        advance: Advance,
-        max_cache_bytes: int = MAX_CACHE_BYTES,
-        observe: Observe | None = None,
+        self, dataset: Dataset, cases: Sequence[Case], reading: Reading, max_cache_bytes: int = MAX_CACHE_BYTES
     ) -> Any:
         """Read the samples that a site uses for training or validation.
 
-        Args:
-            notice: called for each case that is read, with the case and short texts about unusual properties of its
-                files.
-            advance: called with the number of cases that were read since the last call, for a progress bar.
-            max_cache_bytes: largest number of bytes of images that stay in memory. Other images are read again for each
-                use.
-            observe: called for each case that is read (again, if it is read again), with its image (C, H, W, D) and its
-                mask (None for classification) before they are prepared.
+        Of images beyond `max_cache_bytes`, each is read again for each use.
 
         Returns:
             Samples with `len()` (the number of images or slices), `n_patients`, and `batch(indices)`, which returns a
@@ -185,8 +185,8 @@ class Task(local_round.Task):
         """
 
     @abstractmethod
-    def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read test cases once, to find damaged files before training starts; nothing is kept. Calls as in `load`."""
+    def check_files(self, dataset: Dataset, cases: Sequence[Case], reading: Reading) -> None:
+        """Read test cases once, to find damaged files before training starts; nothing is kept."""
 
     @abstractmethod
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
@@ -199,8 +199,7 @@ class Task(local_round.Task):
         dataset: Dataset,
         cases: Sequence[Case],
         role: str,
-        notice: Notice,
-        advance: Advance,
+        reading: Reading,
         match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test cases of one site; segmentation of the unseen site also returns the predicted
@@ -209,7 +208,6 @@ class Task(local_round.Task):
         Args:
             role: "seen" (the site trained), "unseen" (it did not), or "validation" (it did not train, but may have
                 helped to select the round).
-            notice, advance: as in `load`.
             match: changes the prepared images (B, C, S, S) in [0, 1], on the network's device, before they are
                 standardised.
         """

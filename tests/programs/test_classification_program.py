@@ -23,6 +23,7 @@ from medfed.datasets.splits import split
 from medfed.experiments.grid import config_of
 from medfed.results.row import ComparisonRow
 from medfed.tasks.classification import Classification
+from medfed.tasks.task import UNOBSERVED
 
 FILES = (
     "config.yaml environment.json data.json notices.json cases.csv summary.json ledger.csv SHA256SUMS run.lock "
@@ -165,5 +166,5 @@ def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
     monkeypatch.setattr(Classification, "probabilities", probabilities)
     cases = [Case("A", f"{i >= 128}/{i:03d}", Path("x"), (), f"{i}", int(i >= 128)) for i in range(256)]
     task = Classification(("no", "yes"), 3, 8)
-    result = task.evaluate(None, SimpleNamespace(), cases, "unseen", lambda case, notices: None, lambda n: None)
+    result = task.evaluate(None, SimpleNamespace(), cases, "unseen", UNOBSERVED)
     assert len(result.rows) == 256 and batches == [{0, 1}] * 4

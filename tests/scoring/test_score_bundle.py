@@ -46,6 +46,7 @@ from medfed.scoring.score import score_bundle, write_results
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import UNOBSERVED
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -74,7 +75,7 @@ def test_only_a_function_that_drops_channels_moves_the_first_one(func, first, tm
 
 
 def scores_of_task(task, module, dataset):
-    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None)
+    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", UNOBSERVED)
     return table_of(result.rows, task.scoring.metrics)
 
 

@@ -19,6 +19,7 @@ from medfed.results.scores import table_of
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.score import score_bundle
 from medfed.tasks.factory import task_of_images
+from medfed.tasks.task import UNOBSERVED
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -94,7 +95,7 @@ def _export(path, data, method, network):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_bundle_with_the_layers_of_a_method_has_the_scores_of_its_run(name, export):
     bundle, module, task, dataset = export(name)
-    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None)
+    result = task.evaluate(module, dataset, dataset.cases("here"), "unseen", UNOBSERVED)
     expected = table_of(result.rows, task.scoring.metrics)
     scores = score_bundle(bundle, dataset)
     assert expected.value.notna().any()

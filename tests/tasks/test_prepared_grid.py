@@ -18,6 +18,7 @@ from medfed.tasks.factory import scoring_of
 from medfed.tasks.prepared_grid import PREPARED_METRICS
 from medfed.tasks.scoring import COMPARISON
 from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import UNOBSERVED
 
 NAMES = [metric.name for metric in PREPARED_METRICS]
 PREPARED = Evaluation(also_on="prepared")
@@ -39,7 +40,7 @@ def rows_of(image, mask, evaluation=PREPARED, side=32):
     volume = Volume(MetaTensor(image), MetaTensor(mask), None, [])
     data = SimpleNamespace(ratio_structures=None, load=lambda case: volume)
     cases = [Case("A", "x", None)]
-    return task.evaluate(Thresholded(), data, cases, "unseen", lambda *_: None, lambda n: None).rows
+    return task.evaluate(Thresholded(), data, cases, "unseen", UNOBSERVED).rows
 
 
 def square(first, last, side=64):

@@ -18,6 +18,7 @@ from medfed.tasks.factory import scoring_of
 from medfed.tasks.results import PackedMask
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.slices import SliceBuffer
+from medfed.tasks.task import UNOBSERVED
 
 
 def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:
@@ -167,7 +168,7 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
 
     task, case = Segmentation(("organ",), 1, 32), Case("A", "p1", Path("image"), (MaskFile(Path("mask")),))
     data = SimpleNamespace(ratio_structures=None, load=lambda case: volume())
-    result = task.evaluate(Undecided(), data, [case], "unseen", lambda *_: None, lambda _: None)
+    result = task.evaluate(Undecided(), data, [case], "unseen", UNOBSERVED)
     mask = volume().mask[0].bool()
     box = tuple(
         slice(max(0, int(index.min()) - margin), int(index.max()) + 1 + margin)
