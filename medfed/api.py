@@ -186,10 +186,10 @@ class Run:
         """Predict the masks or the class probabilities of one image, as `medfed score` does with the exported bundle.
 
         Args:
-            image: path of an image file of any format that medfed reads, or of a folder with one DICOM series; or a
-                tensor or array (C, H, W) of a 2-D image with intensities in [0, 255], or (C, H, W, D) of a volume with
-                its stored intensities. A MetaTensor has the affine of its axes; without one, they lead to the right,
-                the front and the head.
+            image: path of an image file of any format that medfed reads, or of a folder with one DICOM series, or with
+                the run's `data.dicom_series`; or a tensor or array (C, H, W) of a 2-D image with intensities in
+                [0, 255], or (C, H, W, D) of a volume with its stored intensities. A MetaTensor has the affine of its
+                axes; without one, they lead to the right, the front and the head.
 
         Returns:
             Segmentation: masks of the S structures (`run.task.labels`), uint8 of 0 and 1, on the grid of the image:

@@ -58,7 +58,8 @@ def check_dataset(dataset: Dataset, progress: Progress | None = None, others_tak
     warnings += _count_warnings(dataset, cases_at)
     warnings += [warning for site in sites for warning in _notice_warnings(site)]
     general, by_site = getattr(dataset, "mask_values", {}), getattr(dataset, "by_site", {})
-    assigned = [site for site in cases_at if by_site.get(site, {}).get("mask_values", general)]
+    values = {site: by_site.get(site, {}).get("mask_values", general) for site in cases_at}
+    assigned = [site for site, of_site in values.items() if {*dataset.structures} <= {*of_site}]
     warnings += check_masks.warnings(dataset.structures, sites, assigned)
     warnings += _dark_warnings(sites)
     warnings += check_patients.patient_warnings(dataset, cases_at)

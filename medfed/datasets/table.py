@@ -59,8 +59,8 @@ def read_table(path: Path) -> DataFrame:
             place, value = rows.loc[is_wrong, ["place", name]].iloc[0]
             found = f"{place}: the column '{name}' has the value '{value}'; expected {expected}"
             raise Problem("wrong value in a table", path, found, "correct the row")
-    if rows["class"].str.fullmatch(r"\d*|\d+\.0").all():  # pandas writes 3 as 3.0 beside an empty cell
-        rows["class"] = rows["class"].str.removesuffix(".0")
+    if not rows["class"].str.fullmatch(r"-?\d*\.\d*[1-9]\d*").any():  # pandas writes 3 as 3.0 beside an empty cell
+        rows["class"] = rows["class"].str.replace(r"^(-?\d+)\.0$", r"\1", regex=True)
     return rows.assign(split=parts.map(_PARTS))
 
 

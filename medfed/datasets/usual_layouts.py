@@ -69,6 +69,7 @@ MAX_ROWS, MAX_EXAMPLES = 3, 6  # of the message that no pattern fits
 USUAL_WORDS = {*IMAGE_FOLDERS, *MASK_FOLDERS, *IMAGE_WORDS, *MASK_WORDS}  # names that no site has
 _PATIENT = re.compile(r"(?:patient|patnt|pat|pt|p|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
 _PERSON = re.compile(r"(?:patient|patnt|pat|subject|subj|sub)[_-]?\d+", re.IGNORECASE)
+_DAY = re.compile(r"(?<!\d)(?:(?:19|20)\d{6}|\d{4}(?:19|20)\d{2})(?!\d)")  # TCGA_CS_4941_19960909, anna_01021996
 _SLOT = re.compile(r"<[^>]*>")
 
 
@@ -208,7 +209,7 @@ def _may_be_classes(files: Files) -> bool:
 
     They are none if a name says that it is a mask or an image, if a file's name continues that of another one (`1` and
     `1_lesion`), if most folders of a site have no folder of the same name at another site, if folders beside each other
-    hold the same names, or one of them continues names of another one, or if the only two folders share a name.
+    hold the same names, or one of them continues several names of another one, or if the only two share a name.
     """
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in files.images:
@@ -220,26 +221,27 @@ def _may_be_classes(files: Files) -> bool:
         return False
     if len({path.split("/")[0] for path in files.images}) > 1 and 2 * sum(n > 1 for n in names.values()) < len(names):
         return False
-    for inside in by_parent.values():
+    continued = set[tuple[str, str]]()
+    for parent, inside in by_parent.items():
         stems, folders_of = [*inside.values()], defaultdict[str, set[str]](set)
         for folder, own in inside.items():
             for name in own:
                 folders_of[name].add(folder)
         if any(own & _beginnings(name) for own in stems for name in own):
             return False
-        if len(stems) > 1 and (stems.count(stems[0]) == len(stems) or any(_continue(own, folders_of) for own in stems)):
+        if len(stems) > 1 and stems.count(stems[0]) == len(stems):
             return False
         if len(stems) == len(names) == 2 and stems[0] & stems[1]:
             return False
-    return True
+        continued |= {(parent, name) for own in stems for name in _continued(own, folders_of)}
+    return len(continued) < 2
 
 
-def _continue(names: Collection[str], folders_of: Mapping[str, Collection[str]]) -> bool:
-    """Return whether all names of a folder continue names of one other folder, at least two different ones, as masks
-    do."""
-    continued = [{start for start in _beginnings(name) if start in folders_of} for name in names]
-    folders = [set[str]().union(*(folders_of[start] for start in starts)) for starts in continued]
-    return len(set[str]().union(*continued)) > 1 and bool(set.intersection(*folders))
+def _continued(names: Collection[str], folders_of: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the names that those of a folder continue, if all of them continue names of one other folder."""
+    starts = [{start for start in _beginnings(name) if start in folders_of} for name in names]
+    folders = [set[str]().union(*(folders_of[start] for start in of_name)) for of_name in starts]
+    return set[str]().union(*starts) if set.intersection(*folders) else set()
 
 
 def _beginnings(name: str) -> set[str]:
@@ -299,14 +301,11 @@ def _names_recur(paired: Pairs) -> bool:
 
 
 def _folders_recur(paired: Pairs) -> bool:
-    """Return whether sites have the same few folders, such as BIRADS2 to 5, or one site some of them, and these are not
-    called as patients."""
-    by_site: dict[str, set[str]] = {}
-    for match in paired.pairs:
-        by_site.setdefault(match.fields["site"], set()).add(folded(match.fields["folder"]))
-    most = max(by_site.values(), key=len)
-    are_few = len(by_site) > 1 and len(most) <= MAX_YEARS and all(own <= most for own in by_site.values())
-    return are_few and not all(map(_PATIENT.fullmatch, most))
+    """Return whether few folders, not called as patients, are at several sites, or half of them: BIRADS2 to BIRADS5."""
+    at_sites = {(match.fields["site"], folded(match.fields["folder"])) for match in paired.pairs}
+    n_sites = Counter(folder for _, folder in at_sites)
+    are_shared = len(n_sites) <= MAX_YEARS and 2 * sum(n > 1 for n in n_sites.values()) >= len(n_sites)
+    return are_shared and not all(map(_PATIENT.fullmatch, n_sites))
 
 
 def _odd_sites(sites: Sequence[str]) -> str:
@@ -316,7 +315,7 @@ def _odd_sites(sites: Sequence[str]) -> str:
     if are_years(sites):
         return "years"
     is_numbered = len(sites) > 2 and len({re.sub("[0-9]{3,}$", "", name) for name in sites}) == 1
-    has_dates = len(sites) > 2 and all(re.search(r"(19|20)\d{6}$", name) for name in sites)  # TCGA_CS_4941_19960900
+    has_dates = len(sites) > 2 and all(map(_DAY.search, sites))
     if is_numbered or has_dates or (len(sites) > 1 and all(map(_PATIENT.fullmatch, sites))):
         return "patients"
     return "folders of images and masks" if all(_word(site) in USUAL_WORDS for site in sites) else ""

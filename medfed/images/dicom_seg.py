@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ def read_segmentation(
     assigned = values or ({structures[0]: numbers} if is_single else by_label)
     unread = labels.keys() - {*background}.union(*assigned.values())
     missing = [name for name, numbers in assigned.items() if labels.keys().isdisjoint(numbers)]
-    spellings = [folded[number] for number in unread]
-    is_unclear = len(missing) == len(assigned) or any(get_close_matches(name.casefold(), spellings) for name in missing)
+    is_unclear = len(missing) == len(assigned) or any(
+        _is_similar(name.casefold(), folded[number]) for name in missing for number in unread
+    )
     is_contradicted = any(not {*by_label[name]} <= {*own} for name, own in assigned.items())
     if is_contradicted or (unread and (values or is_unclear)):
         listed = ", ".join(f"{number} '{label}'" for number, label in labels.items())
@@ -89,6 +91,11 @@ def read_segmentation(
         channel[tuple(voxels.T)] = 1
     affine = torch.from_numpy(grid.affine)
     return MetaTensor(torch.from_numpy(channels), affine=affine, meta={"label_values": [0, *numbers]})
+
+
+def _is_similar(name: str, label: str) -> bool:
+    """Return whether a label may be another spelling of a name, or has the name as a word; both are in lower case."""
+    return SequenceMatcher(None, name, label).ratio() > 0.8 or bool(re.search(rf"\b{re.escape(name)}\b", label))
 
 
 def _open(path: Path, grid: Grid) -> Any:

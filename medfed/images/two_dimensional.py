@@ -47,7 +47,8 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False) -
     if two_colours and image.mode == "P" and any((palette := image.getpalette() or [])[:3]):
         coloured = image.convert("RGB")
         shown = {colour for _, colour in coloured.getcolors() or ()}
-        if (0, 0, 0) in (shown if len(shown) > 1 else {*zip(*[iter(palette)] * 3)}):
+        first = {(0, 0, 0)} if len(palette) == 3 else {*zip(*[iter(palette[:6])] * 3)}  # the others may only pad it
+        if (0, 0, 0) in (shown if len(shown) > 1 else first):
             notices.append("palette that does not begin with black: its black is the background")
             image = coloured
     pixels = np.asarray(image)

@@ -137,5 +137,7 @@ def test_a_mask_with_another_value_than_the_other_masks_of_its_site_gives_a_warn
         "different structures, set data.mask_values"
     )
     values = {"lesion": (255,), "background": (7,)}
-    named = Folder(root=str(tmp_path), structure_names=("lesion",), mask_values=values)
-    assert "masks of different values" not in [warning.kind for warning in check_dataset(named).warnings]
+    of_site = {"north": {"mask_values": values}}
+    for settings in ({"mask_values": values}, {"by_site": of_site}):
+        named = Folder(root=str(tmp_path), structure_names=("lesion",), **settings)
+        assert "masks of different values" not in [warning.kind for warning in check_dataset(named).warnings]

@@ -195,6 +195,9 @@ class TestSegmentations:
         self.make(tmp_path, {"Liver": self.sparse(1), "Tumor": self.sparse(2)})
         with pytest.raises(UserError, match="1 'Liver', 2 'Tumor'; expected the names liver, tumour"):
             self.mask(tmp_path, ("liver", "tumour"))
+        self.make(tmp_path / "word", {"liver": self.sparse(1), "Tumour of segment 4": self.sparse(2)})
+        with pytest.raises(UserError, match="2 'Tumour of segment 4'; expected the names liver, tumour"):
+            self.mask(tmp_path / "word", ("liver", "tumour"))
 
     def test_a_patient_may_lack_a_structure_and_have_a_segment_of_another_name(self, tmp_path):
         first = self.sparse(1)
@@ -205,6 +208,8 @@ class TestSegmentations:
             "segments of the DICOM SEG without a structure of their name are not read",
             "no tumour in the mask",
         )
+        with pytest.raises(UserError, match="1 'liver', 2 'cyst'; expected the names liver, cy"):
+            self.mask(tmp_path, ("liver", "cysts"))
         numbers = {"gland": (3,), "background": (1, 2)}
         assert not self.mask(tmp_path, mask_values=numbers)[0].any()
 

@@ -190,6 +190,8 @@ many patients of the same numbers at both sites:
     {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/masks/1.png
 a name continues one of another class: /n/common/p{1,2,3}.png /n/rare/p1_2.png /s/common/q1.png /s/rare/q2.png
     -> {common/p1,common/p2,common/p3,rare/p1_2} {common/p1,common/p2,common/p3,rare/p1_2}.png
+names continue those of several other classes: /n/a/p1.png /n/b/q1.png /n/c/{p1_2,q1_2}.png /s/{a,b,c}/{0,8}.png
+    /s/{a,b}/9.png -> {a/p1,b/q1,c/p1_2,c/q1_2} {a/p1,b/q1,c/p1_2,c/q1_2}.png
 names continue the only one of another class: /n/dog/scan.png /n/cat/scan-{1,2}.png /s/dog/a.png /s/cat/b.png
     -> {dog/scan,cat/scan-1,cat/scan-2} {dog/scan,cat/scan-1,cat/scan-2}.png
 classes: dog/d{1,2}.png cat/c{1,2}.png -> {dog/d1,dog/d2,cat/c1,cat/c2} {dog/d1,dog/d2,cat/c1,cat/c2}.png
@@ -287,11 +289,17 @@ grades of CT: CT-{1,2}/c{1,2}{,_mask}.png -> such as CT-1 and CT-2 | {patient}
 short names of patients as sites: /P{1,2}/{1,2}{,_mask}.png -> look like patients
 patients with dates as sites: /{TCGA_CS_4941_19960909,TCGA_HT_7473_19970826,TCGA_DU_5_19980101}/{1,2}{,_mask}.png
     -> look like patients
+images and masks by unknown names that continue, one patient: {photo/1,lesion/1_lesion}.bmp -> {site}
+masks of some images by unknown names that continue: {photo/1,photo/2,photo/3,lesion/2_a,lesion/2_b}.png -> {site}
+patients with dates first as sites: /{20200131_anna,20200201_bob,20200204_carl}/{1,2}{,_mask}.png -> look like patients
+patients with days first as sites: /{anna_01021996,bob_02021996,carl_03031997}/{1,2}{,_mask}.png -> look like patients
 images and masks by unknown names that continue: {photo/1,photo/2,lesion/1_lesion,lesion/2_lesion}.bmp -> {site}
 grades, of which a site lacks one: /n/BIRADS{2,3,4}/{images,masks}/{1,2}.png /s/BIRADS{2,3}/{images,masks}/{1,2}.png
     -> such as BIRADS2 and BIRADS3 | {patient}
 magnifications, of which a site lacks one: /n/{10X,20X,40X}/{1,2}{,_mask}.png /s/{10X,20X}/{1,2}{,_mask}.png
     -> such as 10X and 20X | {patient}
+grades, of which no site has all: /n/BIRADS{2,3,4}/{images,masks}/{1,2}.png /s/BIRADS{3,4,5}/{images,masks}/{1,2}.png
+    -> such as BIRADS2 and BIRADS3 | {patient}
 classes of patients: {good,bad}/{x,y,z}/{1,2}.png -> {site}/{class}/{patient}/{case}
 classes inside patients: {P1,P2,P3}/{good,bad}/{1,2}.png -> {site}/{patient}/{class}/{case}
 classes, too deep: {good,bad}/{x,y,z}/{v,w}/{1,2}.png -> {site}/{class}/{case}

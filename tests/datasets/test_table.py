@@ -185,6 +185,7 @@ def test_whole_numbers_of_classes_that_pandas_wrote_with_a_point_are_the_same_cl
     dataset = table(root, rows)
     assert dataset.classes == ("0", "1") and [case.label for case in dataset.cases("s")] == [0, 1]
     assert table(root, rows.replace("1.0", "1.5")).classes == ("0", "0.0", "1", "1.5"), "not all are whole numbers"
+    assert table(root, rows.replace("1.0", "unknown")).classes == ("0", "1", "unknown")
 
 
 def test_a_patient_by_the_pattern_is_in_one_part(root):

@@ -70,6 +70,24 @@ def test_a_palette_without_black_is_read_by_its_indices(tmp_path, colours):
     assert mask_of(folder_with_mask(tmp_path, mask, "a.png")) == [[0, 1, 1]]
 
 
+@pytest.mark.parametrize(("colours", "value"), [((WHITE, RED), 0), ((BLUE, GREEN), 0), ((RED, BLACK), 1)])
+def test_a_palette_of_which_the_mask_shows_only_the_first_colour(tmp_path, colours, value):
+    """A palette of a TIFF file has 256 colours: those that nobody chose are black."""
+    mask = Image.fromarray(np.uint8([[0, 0, 0]]), mode="P")
+    mask.putpalette([part for colour in (*colours, *[BLACK] * 254) for part in colour])
+    dataset = folder_with_mask(tmp_path, mask, "a.tif")
+    if value:
+        with pytest.raises(UserError, match="1 colours, such as #ff0000"):
+            mask_of(dataset)
+    else:
+        assert mask_of(dataset) == [[0, 0, 0]]
+
+
+def test_a_mask_that_is_the_structure_everywhere_may_have_a_palette(tmp_path):
+    mask = Image.fromarray(np.uint8([[WHITE, WHITE]])).convert("P", palette=Image.Palette.ADAPTIVE)
+    assert mask_of(folder_with_mask(tmp_path, mask, "a.png")) == [[1, 1]]
+
+
 def test_a_colour_that_jpeg_has_changed_is_refused(tmp_path):
     mask = Image.fromarray(np.uint8([BLACK, RED])[np.eye(32, dtype=int)])
     dataset = folder_with_mask(tmp_path, mask, "a.jpg", mask_colours={"foreground": "#ff0000"})
@@ -105,6 +123,10 @@ def test_colours_without_a_name_are_refused_with_the_most_frequent_one(tmp_path)
         ({"mask_colours": {"foreground": 256}}, "256 is not a colour"),
         ({"mask_colours": {"foreground": 0}}, "the colour 0 of 'foreground' is also the background"),
         ({"mask_colours": {"foreground": 1}, "mask_threshold": 128.0}, "replaces mask_values and mask_threshold"),
+        (
+            {"mask": {"lesion": "{site}/{case}.png"}, "mask_values": {"background": (7,)}, "mask_threshold": 1.0},
+            "mask_threshold needs a single structure without mask_values",
+        ),
     ],
 )
 def test_wrong_entries_are_refused_when_the_config_is_read(settings, words):

@@ -449,11 +449,11 @@ class Folder(Dataset):
         for value in (self.background_value, *of_no_structure):
             if any(value in numbers for numbers in values.values()):
                 raise ValueError(f"the value {value} of the background also belongs to a structure in mask_values")
-        if self.mask_colours and (values or self.mask_threshold is not None):
+        if self.mask_colours and (self.mask_values or self.mask_threshold is not None):
             raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
         if self.mask_colours:
             structures_by_colour(self.mask_colours, names, self.background_value)
-        if self.mask_threshold is not None and (values or (len(names) > 1 and not is_mapping)):
+        if self.mask_threshold is not None and (self.mask_values or (len(names) > 1 and not is_mapping)):
             raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")
 
 
