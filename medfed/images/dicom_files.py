@@ -24,7 +24,7 @@ _SEGMENTATIONS = (  # pydicom 3.0 does not know the name of label maps
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what a DICOM file holds by its first bytes; None for other files, also by the suffix of their name."""
+    """Return what a DICOM file holds, by its first bytes; None for other files, and names of other image formats."""
     name = path.name.lower()
     if suffix(path) or name.endswith((*DOCUMENT_SUFFIXES, *VOXEL_SUFFIXES)) or not path.is_file():
         return None  # to open a pipe would wait for another program to write to it

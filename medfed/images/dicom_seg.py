@@ -40,7 +40,8 @@ def read_segmentation(
     """Read a DICOM SEG object as one channel of 0 and 1 per structure: (S, H, W, D) uint8 on the grid.
 
     A segment belongs to the structure of its label, or a single segment to a single structure; `values` lists the
-    numbers of each structure's segments instead. A structure without a segment is empty, unless one has a similar name.
+    numbers of each structure's segments instead. A structure without a segment is empty; it is refused if none has one,
+    or if a segment that is not read has a similar name.
     """
     with library_errors(path, show_reason=False), without_identifiers():
         segmentation = _open(path, grid)

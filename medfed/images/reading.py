@@ -131,7 +131,7 @@ def label_values(mask: Tensor) -> list[int]:
 def to_structures(
     path: Path, mask: MetaTensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]
 ) -> MetaTensor:
-    """Convert a mask of labels into one channel of 0 and 1 per structure; `labels` are the allowed values."""
+    """Convert a mask to one channel per structure; `labels`, such as {0: (), 1: ("disc",)}, has all allowed values."""
     values = label_values(mask)
     if not set(values) <= set(labels):
         expected = ", ".join(f"{value} ({' and '.join(labels[value]) or 'background'})" for value in sorted(labels))

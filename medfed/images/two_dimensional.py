@@ -23,7 +23,10 @@ _RAW_MODE_16_BIT = re.compile(r";16[BLN]\b")  # Pillow's raw modes with 16 bits 
 
 
 def read_image_file(path: Path, white: float | None, notices: list[str]) -> np.ndarray:
-    """Read float32 (1 or 3, H, W) in [0, 255]; `white`: what means white with more than 8 bits; None refuses."""
+    """Read a 2-D image file as float32 in [0, 255]: (1, H, W) for grey or (3, H, W) for RGB, without an alpha channel.
+
+    `white` is the stored value that becomes 255 if an image has more than 8 bits; None refuses such images.
+    """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
         return _scale_to_8_bit(np.asarray(image, dtype=np.float32), path, white, notices)[None]
