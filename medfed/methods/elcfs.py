@@ -65,12 +65,13 @@ class ELCFS(Method):
 
     Departures. The default follows the paper, except in `min_patients` and the eight settings that `preset: paper`
     changes. Two of the eight, `alpha: auto` and `balance: gradient`, are in neither the paper nor the public code; the
-    others are those of the code. Without a setting: sites send only the window, which is all that eq. 2 reads; the
-    window is a square of side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by 2 alpha W;
-    restyled images are clipped to [0, 1]; images are standardised after the exchange, because it needs intensities of
-    at least 0 (section 4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary is the mean
-    over the pairs in both orders, where eq. 7 has each pair once, in an order that the paper does not define. Not
-    reproduced from the code: sites that start from different weights, and site weights rounded to two decimals.
+    others are those of the code. The following have no setting: sites send only the window, which is all that eq. 2
+    reads; the window is a square of side 2 floor(alpha min(H, W)) + 1, where the paper has a rectangle of 2 alpha H by
+    2 alpha W; restyled images are clipped to [0, 1]; images are standardised after the exchange, because it needs
+    intensities of at least 0 (section 4.1: before); BatchNorm's running statistics are those of x alone; and L_boundary
+    is the mean over the pairs in both orders, where eq. 7 has each pair once, in an order that the paper does not
+    define. Not reproduced from the code: sites that start from different weights, and site weights rounded to two
+    decimals.
 
     Volumes (ours; the paper has slices only): the exchange takes place in each axial slice of a patch, with the windows
     of successive slices of one patch of the other site and one lambda for the patch. Boundary and ring are those of the

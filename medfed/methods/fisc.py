@@ -71,7 +71,8 @@ class FISC(Method):
 
     Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view.
     The negative is another structure, or the ring of background, of any image's second view. The regulariser is off,
-    because small values of these few features would let the contrast of their directions determine the mask.
+    because it makes these few features so small that the triplet loss, which sees only their directions, determines the
+    mask.
 
     Ablations v1 to v4 of the paper's Table 11: `site_clusters: none`; `common_clusters: none`; `contrast: 0`,
     `regularisation: 0` and `restyled_loss: true`; `positives: augmented`.
@@ -82,9 +83,9 @@ class FISC(Method):
     as in the paper (the code: whole feature maps), computed after the ReLU (the code: before it). `codec: small` is
     neither the paper's nor the code's.
 
-    Readings, because our copy of the text lacks the formulas of eq. 4-7 and their constants: the constants of the code;
-    distances that are not squared; one random negative for each anchor; a regulariser that is a mean of squares (in the
-    code; the text says L2); and, for v3, no regulariser.
+    Readings, because the formulas of eq. 4-7 are missing in our copy of the text, which only says that eq. 4 applies
+    AdaIN in full (alpha is 1): the constants of the code; distances that are not squared; one random negative for each
+    anchor; a regulariser that is a mean of squares (in the code; the text says L2); and, for v3, no regulariser.
 
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.

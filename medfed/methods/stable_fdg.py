@@ -78,13 +78,13 @@ class StableFDG(Method):
     public code: the noise of shifting is N(0, 1) times the received spread (in the paper N(0, own spread) times the
     received spread), a spread is a standard deviation instead of a variance, exploration takes place after the first
     active stage only, while later ones only mix (in the paper's text, each active stage explores), and without `clamp`
-    step 5 mixes the signed standard deviations of eq. 5 (in the text, those of the explored features, which are their
-    absolute values). An image's own statistics are constants to the gradient (in the code, only in shifting). Variances
-    are unbiased (eq. 2 divides by N), and k-means++ is its seeding alone (the paper has one iteration). Unlike in the
-    code, styles come from images without augmentation, in evaluation mode, and only from sites of the round; the
-    attention does not depend on the map's size (the code divides by 49); and only images of the batch are added (for a
-    class with one image in the batch, the code adds an image of a second batch). The paper's schedules of the learning
-    rate are settings of `training`.
+    step 5 mixes standard deviations that eq. 5 may make negative (in the text, those of the explored features, which
+    are never negative). An image's own statistics are constants to the gradient (in the code, only in shifting).
+    Variances are unbiased (eq. 2 divides by N), and k-means++ is its seeding alone (the paper has one iteration).
+    Unlike in the code, styles come from images without augmentation, in evaluation mode, and only from sites of the
+    round; the attention does not depend on the map's size (the code divides by 49); and only images of the batch are
+    added (for a class with one image in the batch, the code adds an image of a second batch). The paper's schedules of
+    the learning rate are settings of `training`.
 
     Readings: k-means++ selects samples (the paper has both "cluster centers" and "samples", the code centres); styles
     are explored away from the mean of the batch without the added images (s in eq. 4-5, as in the code; the text has

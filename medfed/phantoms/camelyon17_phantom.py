@@ -39,7 +39,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset camelyon17.",
         how_to_get="`python -m medfed.data fetch camelyon17_phantom` generates the images in data/camelyon17_phantom. "
-        "Training generates them if they are missing.",
+        "Training generates them if they are missing, or have other settings.",
         layout="ROOT/metadata.csv with ROOT/patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png",
     )
     published_counts = {}

@@ -39,7 +39,7 @@ class FundusPhantom(SyntheticDataset, Fundus):
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset fundus.",
         how_to_get="`python -m medfed.data fetch fundus_phantom` generates the images in data/fundus_phantom. Training "
-        "generates them if they are missing.",
+        "generates them if they are missing, or have other settings.",
     )
     published_counts = {}
     generator = {

@@ -38,7 +38,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         licence="The licence of medfed. The images contain no patient data.",
         citation="None. For the file layout see the dataset prostate.",
         how_to_get="`python -m medfed.data fetch prostate_phantom` generates the images in data/prostate_phantom. "
-        "Training generates them if they are missing.",
+        "Training generates them if they are missing, or have other settings.",
     )
     published_counts = {}
     generator = {

@@ -306,7 +306,7 @@ def _notes(
         if n < MIN_PATIENTS
     ]
     if few:
-        notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and no verdict: {', '.join(few)}")
+        notes.append(f"fewer than {MIN_PATIENTS} patients, so no interval and nothing decided: {', '.join(few)}")
     images: dict[tuple, set[frozenset[str]]] = {}
     for run in runs:
         if run.scores is not None:

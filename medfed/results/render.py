@@ -57,8 +57,8 @@ EXPLANATIONS = (
     "gain from joining: method minus local; cost of not pooling: pooled minus method; own test: test patients of the "
     "sites that train.",
     "-: not run, not all cases of the site have this unit, no image shows the structure, or the metric is undefined, "
-    "such as AUROC with one class; there is no average then. There is no p if fewer than six patients differ. no "
-    "verdict: for the same reasons, or because a model of the row or of its baseline did not learn.",
+    "such as AUROC with one class; there is no average then. There is no p if fewer than six patients differ.",
+    "no verdict: a model of the row or of its baseline did not learn.",
     "bold and underlined: the best and the second best of the ranked rows; references are not ranked.",
 )
 

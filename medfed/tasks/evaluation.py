@@ -51,8 +51,9 @@ class Evaluation:
         also_on: "prepared" also computes Dice and the Hausdorff distances of masks on the grid that the network
             receives, whose slices have `data.image_size` pixels a side, as many papers do. Every table and figure shows
             them in additional columns. "none" scores on the grid of the image file only. For segmentation only.
-        metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics`, or a dotted
-            name (`mypackage.mymodule.MyMetric`). Every table and figure shows them.
+        metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics/masks` or
+            `medfed/metrics/classes`, or a dotted name (`mypackage.mymodule.MyMetric`). Every table and figure shows
+            them.
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5

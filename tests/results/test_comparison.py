@@ -183,7 +183,7 @@ def test_runs_of_other_images_are_named_but_not_an_organ_that_one_model_sees_whe
 def test_a_structure_of_few_patients_is_named_although_the_site_has_many():
     cup = dice_rows({"A": BASE[:3]}, "A", "cup")
     runs = [scored(label, "A", [*dice_rows({"A": BASE}, "A"), *cup]) for label in ("fedavg", "m")]
-    assert "fewer than 5 patients, so no interval and no verdict: A (cup: 3)" in compare_runs(runs).notes
+    assert "fewer than 5 patients, so no interval and nothing decided: A (cup: 3)" in compare_runs(runs).notes
 
 
 def test_what_a_run_did_differently_is_said():

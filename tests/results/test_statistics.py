@@ -137,7 +137,7 @@ def test_fewer_than_five_patients_give_no_interval_and_neither_has_the_average_o
     rows = {site: line(comparison.scores, "fedavg", site) for site in ("A", "B", "average")}
     assert not math.isnan(rows["A"].low) and math.isnan(rows["B"].low) and math.isnan(rows["average"].low)
     assert rows["average"]["mean"] == pytest.approx((rows["A"]["mean"] + rows["B"]["mean"]) / 2)
-    assert "fewer than 5 patients, so no interval and no verdict: B (4)" in comparison.notes
+    assert "fewer than 5 patients, so no interval and nothing decided: B (4)" in comparison.notes
     assert difference(comparison, "m").verdict == "not decided"
 
 
