@@ -1,6 +1,5 @@
 """Users whose images, masks or configs are wrong, what is wrong, and what the error says about it."""
 
-import csv
 import json
 import re
 import shutil
@@ -11,8 +10,8 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from conftest import SMALL_UNET, small_yaml
-from PIL import Image
+from conftest import SMALL_UNET, read_csv, small_yaml
+from folder_layouts import save_pixels
 
 from medfed import data, evaluate, train
 
@@ -88,8 +87,7 @@ class User:
         return summary
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        with open(self.out / name, newline="") as file:
-            return list(csv.DictReader(file))
+        return read_csv(self.out / name)
 
 
 def spoil(path: Path, voxels=lambda array: array, affine=lambda matrix: matrix) -> None:
@@ -111,12 +109,9 @@ def make_eyes(place: Path, capsys: pytest.CaptureFixture) -> User:
     label = np.full((40, 40), 255, np.uint8)
     label[8:30, 8:30], label[14:24, 14:24] = 128, 0
     for site in ("north", "south", "west"):
-        for folder in ("images", "masks"):
-            (place / "data" / site / folder).mkdir(parents=True)
         for name in ("a", "b", "c"):
-            pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(place / "data" / site / "images" / f"{name}.png")
-            Image.fromarray(label).save(place / "data" / site / "masks" / f"{name}.png")
+            save_pixels(place / "data" / site / "images" / f"{name}.png", rng.integers(0, 256, (40, 40, 3)))
+            save_pixels(place / "data" / site / "masks" / f"{name}.png", label)
     (place / "tiny.yaml").write_text(f"""
 data: {{name: folder, root: {place / "data"}, image_size: 32, image_channels: 3, structure_names: [disc, cup],
   mask_values: {{disc: [0, 128], cup: [0]}}, background_value: 255}}

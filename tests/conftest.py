@@ -10,6 +10,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
 
+import csv
 import fcntl
 import gc
 import logging
@@ -218,6 +219,11 @@ def small_config(tmp_path, small_phantom) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(small_yaml(small_phantom))
     return path
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def free_port() -> int:

@@ -1,8 +1,6 @@
 """Runs that adapt to the unseen site's images score it twice with the same weights, and train as without."""
 
-import csv
-
-from conftest import small_yaml
+from conftest import read_csv, small_yaml
 
 from medfed.config.schema import load_text
 from medfed.experiments.evaluation import evaluate
@@ -16,8 +14,7 @@ def config(root, *overrides):
 
 
 def rows(path, role):
-    with open(path, newline="") as file:
-        return [row for row in csv.DictReader(file) if row["role"] == role]
+    return [row for row in read_csv(path) if row["role"] == role]
 
 
 def test_a_finished_run_is_scored_again_with_the_adaptation_and_keeps_its_weights(

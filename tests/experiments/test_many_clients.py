@@ -1,11 +1,11 @@
 """Runs whose sites' people are handed out to clients, and runs with a validation site."""
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import read_csv
 from quick_patches import make_quick_patches
 from safetensors.torch import load_file
 
@@ -54,11 +54,6 @@ def finished(config, tmp_path_factory) -> Path:
     return out
 
 
-def rows(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def roles(scores) -> str:
     return ", ".join(sorted({f"{row['site'].removeprefix('hospital_')} {row['role']}" for row in scores}))
 
@@ -73,10 +68,10 @@ CONTINUE = ("--resume", "--accept-config-change")
 
 
 def test_clients_train_and_sites_are_scored_and_the_summary_describes_the_clients(finished):
-    trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
+    trained = {row["site"] for row in read_csv(finished / "ledger.csv") if row["kind"] == "train"}
     assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
-    assert roles(rows(finished / "cases.csv")) == "1 seen, 2 seen, 3 validation, 5 unseen"
-    scored = [row["site"] for row in rows(finished / "cases.csv") if row["metric"] == "p_normal"]
+    assert roles(read_csv(finished / "cases.csv")) == "1 seen, 2 seen, 3 validation, 5 unseen"
+    scored = [row["site"] for row in read_csv(finished / "cases.csv") if row["metric"] == "p_normal"]
     assert scored.count("hospital_3") == scored.count("hospital_5") == 15
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["clients"]["n"] == 12 and summary["clients"]["per_round"] == 4
@@ -92,7 +87,7 @@ def test_clients_train_and_sites_are_scored_and_the_summary_describes_the_client
 def test_clients_hold_every_training_and_validation_case_of_the_source_sites_once(finished):
     held = json.loads((finished / "clients.json").read_text())
     result = [case for client in held.values() for part in client.values() for case in part]
-    tested = {f"{row['site']}/{row['image']}" for row in rows(finished / "cases.csv") if row["role"] == "seen"}
+    tested = {f"{row['site']}/{row['image']}" for row in read_csv(finished / "cases.csv") if row["role"] == "seen"}
     known = json.loads((finished / "data.json").read_text())["cases"]
     assert len(result) == len(set(result)) and not set(result) & tested
     assert set(result) | tested == {case for case in known if not case.startswith("hospital_3/")}

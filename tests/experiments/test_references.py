@@ -1,6 +1,5 @@
 """The rows of a comparison without a federation (`pooled`, `local`), and rows with the effort of another method."""
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
-from conftest import small_yaml
+from conftest import read_csv, small_yaml
 from safetensors.torch import load_file
 
 import medfed
@@ -205,11 +204,6 @@ def folder(comparison: Path, row: str) -> Path:
     return comparison / "out" / row / "unseen_UCL" / "seed_3"
 
 
-def table(path: Path) -> list[dict]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_one_round_of_fedavg_is_the_average_of_the_models_of_the_sites_alone(comparison):
     """Both sites have two training patients of six slices, so both have the weight 1/2."""
     folders = (folder(comparison, row) for row in ("fedavg", "local-BMC", "local-HK"))
@@ -222,7 +216,7 @@ def test_one_round_of_fedavg_is_the_average_of_the_models_of_the_sites_alone(com
 def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_say_what_moves(comparison):
     for row, is_empty in (("fedavg", False), ("pooled", True), ("local-BMC", True)):
         assert (not list(RunFolder(folder(comparison, row)).ledger())) == is_empty
-    costs = {row["method"]: row for row in table(comparison / "out" / "cost.csv")}
+    costs = {row["method"]: row for row in read_csv(comparison / "out" / "cost.csv")}
     sent = {name: (row["sent"], row["up"] == "") for name, row in costs.items()}
     assert sent == {"fedavg": ("updates", False), "pooled": ("images moved", True), "local": ("nothing sent", True)}
     assert {float(row["images"]) for row in costs.values()} == {24.0}, "two sites of 12 slices, one epoch"

@@ -1,12 +1,12 @@
 """A run that surveys its sites: the same weights, one table, and every mismatch is named before the first round."""
 
-import csv
 import json
 import shutil
 
 import nibabel as nib
 import numpy as np
 import pytest
+from conftest import read_csv
 from forked_workers import fork_workers
 
 from medfed.config.schema import load
@@ -61,8 +61,7 @@ def test_a_survey_changes_no_weight_and_is_in_the_ledger(small_config, tmp_path,
     others = [row for row in folders["warn"].ledger() if row["kind"] != "survey"]
     assert others == list(folders["none"].ledger()) and not (tmp_path / "none" / "survey.csv").exists()
     assert {(row["round"], row["content"]) for row in rows} == {("1", "fact")}
-    with open(tmp_path / "warn" / "survey.csv", newline="") as file:
-        table = {row["site"]: row for row in csv.DictReader(file)}
+    table = {row["site"]: row for row in read_csv(tmp_path / "warn" / "survey.csv")}
     assert set(table) == {"BMC", "HK", "UCL"}
     assert {(row["patients"], row["0.images"]) for row in table.values()} == {("4", "4")}
     (names,) = (row["name"] for row in rows if (row["site"], row["direction"]) == ("HK", "up"))

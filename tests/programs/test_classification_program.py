@@ -1,6 +1,5 @@
 """The programs on images to classify: from patches on disk to tables, and back after a kill."""
 
-import csv
 import io
 import json
 import shutil
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import read_csv
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from quick_patches import make_quick_patches
 from run_figures import drawn_figures
@@ -94,8 +94,7 @@ def test_a_site_may_have_no_test_image_and_tent_is_reported_as_transductive(conf
     output = capsys.readouterr().out
     assert "hospital_5 (UNSEEN)" in output and "TRANSDUCTIVE" in output
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]
-    with open(tmp_path / "run" / "cases.csv", newline="") as file:
-        assert {row["site"] for row in csv.DictReader(file)} == {"hospital_5"}
+    assert {row["site"] for row in read_csv(tmp_path / "run" / "cases.csv")} == {"hospital_5"}
 
 
 def test_a_resumed_run_gives_the_same_bits(finished, config, tmp_path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 import medfed
@@ -19,11 +20,9 @@ from medfed.phantoms.prostate_phantom import ProstatePhantom
 def root(tmp_path) -> Path:
     rng = np.random.default_rng(0)
     for site in ("north", "south"):
-        for folder, shape in (("images", (6, 8, 3)), ("masks", (6, 8))):
-            (tmp_path / "sites" / site / folder).mkdir(parents=True)
-            for name in ("a", "b"):
-                array = rng.integers(0, 256, shape) if folder == "images" else np.resize((0, 255), shape)
-                Image.fromarray(array.astype(np.uint8)).save(tmp_path / "sites" / site / folder / f"{name}.png")
+        for name in ("a", "b"):
+            save_pixels(tmp_path / "sites" / site / "images" / f"{name}.png", rng.integers(0, 256, (6, 8, 3)))
+            save_pixels(tmp_path / "sites" / site / "masks" / f"{name}.png", np.resize((0, 255), (6, 8)))
     return tmp_path / "sites"
 
 
@@ -84,7 +83,7 @@ def test_a_config_is_checked_by_its_data_block_and_duplicates_can_be_allowed(roo
 
 def test_a_setting_is_tried_without_a_config(root, capsys):
     for path in root.glob("*/masks/*.png"):
-        Image.fromarray(np.resize((0, 3, 250), (6, 8)).astype(np.uint8)).save(path)
+        save_pixels(path, np.resize((0, 3, 250), (6, 8)))
     assert main(["check", str(root), "--quiet"]) == 2
     output = capsys.readouterr().out
     assert " ".join(output.split()).count("the mask has the values 3, 250") in (2, 4) and "data.mask_values" in output
@@ -98,11 +97,9 @@ def test_a_setting_is_tried_without_a_config(root, capsys):
 def cases(tmp_path) -> Path:
     """Two sites with folders of cases, each with an image and a mask."""
     for number, path in enumerate(f"{site}/{case}" for site in ("north", "south") for case in "abc"):
-        (tmp_path / "cases" / path).mkdir(parents=True)
-        for name in ("t2", "mask"):
-            image = np.random.default_rng((number, len(name))).integers(0, 256, (6, 8))
-            image = 255 * (image > 99) if name == "mask" else image
-            Image.fromarray(image.astype(np.uint8)).save(tmp_path / "cases" / path / f"{name}.png")
+        image = np.random.default_rng(number).integers(0, 256, (6, 8))
+        for name, pixels in (("t2", image), ("mask", 255 * (image > 99))):
+            save_pixels(tmp_path / "cases" / path / f"{name}.png", pixels)
     return tmp_path / "cases"
 
 
@@ -164,8 +161,7 @@ def test_a_mistake_is_one_line_and_code_2(root, capsys, words, sentence):
 
 def test_a_setting_of_a_folder_with_classes(tmp_path, capsys):
     for number, name in enumerate(("north/cat", "north/dog", "south/cat", "south/dog")):
-        (tmp_path / name).mkdir(parents=True)
-        Image.fromarray(np.full((4, 4), number, np.uint8)).save(tmp_path / name / f"{number}.png")
+        save_pixels(tmp_path / name / f"{number}.png", np.full((4, 4), number))
     assert main(["check", str(tmp_path), "--quiet", "--set", "data.image_size=32"]) == 0
     output = capsys.readouterr().out
     assert "image: '{site}/{class}/{case}.*'" in output and re.search(r" cat +dog *\nnorth ", output)

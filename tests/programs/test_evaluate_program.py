@@ -1,11 +1,10 @@
-import csv
 import io
 import json
 import shutil
 from contextlib import redirect_stdout
 
 import pytest
-from conftest import small_yaml
+from conftest import read_csv, small_yaml
 
 from medfed import evaluate, report
 from medfed.outputs.run_folder import RunFolder
@@ -46,8 +45,7 @@ def test_every_site_is_left_out_once_for_every_method(compared):
     table = json.loads((out / "table.json").read_text())
     assert table and (out / "table.md").read_text().count("|") > 10 and (out / "table.csv").stat().st_size
     assert r"\begin{tabular}" in (out / "table.tex").read_text() and "### Cost" in (out / "table.md").read_text()
-    with open(out / "cost.csv", newline="") as file:
-        costs = {row["method"]: row for row in csv.DictReader(file)}
+    costs = {row["method"]: row for row in read_csv(out / "cost.csv")}
     assert float(costs["elcfs"]["up_once"]) > 0 == float(costs["fedavg"]["up_once"])
     assert float(costs["fedavg"]["train_s"]) > 0
 
@@ -99,9 +97,8 @@ def test_two_sites_are_left_out_and_both_reported(small_config, tmp_path, capsys
     folders = {path.parent.parent.name for path in out.rglob("summary.json")}
     assert folders == {"unseen_BMC-validation_HK", "unseen_HK-validation_UCL", "unseen_UCL-validation_BMC"}
     for role in ("unseen", "validation"):
-        with open(out / "table.csv", newline="") as file:
-            keys = {"role": role, "metric": "dice", "row": "fedavg"}
-            means = {row["site"]: row["mean"] for row in csv.DictReader(file) if keys.items() <= row.items()}
+        keys = {"role": role, "metric": "dice", "row": "fedavg"}
+        means = {row["site"]: row["mean"] for row in read_csv(out / "table.csv") if keys.items() <= row.items()}
         assert set(means) == {"BMC", "HK", "UCL", "average"}
         for path in out.rglob("summary.json"):
             summary = json.loads(path.read_text())
@@ -129,8 +126,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
             names = {"method": method, "varied": [f"federation.participating={k}"]}
             assert row == names | {"trained_at": "", "equal_effort": effort}
             trained[method, k] = set(summary["source_sites"])
-            with open(run / "cases.csv", newline="") as file:
-                assert {row["site"] for row in csv.DictReader(file)} <= trained[method, k] | {"UCL"}
+            assert {row["site"] for row in read_csv(run / "cases.csv")} <= trained[method, k] | {"UCL"}
             seen = {line["site"] for line in summary["scores"] if line["role"] == "seen"} - {"average"}
             assert set(summary["patients"]) <= trained[method, k] and seen <= trained[method, k]
             read = json.loads((run / "data.json").read_text())["cases"]
@@ -143,8 +139,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
         *(f"{method}, federation.participating={k}" for method in ("fedavg", "elcfs") for k in (1, 2)),
         "fedavg@steps=elcfs, federation.participating=2",
     }
-    with open(out / "cost.csv", newline="") as file:
-        assert len({row["method"] for row in csv.DictReader(file)}) == 5
+    assert len({row["method"] for row in read_csv(out / "cost.csv")}) == 5
     markdown = (out / "table.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
     assert "## As published" in markdown and "ELCFS, Table 2" in markdown and "SYNTHETIC" in markdown

@@ -8,6 +8,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from folder_layouts import save_pixels
 from PIL import Image
 
 from medfed.config.schema import load
@@ -22,11 +23,6 @@ needs_weights = pytest.mark.skipif(
 )
 
 
-def write(path: Path, pixels: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """Three sites with five colour images of 40 x 60 pixels, in the folder `my images` below the current folder."""
@@ -35,8 +31,8 @@ def folder(tmp_path, monkeypatch) -> Path:
         for number in range(5):
             mask = np.zeros((40, 60))
             mask[8:30, 10:40] = 255
-            write(tmp_path / "my images" / site / "images" / f"{number}.png", rng.integers(0, 256, (40, 60, 3)))
-            write(tmp_path / "my images" / site / "masks" / f"{number}.png", mask)
+            save_pixels(tmp_path / "my images" / site / "images" / f"{number}.png", rng.integers(0, 256, (40, 60, 3)))
+            save_pixels(tmp_path / "my images" / site / "masks" / f"{number}.png", mask)
     monkeypatch.chdir(tmp_path)
     return Path("my images")
 
@@ -251,7 +247,7 @@ def test_mistakes_are_one_sentence(folder, capsys):
         Path(path).mkdir(parents=True)
     shutil.copytree(folder / "north", "single/north")
     for path in shutil.copytree(folder, Path("blank")).glob("*/masks/*.png"):
-        write(path, np.zeros((40, 60)))
+        save_pixels(path, np.zeros((40, 60)))
     for arguments, sentence in (
         ((folder, "--unseen", "wset"), "no site 'wset'. Did you mean 'west'?"),
         ((folder, "--method", "elcf"), "no method 'elcf'. Did you mean 'elcfs'?"),
@@ -280,7 +276,7 @@ def test_classes_are_planned_as_classes(folder):
         for name in ("benign", "malignant"):
             for number in range(3):
                 path = Path("tiles") / site / name / f"{name}_{'ab'[name == 'benign']}{number}{site}.png"
-                write(path, rng.integers(0, 256, (64, 64, 3)))
+                save_pixels(path, rng.integers(0, 256, (64, 64, 3)))
     assert init("tiles", "--out", "tiles.yaml") == 0
     config = load("tiles.yaml")
     assert config.data.classes == ("benign", "malignant") and config.data.image_size == 64
@@ -313,7 +309,7 @@ def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypa
 
 def test_what_was_found_is_printed_with_its_counts_and_reads_back(folder, capsys):
     """Nobody has drawn masks for the folder `imagesTs`."""
-    write(folder / "north" / "imagesTs" / "9.png", np.zeros((40, 60)))
+    save_pixels(folder / "north" / "imagesTs" / "9.png", np.zeros((40, 60)))
     general = "{site}/images/{case}.* with {site}/masks/{case}.*"
     expected = "".join(f"  {site}: 5 images, {general}\n" for site in ("north", "south", "west"))
     assert init(folder) == 0

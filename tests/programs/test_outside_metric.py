@@ -1,12 +1,11 @@
 """A metric is one file and one word in a config, and then it is in every table, figure and page."""
 
-import csv
 import json
 import sys
 
 import numpy as np
 import pytest
-from conftest import small_yaml, tiny_yaml
+from conftest import read_csv, small_yaml, tiny_yaml
 from made_runs import class_rows, made_run, scores_of
 from PIL import Image
 from run_figures import drawn_figures
@@ -90,11 +89,6 @@ def lab(tmp_path, monkeypatch):
         yield folder
 
 
-def rows(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def average(summary, role, metric):
     keys = {"role": role, "site": "average", "metric": metric}
     (line,) = (line for line in summary["scores"] if keys.items() <= line.items())
@@ -126,10 +120,10 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(
     assert "RVE (%)" in capsys.readouterr().out
     assert "### prostate: RVE (%), lower is better" in (out / "table.md").read_text()
     assert r"\caption{prostate: RVE (\%), lower is better" in (out / "table.tex").read_text()
-    assert {row["metric"] for row in rows(out / "table.csv")} >= {"dice", "volume_error"}
+    assert {row["metric"] for row in read_csv(out / "table.csv")} >= {"dice", "volume_error"}
 
     run = out / "fedavg" / "unseen_UCL" / "seed_3"
-    cases = [row for row in rows(run / "cases.csv") if row["metric"] == "volume_error"]
+    cases = [row for row in read_csv(run / "cases.csv") if row["metric"] == "volume_error"]
     assert {row["unit"] for row in cases} == {"%"}
     values = [float(row["value"]) for row in cases if row["role"] == "unseen"]
     assert values and all(value >= 0 for value in values)

@@ -1,4 +1,3 @@
-import csv
 import json
 import shutil
 from dataclasses import replace
@@ -7,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import safetensors.torch
 import torch
-from conftest import small_yaml
+from conftest import read_csv, small_yaml
 from PIL import Image
 
 from medfed import train
@@ -37,11 +36,6 @@ def finished(tmp_path_factory, small_phantom):
     return path, folder / "run"
 
 
-def rows(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.figures
 def test_a_run_writes_every_file_and_figure(small_config, tmp_path):
     out = tmp_path / "run"
@@ -49,7 +43,7 @@ def test_a_run_writes_every_file_and_figure(small_config, tmp_path):
     assert all((out / name).stat().st_size for name in FILES)
     assert {path.name for path in (out / "figures").glob("*.png")} == {f"{name}.png" for name in FIGURES}
     patients = sorted((out / "figures" / "patients").iterdir())
-    unseen = {row["patient"] for row in rows(out / "cases.csv") if row["role"] == "unseen"}
+    unseen = {row["patient"] for row in read_csv(out / "cases.csv") if row["role"] == "unseen"}
     assert [path.name for path in patients] == [f"{number:03}.webp" for number in range(len(unseen))]
     assert all(max(Image.open(path).size) >= 128 for path in patients)
     assert RunFolder(out).rounds() == [2]
@@ -66,7 +60,7 @@ def measured(finished, tmp_path_factory):
 
 def test_the_unseen_site_is_measured_after_training_and_chooses_nothing(finished, measured):
     """The scores of the run stay as they are."""
-    history = rows(measured / "history.csv")
+    history = read_csv(measured / "history.csv")
     assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
     assert "UCL" not in "".join(history[0])
     content = json.loads((measured / "unseen_rounds.json").read_text())
@@ -88,11 +82,11 @@ def test_the_summary_records_what_the_scores_depend_on(finished):
 
 
 def test_the_unseen_site_and_the_test_patients_of_the_others_are_scored_but_the_unseen_site_sends_nothing(finished):
-    result = rows(finished[1] / "cases.csv")
+    result = read_csv(finished[1] / "cases.csv")
     assert {(r["site"], r["role"]) for r in result} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
     images = [r["site"] for r in result if r["metric"] == "dice"]
     assert images.count("UCL") == 4 and len(images) < 4 * 3
-    ledger = rows(finished[1] / "ledger.csv")
+    ledger = read_csv(finished[1] / "ledger.csv")
     assert {r["site"] for r in ledger} == {"BMC", "HK"}
     assert "UCL" not in (finished[1] / "history.csv").read_text()
     assert {r["name"] for r in ledger if r["kind"] == "share" and r["content"] == "statistic"} == {"windows"}
@@ -100,7 +94,7 @@ def test_the_unseen_site_and_the_test_patients_of_the_others_are_scored_but_the_
 
 def test_the_summary_has_the_sums_of_the_ledger_and_the_model_is_that_of_the_selected_round(finished):
     """Weights and facts go both ways in each of the two rounds; windows go up once, and down in every round."""
-    ledger = rows(finished[1] / "ledger.csv")
+    ledger = read_csv(finished[1] / "ledger.csv")
     sent = json.loads((finished[1] / "summary.json").read_text())["sent_bytes"]
     for way in ("up", "down"):
         for content in ("weight", "statistic", "fact"):
