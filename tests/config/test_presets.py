@@ -27,9 +27,7 @@ def test_a_method_offers_the_preset_paper_only_if_its_own_class_declares_it(name
     if "paper" not in vars(cls).get("presets", {}):
         assert "paper" not in cls.presets
         with pytest.raises(UserError, match=f"no preset 'paper' of {name}. .*Known: {', '.join(cls.presets)}"):
-            load_text(
-                TEXT.replace("elcfs, preset: paper, gamma: 0.1, temperature: 0.05", f"{name}, preset: paper"), "a"
-            )
+            load_text(TEXT.replace("elcfs, preset: paper, gamma: 0.1, temperature: 0.05", f"{name}, preset: paper"), "")
 
 
 @pytest.fixture

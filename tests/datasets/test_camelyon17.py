@@ -129,9 +129,7 @@ def test_a_file_that_is_not_a_table_is_refused_and_a_missing_one_with_the_layout
     with pytest.raises(UserError, match="contains no site; expected .*metadata.csv"):
         Camelyon17(root=str(root)).site_names()
     (root / "metadata.csv").unlink()
-    with pytest.raises(
-        UserError, match="metadata.csv: cannot read .*No such file.*; expected ROOT/camelyon17_v1.0/meta"
-    ):
+    with pytest.raises(UserError, match="metadata.csv: cannot read .*No such file.*; expected ROOT/camelyon17_v1.0"):
         Camelyon17(root=str(root)).site_names()
 
 

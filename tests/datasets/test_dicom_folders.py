@@ -204,10 +204,7 @@ class TestSegmentations:
         self.make(tmp_path, {"liver": first, "cyst": self.sparse(2)})
         mask, notices = self.mask(tmp_path, ("liver", "tumour"))
         assert np.array_equal(mask, [first, 0 * first])
-        assert notices == (
-            "segments of the DICOM SEG without a structure of their name are not read",
-            "no tumour in the mask",
-        )
+        assert "without a structure of their name" in notices[0] and notices[1:] == ("no tumour in the mask",)
         with pytest.raises(UserError, match="1 'liver', 2 'cyst'; expected the names liver, cy"):
             self.mask(tmp_path, ("liver", "cysts"))
         numbers = {"gland": (3,), "background": (1, 2)}

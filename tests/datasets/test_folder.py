@@ -73,9 +73,7 @@ def test_volumes_and_masks_side_by_side(tmp_path):
     assert names(data, "north") == [("a", "a.nii.gz", "a_mask.nii"), ("b", "b.nii", "b_Mask.nii.gz")]
     assert data.load(data.cases("north")[0]).spacing_mm == (1, 1, 3) and data.intensity_range is None
     assert Folder(root=str(tmp_path), intensity_max=4095.0, **SIDE_BY_SIDE).intensity_range == (0.0, 4095.0)
-    with pytest.raises(
-        UserError, match=r"by_site.north.intensity_max is for 2-D image files, and the images are volumes"
-    ):
+    with pytest.raises(UserError, match=r"by_site.north.intensity_max is for 2-D image files"):
         _ = Folder(root=str(tmp_path), by_site={"north": {"intensity_max": 9.0}}, **SIDE_BY_SIDE).intensity_range
 
 
@@ -168,9 +166,7 @@ def test_many_values_need_a_threshold(root):
 def test_a_threshold_that_empties_a_mask_is_an_error_that_names_it(root, values, largest):
     mask(root / "north" / "masks" / "a.png", values)
     data = colour(root, mask_threshold=128.0)
-    with pytest.raises(
-        UserError, match=f"a.png: the largest .* is {largest}; .* above 128; decrease data.mask_threshold"
-    ):
+    with pytest.raises(UserError, match=f"a.png: the largest .* is {largest}; .* above 128; .*data.mask_threshold"):
         data.load(data.cases("north")[0])
 
 

@@ -124,11 +124,7 @@ def test_a_table_with_classes_is_for_classification(root):
         ("all/2.png", "all/1.png", "1.png: list.csv names this image in line 2, line 3"),
         ("\nnorth,p1,all/2.png", "\n\nnorth,p1,all/1.png", "1.png: list.csv names this image in line 2, line 4"),
         ("2m.png,train", "2m.png,test", "p1 of north has rows with different"),
-        (
-            "3m.png,test",
-            "3m.png,",
-            "the column 'split' of the site north is empty in some rows; expected it in all or none",
-        ),
+        ("3m.png,test", "3m.png,", "the column 'split' of the site north is empty in some rows; expected it in all"),
         ("3m.png,test", "3m.png,later", "line 4: the column 'split' has the value 'later'; expected train, validation"),
         ("3m.png,test", "3m.png,test,more", "list.csv: not a table .*line 4"),
         ("north,p2", ",p2", "line 4: the column 'site' has the value ''"),

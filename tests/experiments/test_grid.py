@@ -82,14 +82,8 @@ def test_the_folder_of_a_method_without_settings_is_its_name(config):
         (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
         (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "have the same")),
         (["federation.selection=last,source_validation"], ("cannot be varied", "have the same")),
-        (
-            ["federation.participating=1,3"],
-            ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2"),
-        ),
-        (
-            ["federation.participating=0,1"],
-            ("participating=0: federation.participating: expected a number of at least 1",),
-        ),
+        (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "most 2")),
+        (["federation.participating=0,1"], ("participating=0: federation.participating: expected a number of at",)),
         (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
     ],
 )

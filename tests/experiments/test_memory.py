@@ -79,18 +79,14 @@ def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
 def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, override):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong = config(override)
-    with pytest.raises(
-        UserError, match="^a.yaml: .* with 1 images in a batch needs .* but 8.0 GB of .* choose a smaller network"
-    ):
+    with pytest.raises(UserError, match="^a.yaml: .* with 1 images in a batch needs .* but 8.0 GB .* smaller network"):
         check_memory(wrong, estimate_needs(wrong, task_of(wrong)), 1)
 
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(setup, "available_memory_bytes", lambda: 8 * GB)
     wrong, needs = config("training.batch_size=100"), MemoryNeeds(1 * GB, 0.1 * GB)
-    with pytest.raises(
-        UserError, match="is 100; .* with 90 images in a batch needs at least 10.0 GB, but 8.0 GB .* at most 70"
-    ):
+    with pytest.raises(UserError, match="is 100; .* 90 images in a batch needs .* 10.0 GB, but 8.0 GB .* at most 70"):
         check_memory(wrong, needs, 90)
     check_memory(wrong, needs, 70)
     check_memory(wrong, None, 90)
@@ -105,9 +101,7 @@ YEARS = (
 @pytest.mark.parametrize("override", YEARS.split())
 def test_numbers_that_would_take_years_are_refused_by_their_key(override):
     key, _, value = override.partition("=")
-    with pytest.raises(
-        UserError, match=rf"^--set {override}: {key}: expected a number of at (least [01]|most \d+), got {value}$"
-    ):
+    with pytest.raises(UserError, match=rf"^--set {override}: {key}: expected a number of at (least|most) \d+, got"):
         config(override)
 
 

@@ -97,9 +97,7 @@ class TestVolumes:
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)
-        refused(
-            grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "has 5 axes, of the lengths 6 x 5 x 4 x 1 x 3"
-        )
+        refused(grey, nifti(tmp_path / "a.nii", voxels((6, 5, 4, 1, 3))), "has 5 axes, .* 6 x 5 x 4 x 1 x 3")
 
     def test_a_truncated_file_names_both_sizes(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
@@ -108,10 +106,7 @@ class TestVolumes:
         path = nifti(tmp_path / "b.nii.gz", voxels())
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:500]))
         refused(grey, path, "has 500 bytes; expected 592 bytes")
-        for name, n_bytes, words in (
-            ("a.mha", 40, "File cannot be read"),
-            ("a.nrrd", 20, "cut off|incomplete"),
-        ):
+        for name, n_bytes, words in (("a.mha", 40, "File cannot be read"), ("a.nrrd", 20, "cut off|incomplete")):
             sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(tmp_path / name), name == "a.nrrd")
             (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-n_bytes])
             refused(grey, tmp_path / name, words)
@@ -245,9 +240,7 @@ class TestImageFiles:
         assert read_image(path, 1, [], intensity_max=65535).max() == 255
 
     def test_colours_and_volumes_need_image_channels(self, tmp_path):
-        refused(
-            grey, write_image(tmp_path / "b.png", colours()), "is in colour; expected grey", "data.image_channels: 3"
-        )
+        refused(grey, write_image(tmp_path / "b.png", colours()), "is in colour; expected", "data.image_channels: 3")
         refused(grey, nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2))), "2 volumes", "set data.image_channels")
         assert len(grey(write_image(tmp_path / "e.png", colours()[..., :1].repeat(3, -1)))) == 1  # equal channels
 
@@ -331,9 +324,7 @@ class TestPairs:
         self.pair()
         self.pair(AFFINE + 1e-5 * np.eye(4))
         self.pair(AFFINE @ np.diag([1, 1, 1.001, 1]))  # the last slice is 0.009 mm away
-        with pytest.raises(
-            UserError, match="0.5 x 0.6 x 3.1 mm along .* 0.3 mm away from its image a.nii, 0.5 x 0.6 x 3 mm"
-        ):
+        with pytest.raises(UserError, match="0.5 x 0.6 x 3.1 mm along .* 0.3 mm away from .*a.nii, 0.5 x 0.6 x 3 mm"):
             self.pair(AFFINE @ np.diag([1, 1, 3.1 / 3, 1]))
         with pytest.raises(UserError, match="up to 1.5 mm .* data.ignore_mask_geometry"):  # half a voxel of 3 mm
             self.pair(AFFINE @ MOVED)

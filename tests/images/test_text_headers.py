@@ -45,11 +45,7 @@ def voxels(path: Path) -> np.ndarray:
         ("a.mhd", MHA + "ElementDataFile = ../secret.raw\n", "names '../secret.raw' as the file with the voxels"),
         ("a.nrrd", NRRD + "data file: s%d.raw 0 1 1\n\n", "expected one file in the same folder"),
         ("a.nrrd", NRRD + "data file: LIST 2\nsecret.raw\n\n", "expected one file in the same folder"),
-        (
-            "a.mhd",
-            MHA + "ElementDataFile = gone.raw\n",
-            "names 'gone.raw' as the file with the voxels",
-        ),
+        ("a.mhd", MHA + "ElementDataFile = gone.raw\n", "names 'gone.raw' as the file with the voxels"),
         ("a.nrrd", NRRD + 'space units: "mm" "mm" "cubits"\n\n', "in the unit 'cubits' (units); expected"),
         ("a.nrrd", NRRD + 'units: "um" "um" "um"\n\n', "in the unit 'um' (units); expected millimetres"),
         ("a.mha", MHA + "DistanceUnits = cm\n" + LOCAL, "in the unit 'cm' (units); expected millimetres"),

@@ -101,10 +101,7 @@ def test_classes_have_a_row_for_each_site(tmp_path, capsys):
         (lambda summary: changed(summary, mean=float("inf")), NO_SUMMARY),
         (lambda summary: changed(summary, role="seen"), NO_SUMMARY),
         (lambda summary: summary | {"bundle": summary["bundle"] | {"weights_sha256": "0"}}, "has another model"),
-        (
-            lambda summary: renamed(summary, "south") | {"data": "phantom"},
-            "has another model, other metrics or another",
-        ),
+        (lambda summary: renamed(summary, "south") | {"data": "phantom"}, "has another model, other metrics or"),
     ],
 )
 def test_a_file_that_is_no_such_summary_is_one_sentence(content, sentence, summary, tmp_path, capsys):

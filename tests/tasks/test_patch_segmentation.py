@@ -151,11 +151,7 @@ def test_standardising_a_volume_uses_its_own_numbers():
 @pytest.mark.parametrize(
     ("images", "evaluation", "sentence"),
     [
-        (
-            {"structures": ("a",), "classes": ()},
-            Evaluation(boundary_distance=True),
-            "evaluation.boundary_distance: is for",
-        ),
+        ({"structures": ("a",), "classes": ()}, Evaluation(boundary_distance=True), "evaluation.boundary_distance"),
         ({"structures": (), "classes": ("a", "b")}, Evaluation(), "data.patch_size: is for masks of volumes"),
     ],
 )
