@@ -122,32 +122,5 @@ federation: {{unseen_site: west, rounds: 1}}
     return User(place, capsys)
 
 
-CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, what the sentence has)
-    "an unknown key": ("learning_rate", "learnig_rate", ("training.learnig_rate: unknown", "'learning_rate'?")),
-    "a number below the range": ("alpha: 0.1", "alpha: -0.1", ("method.alpha: expected a number of at least 0 or",)),
-    "a name that ASCII shows": ("[BMC,", '["\u00e9", "e\u0301",', (r"'\xe9' and 'e\u0301' differ", "remove one")),
-}
-
-
 def cut(path: Path, n_bytes: int) -> None:
     path.write_bytes(path.read_bytes()[:n_bytes])
-
-
-def shifted(matrix: np.ndarray) -> np.ndarray:
-    return matrix + np.array([[0, 0, 0, 20]] * 3 + [[0] * 4])
-
-
-FILES = {  # what is wrong: (what is done to image and mask, what the sentence has)
-    "another place": (
-        lambda image, mask: spoil(mask, affine=shifted),
-        ("lies up to 34.6 mm away from its image", "resample the mask", "data.ignore_mask_geometry: true"),
-    ),
-    "another direction": (
-        lambda image, mask: spoil(mask, lambda array: array[::-1], lambda matrix: matrix @ np.diag([-1, 1, 1, 1])),
-        ("3 mm along RPS, lies up to 299 mm away from its image", "3 mm along LPS"),
-    ),
-    "a label without a structure": (
-        lambda image, mask: spoil(mask, lambda array: 5 * array),
-        ("the mask has the labels 0, 5, 10; expected 0 (background), 1 (prostate)", "mask again"),
-    ),
-}

@@ -213,6 +213,7 @@ BAD_SITES = {
     "data.sites=[..]": "data.sites: a site cannot be called '..': it must not begin or end with a space or a dot",
     "data.sites=[BMC, BMC]": "data.sites: 'BMC' is listed twice; expected every site once; remove one of the two",
     "data.sites=[BMC, bmc]": "data.sites: the site names 'BMC' and 'bmc' differ only in upper and lower case",
+    "data.sites=[\u00e9, e\u0301]": r"data.sites: the site names '\xe9' and 'e\u0301' differ",
     f"data.sites=[{'x' * 300}]": f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1",
     'data.sites=["a\\nb"]': r"data.sites: a site cannot be called 'a\nb': it must not contain / \ : * ? ",
     "data.sites=[average]": "data.sites: a site cannot be called 'average': tables of scores call",

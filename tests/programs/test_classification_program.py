@@ -16,12 +16,9 @@ from run_figures import drawn_figures
 
 import medfed
 from medfed import data, evaluate, train
-from medfed.config.schema import load
 from medfed.datasets.base import Case
 from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
-from medfed.experiments.grid import config_of
-from medfed.results.row import ComparisonRow
 from medfed.tasks.classification import Classification
 from medfed.tasks.task import UNOBSERVED
 
@@ -105,17 +102,6 @@ def test_a_resumed_run_gives_the_same_bits(finished, config, tmp_path):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
 
 
-def test_methods_with_settings_and_stacks_are_rows_of_one_table(config, tmp_path, capsys):
-    methods = ["fedavg", "ccst:k=1,transfer=moments", "ccst:transfer=moments+elcfs:alpha=0.1"]
-    arguments = ["--leave-one-site-out", "--sites", "hospital_5", "--set", "federation.rounds=1", "--quiet"]
-    out = tmp_path / "table"
-    assert evaluate.main([str(config), *arguments, "--methods", *methods, "--out", str(out)]) == 0
-    output = capsys.readouterr().out
-    assert all(method in output for method in methods) and "accuracy (%)" in output
-    run = next((out / "ccst-transfer=moments+elcfs-alpha=0.1").rglob("summary.json"))
-    assert json.loads(run.read_text())["method"] == "stack"
-
-
 def test_the_folder_is_recognised_and_checked(patches, capsys):
     assert data.main(["check", str(patches), "--quiet"]) == 0
     output = capsys.readouterr().out
@@ -147,11 +133,6 @@ def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, ca
     arguments = ["--leave-one-site-out", "--methods", method, "--out", str(tmp_path / "t"), "--quiet"]
     assert evaluate.main([str(config), *arguments]) == 2
     assert f"--methods {method}: " in capsys.readouterr().err
-
-
-def test_the_method_of_the_config_keeps_its_settings_in_a_stack(config):
-    result = config_of(load(config), ComparisonRow("ccst+fedavg"), "hospital_5", 3)
-    assert result.method.methods[0].k == 2 and result.method.methods[0].min_patients == 1
 
 
 def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
