@@ -122,20 +122,6 @@ def test_only_an_asterisk_has_a_meaning_in_ignored_names(tmp_path):
     assert names("SCAN?*") == ["scan1", "scan[1]", "scans"]
 
 
-def test_two_eyes_of_a_patient_belong_together(tmp_path):
-    for name in ("Image_04L", "Image_04R", "Image_05L"):
-        write_image(tmp_path / "north" / f"{name}.png")
-        mask(tmp_path / "north" / f"{name}_mask.png")
-    cases = colour(tmp_path, patient_pattern=r"_(\d+)", **SIDE_BY_SIDE).cases("north")
-    assert [(case.name, case.patient) for case in cases] == [
-        ("Image_04L", "04"),
-        ("Image_04R", "04"),
-        ("Image_05L", "05"),
-    ]
-    with pytest.raises(UserError, match="patient_pattern .* does not match the name 'Image_04L'"):
-        colour(tmp_path, patient_pattern=r"_(\d+)R", **SIDE_BY_SIDE).cases("north")
-
-
 def test_a_single_structure_is_the_value_that_is_not_background_and_a_third_value_needs_mask_values(root):
     mask(root / "north" / "masks" / "a.png", (0, 1))
     data = colour(root)
@@ -359,11 +345,3 @@ class TestClasses:
         (photos / "empty" / "dog").mkdir(parents=True)
         with pytest.raises(UserError, match="the site empty has no images"):
             colour(photos, image=CLASSES, sites=("empty", "photo")).site_names()
-
-    def test_two_images_of_a_name_are_a_problem_and_a_folder_too_deep_is_named(self, photos):
-        write_image(photos / "photo" / "dog" / "1.jpg")
-        write_image(photos / "photo" / "dog" / "more" / "7.png")
-        data = colour(photos, image=CLASSES)
-        with pytest.raises(UserError, match="1.png: another image of the same case: photo/dog/1.jpg"):
-            data.cases("photo")
-        assert len(data.contents.unread) == 1 and "photo/dog/more/7.png" in data.contents.unread[0].found

@@ -116,14 +116,6 @@ def test_equal_names_and_a_missing_part_of_the_published_split_are_refused(root)
         Fundus(root=str(root), published_split=True).cases("RIM-ONE-r3")
 
 
-def test_both_eyes_of_a_patient_belong_together(tmp_path):
-    patients = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "S-8-Left": "S-8-Left"}
-    patients |= {"test-S-7-L_576_32,32": "S-7", "train-S-7-R_576_32,32": "S-7"}
-    for name in patients:
-        write(tmp_path / "Domain2" / "train" / "ROIs", f"{name}.png")
-    assert {case.name: case.patient for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == patients
-
-
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"no real photographs in {REAL}; set MEDFED_REAL_DATA")
 def test_real_photographs_are_read():
     data = Fundus(root=str(REAL))

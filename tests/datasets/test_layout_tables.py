@@ -10,10 +10,7 @@ from folder_layouts import Layout, expected_triples, layouts, make, refusal, tri
 
 FOUND = r"""
 images and masks: images/{a,b}.jpg masks/{a,b}.png -> {a,b} images/{a,b}.jpg masks/{a,b}.png
-img and mask: {img,mask}/{a,b}.png -> {a,b} img/{a,b}.png mask/{a,b}.png
-imgs and labels: {imgs,labels}/{a,b}.png -> {a,b} imgs/{a,b}.png labels/{a,b}.png
 Image and Label: {Image,Label}/{a,b}.png -> {a,b} Image/{a,b}.png Label/{a,b}.png
-IMAGES and GT: {IMAGES,GT}/{a,b}.png -> {a,b} IMAGES/{a,b}.png GT/{a,b}.png
 Images and Ground Truth: {images,Ground_Truth}/{a,b}.png -> {a,b} images/{a,b}.png Ground_Truth/{a,b}.png
 images and annotations: {images,annotations}/{a,b}.png -> {a,b} images/{a,b}.png annotations/{a,b}.png
 images and seg, volumes: {images,seg}/{a,b}.nii.gz -> {a,b} images/{a,b}.nii.gz seg/{a,b}.nii.gz
@@ -74,17 +71,12 @@ images/train and masks/train: {images,masks}/{train,test}/{a,b}.png
 parts above the sites: /{train,test}/{n,s}/{images,masks}/{a,b}.png
     -> {train,test}/{a,b} /{train,test}/n/images/{a,b}.png /{train,test}/n/masks/{a,b}.png
     --set image={part}/{site}/images/{case}.* --set mask={part}/{site}/masks/{case}.*
-parts above the sites, deeper: /data/{train,test}/{n,s}/{images,masks}/{a,b}.png
-    -> {train,test}/{a,b} /data/{train,test}/n/images/{a,b}.png /data/{train,test}/n/masks/{a,b}.png
-    --set image=data/{part}/{site}/images/{case}.* --set mask=data/{part}/{site}/masks/{case}.*
 folders for each part: {test,trainval}-{image,mask}/{1,2}.png
     -> {test,trainval}/{1,2} {test,trainval}-image/{1,2}.png {test,trainval}-mask/{1,2}.png
     --set image={site}/{part}-image/{case}.png --set mask={site}/{part}-mask/{case}.png
 masks in a folder beside the images: {a,b}.png masks/{a,b}.png -> {a,b} {a,b}.png masks/{a,b}.png
 folders of unknown names: {raw,gt2}/{a,b}.png -> {a,b} raw/{a,b}.png gt2/{a,b}.png
     --set image={site}/RAW/{case}.* --set mask={site}/gt2/{case}.*
-one of two mask folders: images/{a,b}.png {masks,gt}/{a,b}.png -> {a,b} images/{a,b}.png gt/{a,b}.png
-    --set mask={site}/gt/{case}.png
 two mask folders, joined: images/{a,b}.png {masks,gt}/{a,b}.png
     -> {a,a,b,b} images/{a,a,b,b}.png {gt/a,masks/a,gt/b,masks/b}.png
     --set mask=["{site}/gt/{case}.png", "{site}/masks/{case}.png"]
@@ -100,31 +92,18 @@ one of two readers: images/{a,b}.png masks/{reader1,reader2}/{a,b}.png -> {a,b} 
     --set mask={site}/masks/reader2/{case}.png
 the only reader: images/{a,b}.png masks/reader1/{a,b}.png -> {a,b} images/{a,b}.png masks/reader1/{a,b}.png
     --set mask={site}/masks/*/{case}.png
-one of two readers, patients: images/{P1,P2}/{a,b}.png masks/{r1,r2}/{P1,P2}/{a,b}.png
-    -> {P1,P2}/{a,b} images/{P1,P2}/{a,b}.png masks/r1/{P1,P2}/{a,b}.png
-    --set image={site}/images/{patient}/{case}.png --set mask={site}/masks/r1/{patient}/{case}.png
 one of two sequences: {p1,p2}/X_{T2,ADC,seg}.nii -> {p1,p2} {p1,p2}/X_T2.nii {p1,p2}/X_seg.nii
     --set image={site}/{case}/X_T2.nii --set mask={site}/{case}/X_seg.nii
 one of two sequences in folders: images/{T1,T2}/{a,b}.png masks/{a,b}.png -> {a,b} images/T2/{a,b}.png masks/{a,b}.png
     --set image={site}/images/T2/{case}.png
-one of three organs: {p1,p2}/ct.nii {p1,p2}/segmentations/{heart,liver,lung}.nii
-    -> {p1,p2} {p1,p2}/ct.nii {p1,p2}/segmentations/liver.nii
-    --set image={site}/{case}/ct.nii --set mask={site}/{case}/segmentations/liver.nii
 two organs: {p1,p2}{,_liver,_spleen}.png -> {p1,p1,p2,p2} {p1,p1,p2,p2}.png {p1_liver,p1_spleen,p2_liver,p2_spleen}.png
     --set image={site}/{case}.png --set mask={liver: "{site}/{case}_liver.png", spleen: "{site}/{case}_spleen.png"}
 both lungs: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
     -> {1,1,2,2} CXR_png/{1,1,2,2}.png ManualMask/{leftMask/1,rightMask/1,leftMask/2,rightMask/2}.png
     --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/{side}/{case}.png
-one lung: CXR_png/{1,2}.png ManualMask/{leftMask,rightMask}/{1,2}.png
-    -> {1,2} CXR_png/{1,2}.png ManualMask/leftMask/{1,2}.png
-    --set image={site}/CXR_png/{case}.png --set mask={site}/ManualMask/leftMask/{case}.png
 both sides of a patient in one name: images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
     -> {7/L,7/R,8/L} images/{7L,7R,8L}.png masks/{7L,7R,8L}_m.png
     --set image={site}/images/{patient}{eye:[LR]}.png --set mask={site}/masks/{patient}{eye:[LR]}_m.png
-IDRiD: 1_Original_Images/{a_Training,b_Testing}/{1,2}.png 2_Groundtruths/{a_Training,b_Testing}/{MA,HE}/{1,2}.png
-    -> {a_Training,b_Testing}/{1,2} 1_Original_Images/{a_Training,b_Testing}/{1,2}.png
-    2_Groundtruths/{a_Training,b_Testing}/MA/{1,2}.png
-    --set image={site}/1_Original_Images/{part}/{case}.png --set mask={site}/2_Groundtruths/{part}/MA/{case}.png
 field of view beside vessels: images/{21,22}_training.tif 1st_manual/{21,22}_manual1.gif mask/{21,22}_training_mask.png
     -> {21,22} images/{21,22}_training.tif 1st_manual/{21,22}_manual1.gif
     --set image={site}/images/{case}_training.tif --set mask={site}/1st_manual/{case}_manual1.gif
@@ -177,12 +156,6 @@ sites in a folder: /all/{n,s}/{images,masks}/{a,b}.png -> {a,b} /all/n/images/{a
     --set image=all/{site}/images/{case}.png --set mask=all/{site}/masks/{case}.png
 another pattern at a site: /n/{images,masks}/{1,2}.png /s/{x,y}/{1,2}.png -> {1,2} images/{1,2}.png masks/{1,2}.png
     --set by_site={s: {image: "{site}/x/{case}.png", mask: "{site}/y/{case}.png"}}
-two structures, two visits: {p1,p2}/{p1,p2}_{v1,v2}_{T2,sc,gm}.nii
-    -> {p1/v1,p1/v1,p2/v2,p2/v2,p1/v2,p1/v2,p2/v1,p2/v1}
-    {p1/p1_v1,p1/p1_v1,p2/p2_v2,p2/p2_v2,p1/p1_v2,p1/p1_v2,p2/p2_v1,p2/p2_v1}_T2.nii
-    {p1/p1_v1_sc,p1/p1_v1_gm,p2/p2_v2_sc,p2/p2_v2_gm,p1/p1_v2_sc,p1/p1_v2_gm,p2/p2_v1_sc,p2/p2_v1_gm}.nii
-    --set image={site}/{patient}/{patient}_{visit}_T2.nii
-    --set mask={cord: "{site}/{patient}/{patient}_{visit}_sc.nii", grey: "{site}/{patient}/{patient}_{visit}_gm.nii"}
 many patients of the same numbers at both sites:
     {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/{images,masks}/1.png
     -> {01,02,03,04,05,06,07,08,09,10,11,12,13,14,15,16}/1
@@ -222,7 +195,7 @@ two masks of an image: {a,b}{,_mask}.png a_mask_1.png -> {site}/{case}_mask.* | 
 two masks of an image with two words: a.png a_{mask,label}.png -> n/a_mask.png | n/a_label.png
 an image without a mask: images/{a,b,c}.png masks/{a,b}.png -> n/images/c.png
 a mask without an image: images/{a,b}.png masks/{a,b,c}.png -> n/masks/c.png
-a single site: /{images,masks}/{a,b}.png
+a single site: /{images,masks}/{a,b}.png -> if images and masks are the folders of one hospital
 one site of nnU-Net: /imagesTr/a_0000.png /labelsTr/a.png /dataset.json
 one site with its files: /{a,b}.png /{a,b}_mask.png
 a single site by its files: /Input/{a,b}.png /Truth/{a,b}_mask.png

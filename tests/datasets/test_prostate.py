@@ -40,16 +40,6 @@ def test_the_published_layout_is_found_and_both_zones_are_the_prostate(root):
     assert volume.image.shape == (1, *SHAPE) and volume.spacing_mm == (0.6, 0.6, 3.6) and volume.notices == ()
 
 
-def test_older_folder_names_mean_the_same_sites(tmp_path):
-    for folder in ("ISBI", "ISBI_1.5", "HCRUDB", "ucl"):
-        write_case(tmp_path / folder)
-    (tmp_path / "readme.txt").write_text("x")
-    data = Prostate(root=str(tmp_path))
-    assert data.site_names() == ["BMC", "I2CVB", "RUNMC", "UCL"]
-    assert data.cases("BMC")[0].image.parent.name == "ISBI_1.5"
-    assert data.cases("BMC")[0].site == "BMC"
-
-
 def test_only_the_sites_in_the_config_are_used_and_unknown_or_missing_ones_are_named(root, tmp_path_factory):
     assert Prostate(root=str(root), sites=("RUNMC",)).site_names() == ["RUNMC"]
     with pytest.raises(UserError, match="no site 'RUNCM'.*Did you mean 'RUNMC'"):

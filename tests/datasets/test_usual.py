@@ -140,7 +140,3 @@ def test_settings_of_a_single_site_keep_the_recognised_patterns_unless_they_are_
     replaced = ({"by_site": {"n": {"mask": "{site}/gt/{case}.*"}}}, {"by_site.n.image": "{site}/{case}.*"})
     for settings, has_pattern in [(one, True) for one in kept] + [(one, False) for one in replaced]:
         assert (recognise_layout(tmp_path, None, settings).image is not None) == has_pattern, settings
-
-
-def test_the_folder_of_a_single_site_is_named_as_such(tmp_path):
-    assert "if images and masks are the folders of one hospital" in refusal(make(tmp_path, "{images,masks}/{1,2}.png"))

@@ -47,10 +47,10 @@ def init(*arguments: object) -> int:
     return main([*map(str, arguments), "--quiet"])
 
 
-def save_volumes(folder: Path, n_slices: int, voxel_mm: tuple[float, float, float] = (2.0, 2.0, 3.0)) -> None:
-    """Two sites with five volumes of 24 x 32 pixels."""
+def save_volumes(folder: Path, n_slices: int, voxel_mm=(2.0, 2.0, 3.0), sites=("north", "south")) -> None:
+    """Sites with five volumes of 24 x 32 pixels."""
     rng = np.random.default_rng(0)
-    for site in ("north", "south"):
+    for site in sites:
         (folder / site).mkdir(parents=True, exist_ok=True)
         for number in range(5):
             mask = np.zeros((24, 32, n_slices), np.uint8)
@@ -75,13 +75,6 @@ def test_volumes_with_many_slices_are_planned_in_three_dimensions(tmp_path, monk
     )
     assert init("volumes", "--out", "bigaug.yaml", "--method", "bigaug") == 0
     assert "the method works on slices only" in Path("bigaug.yaml").read_text()
-
-
-def test_volumes_with_few_slices_are_planned_as_slices_and_the_config_says_why(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_volumes(Path("volumes"), 12)
-    assert init("volumes") == 0
-    assert re.search(r"patch_size: null +# the median volume has 12 slices", Path("my.yaml").read_text())
 
 
 @pytest.mark.parametrize(
@@ -287,24 +280,18 @@ def test_classes_are_planned_as_classes(folder):
 
 
 def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypatch):
-    """After `init`, the run can be built: its sites have their prepared slices, six of each volume."""
+    """After `init`, the run can be built: its sites have their prepared slices."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(2)
-    for site in ("BMC", "HK", "UCL"):
-        (tmp_path / "mri" / site).mkdir(parents=True)
-        for number in range(4):
-            image = rng.random((40, 40, 6), dtype=np.float32)
-            for ending, array in (("", 900 * image), ("_segmentation", (image > 0.7).astype(np.uint8))):
-                volume = nib.Nifti1Image(array, np.diag([0.5, 0.5, 3, 1]))
-                nib.save(volume, tmp_path / "mri" / site / f"Case{number}{ending}.nii.gz")
+    save_volumes(Path("mri"), 12, sites=("BMC", "HK", "UCL"))
     assert init("mri", "--unseen", "HK") == 0
     text = Path("my.yaml").read_text()
-    assert "40 x 40 x 6, 1 channel, voxels of 0.5 x 0.5 x 3 mm" in text
-    assert "BMC: 4 images of 4 patients, 12 slices for training" in text
+    assert "24 x 32 x 12, 1 channel, voxels of 2 x 2 x 3 mm" in text
+    assert "BMC: 5 images of 5 patients, 36 slices for training" in text
+    assert re.search(r"patch_size: null +# the median volume has 12 slices", text)
     config = load("my.yaml")
-    assert config.data.channels == 1 and config.data.image_size == 32  # of 40 pixels, a multiple of 16
+    assert config.data.channels == 1 and config.data.image_size == 32  # the smallest that is planned
     experiment = build_experiment(config, None, quiet=True)
-    assert {site.name: len(site.training) for site in experiment.sites} == {"BMC": 12, "UCL": 12}
+    assert {site.name: len(site.training) for site in experiment.sites} == {"BMC": 36, "UCL": 36}
 
 
 def test_what_was_found_is_printed_with_its_counts_and_reads_back(folder, capsys):
