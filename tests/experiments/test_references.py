@@ -10,7 +10,6 @@ import torch
 from conftest import read_csv, small_yaml
 from safetensors.torch import load_file
 
-import medfed
 from medfed import evaluate, report
 from medfed.config.schema import load
 from medfed.core.errors import UserError
@@ -258,14 +257,3 @@ def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federati
     assert all(words in page for words in ("gain from joining", "fedavg - local", "pooled - fedavg"))
     assert "images moved" in page and "nothing sent" in page
     assert all(text in page for text in WITHOUT_FEDERATION.values())
-
-
-def test_the_python_interface_has_the_rows_and_the_differences(comparison):
-    base = medfed.load_config(comparison / "small.yaml", {"federation.rounds": 1}, device="cpu")
-    result = medfed.leave_one_site_out(
-        base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"], out=comparison / "out", resume=True
-    )
-    assert {"fedavg", "local", "pooled"} <= set(result.scores.row) and len(result.runs) == 4
-    wanted = {"metric": "dice", "kind": "gain from joining", "role": "unseen", "site": "average"}
-    (gain,) = (row for row in result.differences.to_dict("records") if wanted.items() <= row.items())
-    assert gain["n"] == 4 and isinstance(gain["difference"], float) and gain["minus"] == "local"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import SMALL_UNET, UNET, small_yaml
+from conftest import small_yaml
 from made_dicom import volume as dicom_volume
 from made_dicom import write_nifti, write_series
 
@@ -342,17 +342,6 @@ def test_two_sites_are_left_out_by_pairs(config, tmp_path):
     (run,) = comparison.runs
     assert (run.config.federation.unseen_site, run.config.federation.validation_site) == ("UCL", "HK")
     assert "each column: validation site" in str(comparison)
-
-
-def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):
-    """Of a network that MONAI has, as the export of another one takes longer. One round does not learn."""
-    (tmp_path / "unet.yaml").write_text(small_yaml(small_phantom).replace(SMALL_UNET, UNET))
-    run = medfed.run(load_config(tmp_path / "unet.yaml", {"federation.rounds": 1}), tmp_path / "run")
-    assert medfed.export(run, force=True) == run.folder / "bundle" / "prostate_segmentation"
-    with pytest.raises(medfed.UserError, match="DID NOT LEARN.*; export this model in spite of that with --force"):
-        medfed.export(run, tmp_path / "other_segmentation")
-    out = medfed.export(str(run.folder), tmp_path / "mine_segmentation", force=True)
-    assert out == tmp_path / "mine_segmentation" and (out / "configs" / "metadata.json").is_file()
 
 
 def test_a_path_that_exists_is_used_before_a_config_of_the_same_name(tmp_path, monkeypatch):
