@@ -8,56 +8,23 @@ import pytest
 
 from medfed.config import json_schema, search
 from medfed.config.search import describe_schema
-from medfed.core import registry
 from medfed.core.errors import UserError
 
 
-@pytest.mark.parametrize("name", registry.known_names("methods"))
-def test_every_method_names_its_publication(name):
-    (group,) = search.find(name)
-    assert group.title and group.file == f"medfed/methods/{name}.py"
-    assert "http" in group.source or name == "stack"
-
-
 @dataclass
-class Base:
-    """A base class.
+class Documented:
+    """A class.
 
     Args:
-        size: of the base,
-            and more.
         first, second: of both.
-    """
-
-    size: int = 1
-    first: int = 2
-    second: int = 3
-
-
-@dataclass
-class Child(Base):
-    """A child.
-
-    Args:
-        size: of the child.
 
         a table            with: a colon
         third: is no entry any more
-
-    Returns:
-        other: nothing.
     """
 
-    third: int = 4
 
-
-def test_meanings_come_from_the_args_section_and_from_base_classes():
-    assert json_schema.meanings_of(Base) == {
-        "size": "of the base, and more.",
-        "first": "of both.",
-        "second": "of both.",
-    }
-    assert json_schema.meanings_of(Child) == {"size": "of the child.", "first": "of both.", "second": "of both."}
+def test_an_entry_may_have_several_names_and_another_paragraph_ends_the_entries():
+    assert json_schema.meanings_of(Documented) == {"first": "of both.", "second": "of both."}
 
 
 def settings_named(word: str) -> dict[str, list[str]]:

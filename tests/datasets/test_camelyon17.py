@@ -7,7 +7,6 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.collections.camelyon17 import Camelyon17
-from medfed.datasets.splits import split
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
 
 HEADER = ",patient,node,x_coord,y_coord,tumor,slide,center,split"
@@ -73,16 +72,6 @@ def test_a_patch_is_read_as_rgb_without_a_word_about_its_alpha_and_other_odditie
     case.image.unlink()
     with pytest.raises(UserError, match=f"{case.name}.png: the file does not exist"):
         data.read_image(case, [])
-
-
-def test_patients_stay_together_unless_slides_are_asked_for_and_the_published_split_has_no_test_part(root):
-    def patients(splits: str) -> set[str]:
-        return {case.patient for case in Camelyon17(root=str(root), splits=splits).cases("hospital_1")}
-
-    assert patients("patient") == {"004"} and patients("slide") == {"004_2", "004_4"}
-    parts = split(Camelyon17(root=str(root), splits="published").cases("hospital_4"), 0, 0.1, 0.2)
-    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [3, 1, 0]
-    assert parts.validation[0].image == patch_file(root, ROWS[5])
 
 
 def test_a_smaller_share_is_always_the_same_and_balanced_as_the_whole(root):

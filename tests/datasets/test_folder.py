@@ -77,19 +77,6 @@ def test_volumes_and_masks_side_by_side(tmp_path):
         _ = Folder(root=str(tmp_path), by_site={"north": {"intensity_max": 9.0}}, **SIDE_BY_SIDE).intensity_range
 
 
-def test_a_folder_for_each_case_which_can_be_a_site(tmp_path):
-    for case in ("p1", "p2"):
-        volume(tmp_path / "north" / case / "t2.nii.gz")
-        volume(tmp_path / "north" / case / "gland.nii.gz", (0, 1))
-    data = Folder(root=str(tmp_path / "north"), image="{site}/t2.*", mask="{site}/gland.*")
-    assert data.site_names() == ["p1", "p2"] and names(data, "p2") == [("p2", "t2.nii.gz", "gland.nii.gz")]
-    patterns = {"image": "{site}/{case}/t2.*", "mask": "{site}/{case}/gland.*"}
-    assert [case[0] for case in names(Folder(root=str(tmp_path), **patterns), "north")] == ["p1", "p2"]
-    (tmp_path / "north" / "p2" / "gland.nii.gz").unlink()
-    with pytest.raises(UserError, match="p2/t2.nii.gz: this image has no mask"):
-        Folder(root=str(tmp_path), **patterns).cases("north")
-
-
 def test_all_files_without_a_counterpart_are_in_one_message(root):
     (root / "north" / "masks" / "a.png").unlink()
     write_image(root / "north" / "images" / "b.png")

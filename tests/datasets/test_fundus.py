@@ -10,7 +10,6 @@ from folder_layouts import save_pixels
 
 from medfed.core.errors import UserError
 from medfed.datasets.collections.fundus import SITES, Fundus
-from medfed.datasets.splits import split
 
 REAL = Path(os.environ.get("MEDFED_REAL_DATA", "data")) / "fundus_disc_cup"
 SIZE = 24
@@ -53,13 +52,6 @@ def test_the_domains_are_the_four_sites_and_the_cup_is_also_disc(root):
     assert volume.image.shape == (3, SIZE, SIZE, 1) and volume.mask.shape == (2, SIZE, SIZE, 1)
     assert [int(channel.sum()) for channel in volume.mask] == [144, 24]
     assert volume.notices == () and volume.spacing_mm is None
-
-
-def test_both_folders_are_merged_and_split_by_patient_unless_the_published_split_keeps_them_apart(root):
-    cases = Fundus(root=str(root)).cases("RIM-ONE-r3")
-    assert [(case.name, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
-    parts = split(Fundus(root=str(root), published_split=True).cases("RIM-ONE-r3"), 0, 0.0, 0.2)
-    assert [case.name for case in parts.train] == ["n1", "n2"] and [case.name for case in parts.test] == ["n3"]
 
 
 def test_site_names_and_plain_folders_are_understood_too(tmp_path):

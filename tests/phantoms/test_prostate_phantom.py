@@ -213,15 +213,6 @@ def test_shapes_have_the_area_of_their_formula():
     assert coverage(ellipse(grid, (3, 2), (12, 6), 30), 0.5).sum() * 0.25 == pytest.approx(np.pi * 72, rel=0.03)
 
 
-def test_a_cropped_grid_stores_its_position_in_the_whole_grid():
-    axis = np.arange(-20.0, 21.0)
-    grid = regular_grid(np.arange(5.0), axis, axis, 1.0)
-    part = grid.crop((2, 6), (-8, -3), margin_mm=0).crop((4, 6), (-5, -3), margin_mm=0)
-    np.testing.assert_array_equal(part.x, grid.x[part.box])
-    np.testing.assert_array_equal(part.y, grid.y[part.box])
-    assert part.x.min() == 4 and part.y.max() <= -3
-
-
 def test_random_fields_are_standardised_smooth_and_independent_of_resolution():
     axis = np.arange(-100, 100, 2.0)
     field = random_field(regular_grid(np.zeros(1), axis, axis, 1.0), np.random.default_rng(3), (5, 5, 5))

@@ -114,11 +114,3 @@ def test_classes_are_counted(tmp_path):
                 )
     fingerprint = take_fingerprint(recognise(tmp_path), ["a"], 0)
     assert fingerprint.classes == (("benign", 3), ("malignant", 2)) and fingerprint.structures == ()
-
-
-def test_channels_are_those_of_the_training_images(lines):
-    cases = lines.cases("a")
-    assert lines.with_stored_channels(cases).channels == 1
-    save_pixels(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
-    mixed = lines.with_stored_channels(cases)
-    assert isinstance(mixed, Folder) and mixed.channels == 3

@@ -261,17 +261,6 @@ def test_a_bundle_for_another_task_other_channels_or_other_images_is_refused_in_
         load_bundle(bundle, CPU)
 
 
-def test_a_folder_whose_patterns_are_not_usual_is_refused_once_and_before_the_number_of_channels(tmp_path):
-    for site in ("north", "south", "west"):
-        for folder in ("Aufnahmen", "masks"):
-            (tmp_path / "own" / site / folder).mkdir(parents=True)
-            for k in range(2):
-                Image.new("RGB", (40, 36), (9, 99, 9 * k)).save(tmp_path / "own" / site / folder / f"{k}.png")
-    with pytest.raises(UserError) as raised:
-        score_bundle(foreign_bundle(tmp_path / "tools"), load_dataset(tmp_path / "own"))
-    assert str(raised.value).startswith(f"{tmp_path}/own: no usual pattern pairs all 12 files")
-
-
 def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_program(tmp_path, monkeypatch):
     """MONAI cannot build it, so that the exported config loads a program, here one without the network's weights."""
     monkeypatch.setattr(
