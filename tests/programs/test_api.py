@@ -211,7 +211,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
         ({"methods": []}, "methods: expected a list of at least 1 entries, got \\[\\]"),
         ({"methods": 5}, "methods: expected settings by name, .*, got 5"),
         ({"methods": [{"name": "fedprox", "mu": -1}]}, "--methods fedprox:mu=-1: method.mu: expected a number of at"),
-        ({"sites": ["Mars"]}, "--sites Mars: no such site"),
+        ({"sites": ["Mars"]}, "--sites Mars: no such site in .*; found .*UCL"),
         ({"sites": "UCL"}, "sites: expected a list, got the text 'UCL'"),
         ({"sites": []}, "sites: expected a list of at least 1 entries"),
         ({"seeds": 0}, "seeds: expected a number of at least 1, got 0"),

@@ -1,16 +1,13 @@
 """The programs on images to classify: from patches on disk to tables, and back after a kill."""
 
-import io
 import json
 import shutil
-from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import read_csv
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from quick_patches import make_quick_patches
 from run_figures import drawn_figures
 
@@ -36,8 +33,10 @@ def patches(tmp_path_factory) -> Path:
     return root
 
 
-def tiny_yaml(patches: Path) -> str:
-    return f"""
+@pytest.fixture
+def config(tmp_path, patches) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(f"""
 seed: 3
 data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_3, hospital_5],
   validation_ratio: 0.2, test_ratio: 0.3}}
@@ -45,29 +44,15 @@ network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
 method: {{name: ccst, k: 2, min_patients: 1}}
 training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
 federation: {{unseen_site: hospital_5, rounds: 2}}
-"""
-
-
-@pytest.fixture
-def config(tmp_path, patches) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(tiny_yaml(patches))
+""")
     return path
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, patches) -> tuple[Path, str]:
-    """The folder of a run with figures, on which nothing is painted; and what the program printed."""
-    place = tmp_path_factory.mktemp("finished")
-    (place / "tiny.yaml").write_text(tiny_yaml(patches))
-    with pytest.MonkeyPatch.context() as patch, drawn_figures(), redirect_stdout(io.StringIO()) as output:
-        patch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)
-        assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet"]) == 0
-    return place / "run", output.getvalue()
-
-
-def test_a_run_writes_scores_figures_and_the_error_of_its_codec(finished):
-    run, output = finished
+def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys, unpainted_figures):
+    run = tmp_path / "run"
+    with drawn_figures():
+        assert train.main([str(config), "--out", str(run), "--quiet"]) == 0
+    output = capsys.readouterr().out
     assert "SYNTHETIC PHANTOM DATA" in output and "hospital_5 (UNSEEN)" in output and "AUROC" in output
     assert {path.name for path in run.iterdir()} == set(FILES)
     assert {path.name for path in (run / "figures").glob("*.png")} == {f"{name}.png" for name in FIGURES}
@@ -92,14 +77,6 @@ def test_a_site_may_have_no_test_image_and_tent_is_reported_as_transductive(conf
     assert "hospital_5 (UNSEEN)" in output and "TRANSDUCTIVE" in output
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]
     assert {row["site"] for row in read_csv(tmp_path / "run" / "cases.csv")} == {"hospital_5"}
-
-
-def test_a_resumed_run_gives_the_same_bits(finished, config, tmp_path):
-    whole, parts = finished[0], tmp_path / "parts"
-    assert train.main([str(config), "--out", str(parts), "--quiet", "--set", "federation.rounds=1"]) == 0
-    assert train.main([str(config), "--out", str(parts), "--quiet", "--resume", "--accept-config-change"]) == 0
-    for name in ("model.safetensors", "cases.csv", "ledger.csv"):
-        assert (whole / name).read_bytes() == (parts / name).read_bytes()
 
 
 def test_the_folder_is_recognised_and_checked(patches, capsys):

@@ -214,18 +214,11 @@ def test_a_run_without_its_files_is_refused_in_one_line(run, name, sentence, cap
     assert sentence in output and not (run.path / "bundle").exists()
 
 
-def test_a_damaged_model_a_model_of_another_network_and_one_with_nan_are_refused(run, capsys):
+def test_a_damaged_model_is_refused(run, capsys):
     path = run.path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert main([str(run.path)]) == 2 and "model.safetensors: its content does not match" in capsys.readouterr().err
-    run.save_model({"w": torch.zeros(2)})
-    run.finish(SUMMARY)
-    assert main([str(run.path)]) == 2 and "model.safetensors: the file cannot be read" in capsys.readouterr().err
-    weights = load_text(CONFIG, "").network.build(1, 1).state_dict()
-    run.save_model({**weights, "final_conv.bias": torch.tensor([float("inf")])})
-    run.finish(SUMMARY)
-    assert main([str(run.path)]) == 2 and "not finite" in capsys.readouterr().err
     assert not (run.path / "bundle").exists()
 
 

@@ -39,13 +39,6 @@ def test_a_key_is_printed_alone_and_a_metric_with_the_key_that_names_it(capsys):
     assert capsys.readouterr().out == text
 
 
-def test_an_unknown_word_is_one_line_and_two(capsys):
-    assert keys.main(["trainig"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("medfed.keys: no block, name or setting 'trainig'. Did you mean")
-    assert error.count("\n") == 1
-
-
 def test_the_json_schema_is_printed(capsys):
     assert keys.main(["--json-schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(FILE.read_text(encoding="utf-8"))
