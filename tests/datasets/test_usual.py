@@ -111,17 +111,6 @@ def test_an_image_that_fits_no_class_and_a_single_class_are_refused(tmp_path):
     assert "only the class 'dog'" in refusal(tmp_path / "one")
 
 
-def test_the_program_names_the_files_and_takes_the_two_lines_that_it_asks_for(tmp_path, capsys):
-    make(tmp_path, "{n,s}/images/im000{1,2}.png {n,s}/{labels,more}/im000{1,2}ah.png")
-    assert main(["check", str(tmp_path)]) == 2
-    assert "such as n/images/im0001.png" in capsys.readouterr().err
-    lines = [
-        f"--set=data.{key}={{site}}/{name}.png" for key, name in (("image", "images/{x}"), ("mask", "labels/{x}ah"))
-    ]
-    main(["check", str(tmp_path), *lines, "--set=data.allow_duplicates=true"])
-    assert re.search(r"\nn +2 +2 ", capsys.readouterr().out)
-
-
 def test_one_image_without_a_mask_does_not_hide_the_other_problems(tmp_path, capsys):
     """The message suggests the patterns that pair most files; with them, every problem is found."""
     make(tmp_path, "{n,s}/{images,masks}/{1,2,3}.png n/images/4.png")

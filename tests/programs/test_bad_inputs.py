@@ -75,14 +75,6 @@ def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(user):
     user.goes_on("Case99.nii.gz: these files are the same image")
 
 
-def test_a_site_without_images_is_refused_with_advice(user):
-    for path in (user.place / "data" / "BMC").iterdir():
-        path.unlink()
-    words = "data/BMC: the site BMC has no images", "expected ROOT", "list only the other sites in data.sites"
-    user.refused_before_training(*words)
-    user.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
-
-
 def test_a_site_with_few_images_trains_and_shares_nothing(user):
     for index in (3, 2, 1):
         user.image("BMC", index).unlink(), user.mask("BMC", index).unlink()
