@@ -55,6 +55,16 @@ def inference_of(bundle, images, out, **overrides):
     return flow
 
 
+def training_of(bundle, images, *names, **overrides):
+    """The initialised workflow of MONAI that trains the bundle."""
+    files = [f"{bundle}/configs/{name}.json" for name in names or ("train",)]
+    options = {"bundle_root": str(bundle), "dataset_dir": str(images), "device": "cpu"} | overrides
+    meta = f"{bundle}/configs/metadata.json"
+    flow = ConfigWorkflow(files, meta, workflow_type="train", logging_file=False, **options)
+    flow.initialize()
+    return flow
+
+
 def weights_of_evaluator_alone(bundle, images, out):
     """The weights of `evaluator` after its run, built as 3D Slicer does, without `initialize` and `run`."""
     parser = ConfigParser()

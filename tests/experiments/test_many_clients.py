@@ -161,8 +161,6 @@ DIRICHLET = ["federation.partition=dirichlet", "federation.mixing=0.1", "federat
     ("settings", "words"),
     [
         (["federation.clients=99"], ("federation.clients: 99 clients share", "expected at most")),
-        (["federation.validation_site=hospital_4"], ("federation.validation_site", "hospital_4", "data.sites")),
-        (["data.sites=[hospital_3, hospital_5]"], ("no other site is left to train on",)),
         (["data.sites=[]", "federation.validation_site=hospital_9"], ("no site 'hospital_9'", "hospital_1")),
         (["federation.validation_site="], ("federation.selection: 'validation_site' needs federation.validation",)),
         (DIRICHLET, ("no sample of Dirichlet(0.5)", "at least 50")),

@@ -170,6 +170,8 @@ def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_compariso
         ("pooled:k=1", "'pooled' is FedAvg without a federation; it has no settings"),
         ("elcfs+local", "'local' is FedAvg without a federation"),
         ("fedavg@steps=cst", "Did you mean 'ccst'"),
+        ("ccst:k", "ccst:k: k: expected key=value"),
+        ("ccst:name=fedavg", "a name among the settings"),
         ("fedavg@steps=stable_fdg:attention=false,oversampling=0.3", "expected whole numbers"),
     ],
 )

@@ -12,7 +12,7 @@ from quick_patches import make_quick_patches
 from run_figures import drawn_figures
 
 import medfed
-from medfed import data, evaluate, train
+from medfed import data, train
 from medfed.datasets.base import Case
 from medfed.datasets.collections.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
@@ -103,13 +103,6 @@ def test_a_damaged_test_image_is_reported_before_training(config, tmp_path, patc
         case.image.write_bytes(case.image.read_bytes()[:300])
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--set", f"data.root={copy}", "--quiet"]) == 2
     assert "is damaged" in capsys.readouterr().err and not (tmp_path / "run" / "states").exists()
-
-
-@pytest.mark.parametrize("method", ["ccst:k", "ccst:name=fedavg"])
-def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, capsys):
-    arguments = ["--leave-one-site-out", "--methods", method, "--out", str(tmp_path / "t"), "--quiet"]
-    assert evaluate.main([str(config), *arguments]) == 2
-    assert f"--methods {method}: " in capsys.readouterr().err
 
 
 def test_no_batch_of_test_images_has_a_single_class(monkeypatch):

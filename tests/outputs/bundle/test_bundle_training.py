@@ -7,8 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from made_bundles import SIDE, UNET, exported
-from monai.bundle import ConfigWorkflow
+from made_bundles import SIDE, UNET, exported, training_of
 from monai.fl.client import MonaiAlgo
 from monai.fl.utils.constants import WeightType
 from monai.fl.utils.exchange_object import ExchangeObject
@@ -51,15 +50,6 @@ def export(out, task=ORGAN, network=UNET, input_is_2d=False, **training):
     return exported(out, network, module, task, input_is_2d, training_settings=TRAINING | training)
 
 
-def workflow(bundle, folder, *names, **overrides):
-    files = [str(bundle / "configs" / f"{name}.json") for name in names or ("train",)]
-    options = {"bundle_root": str(bundle), "dataset_dir": str(folder), "device": "cpu"} | overrides
-    meta = str(bundle / "configs/metadata.json")
-    flow = ConfigWorkflow(files, meta, workflow_type="train", logging_file=False, **options)
-    flow.initialize()
-    return flow
-
-
 def batch_of(flow, block):
     dataset = flow.parser.get_parsed_content(f"{block}#dataset")
     item = dataset[0]
@@ -70,7 +60,7 @@ def batch_of(flow, block):
 def test_a_validation_case_is_prepared_as_in_the_run(tmp_path, standardise):
     task = Segmentation(("organ",), 1, SIDE, standardised=standardise)
     site = write_site(tmp_path / "site")
-    flow = workflow(export(tmp_path / "b_segmentation", task), site)
+    flow = training_of(export(tmp_path / "b_segmentation", task), site)
     case = flow.parser.get_parsed_content("validate#dataset").data[0]
     item = batch_of(flow, "validate")
     volume = Volume(read_image(Path(case["image"]), 1, []), read_image(Path(case["label"]), 1, []), None)
@@ -81,7 +71,7 @@ def test_a_validation_case_is_prepared_as_in_the_run(tmp_path, standardise):
 
 
 def test_the_loss_and_the_optimiser_are_those_of_the_run(tmp_path):
-    flow = workflow(export(tmp_path / "b_segmentation"), write_site(tmp_path / "site"))
+    flow = training_of(export(tmp_path / "b_segmentation"), write_site(tmp_path / "site"))
     optimizer, loss = flow.parser.get_parsed_content("optimizer"), flow.parser.get_parsed_content("loss")
     assert type(optimizer) is torch.optim.SGD
     group = optimizer.param_groups[0]
@@ -96,7 +86,7 @@ def test_the_loss_and_the_optimiser_are_those_of_the_run(tmp_path):
 def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_path):
     bundle = export(tmp_path / "b_segmentation", learning_rate=0.02, optimizer="adam", betas=(0.9, 0.99))
     site = write_site(tmp_path / "site")
-    flow = workflow(bundle, site, **{"train#trainer#max_epochs": 12, "val_interval": 12})
+    flow = training_of(bundle, site, **{"train#trainer#max_epochs": 12, "val_interval": 12})
     assert flow.check_properties() == []
     network = flow.parser.get_parsed_content("network")
     stored = torch.load(bundle / "models" / "model.pt", weights_only=True)
@@ -105,7 +95,7 @@ def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_pat
     assert flow.parser.get_parsed_content("validate#evaluator").state.metrics["val_mean_dice"] > 0.6
     trained = torch.load(bundle / "models" / "trained.pt", weights_only=True)
     assert list(trained) == list(stored)
-    evaluated = workflow(bundle, site, "train", "evaluate", load_pretrain=False)
+    evaluated = training_of(bundle, site, "train", "evaluate", load_pretrain=False)
     evaluated.parser.get_parsed_content("network").load_state_dict(trained)
     evaluated.run()
     (dice,) = evaluated.parser.get_parsed_content("validate#evaluator").state.metrics.values()
@@ -147,7 +137,7 @@ def test_a_bundle_of_2d_images_with_two_structures_trains(tmp_path):
             values = values if channels == 3 else (values > 127) * 255
             path = tmp_path / "site" / folder / f"{number}.png"
             Image.fromarray(values.astype(np.uint8).squeeze()).save(path)
-    flow = workflow(export(tmp_path / "b_segmentation", task, input_is_2d=True), tmp_path / "site")
+    flow = training_of(export(tmp_path / "b_segmentation", task, input_is_2d=True), tmp_path / "site")
     item, case = batch_of(flow, "validate"), flow.parser.get_parsed_content("validate#dataset").data[0]
     masks = torch.cat([read_image(Path(case[f"label_{name}"]), 1, []) > 0 for name in ("disc", "cup")]).float()
     prepared = task.prepare([Volume(read_image(Path(case["image"]), 3, []), masks, None)])
@@ -165,7 +155,7 @@ def test_a_bundle_for_classification_trains_and_its_score_is_the_mean_recall(tmp
             values = rng.integers(0, 255, (SIDE, SIDE, 3)).astype(np.uint8)
             Image.fromarray(values).save(tmp_path / "site" / name / f"{number}.png")
     bundle = export(tmp_path / "b_classification", task, DenseNetwork(4, 4, (1, 1)), input_is_2d=True)
-    flow = workflow(bundle, tmp_path / "site", load_pretrain=False)
+    flow = training_of(bundle, tmp_path / "site", load_pretrain=False)
     network = flow.parser.get_parsed_content("network")
     flow.run()
     dataset = flow.parser.get_parsed_content("validate#dataset")

@@ -6,8 +6,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from made_bundles import UNET, exported, inference_of, seeded, write_oblique_volume
-from monai.bundle import ConfigWorkflow
+from made_bundles import UNET, exported, inference_of, seeded, training_of, write_oblique_volume
 
 from medfed import score_bundle
 from medfed.datasets.base import Volume
@@ -82,11 +81,7 @@ def test_monai_trains_the_bundle_on_patches(tmp_path):
         image = nib.load(path)
         mask = (np.asarray(image.dataobj) > 250).astype(np.uint8)
         nib.save(nib.Nifti1Image(mask, image.affine), tmp_path / "site" / "labels" / path.name)
-    options = {"bundle_root": str(bundle), "dataset_dir": str(tmp_path / "site"), "device": "cpu"}
-    flow = ConfigWorkflow(
-        str(bundle / "configs/train.json"), None, workflow_type="train", logging_file=False, **options
-    )
-    flow.initialize()
+    flow = training_of(bundle, tmp_path / "site")
     (item, *_) = flow.parser.get_parsed_content("train#dataset")[0]
     assert item["image"].shape == item["label"].shape == (1, 32, 32, 16)
     flow.run()
