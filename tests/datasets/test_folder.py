@@ -77,6 +77,13 @@ def test_volumes_and_masks_side_by_side(tmp_path):
         _ = Folder(root=str(tmp_path), by_site={"north": {"intensity_max": 9.0}}, **SIDE_BY_SIDE).intensity_range
 
 
+def test_two_folders_of_one_site_are_refused(root):
+    write_image(root / "North" / "images" / "a.jpg")
+    mask(root / "North" / "masks" / "a.png")
+    with pytest.raises(UserError, match="the site names 'North' and 'north' differ only in upper and lower case"):
+        colour(root).site_names()
+
+
 def test_all_files_without_a_counterpart_are_in_one_message(root):
     (root / "north" / "masks" / "a.png").unlink()
     write_image(root / "north" / "images" / "b.png")

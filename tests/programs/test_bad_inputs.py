@@ -1,30 +1,114 @@
 """Bad inputs as a user meets them: one line with what is wrong, found, expected and next; nothing half written."""
 
 import errno
+import json
 import logging
 import os
+import re
 import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
-from bad_inputs import User, cut, make_eyes, make_user, spoil
-from conftest import SMALL_UNET, UNET, small_yaml
+from conftest import SMALL_UNET, UNET, read_csv, small_yaml
 from faulty_disk import FaultyDisk
 
-from medfed import train
+from medfed import data, evaluate, train
 from medfed.core import files
 from medfed.federation.rounds import federate
 from medfed.outputs.run_folder import CHECKSUMS, RunFolder
 
+MAX_S = 5.0  # CPU time until a mistake is reported
+WHERE = re.compile(r"\S+\.(yaml|yml|nii|nii\.gz|png)\b|\b[a-z_]+\.[a-z_]+\b|--[a-z]|/\S+: ")  # a file, a key or a flag
+NEXT = re.compile(r"; |expected |Did you mean|must |choose |Known: ")
+
+
+@dataclass
+class User:
+    """A user with a folder of images to damage, a config, and the programs. `error_line` is the last line on stderr."""
+
+    place: Path
+    capsys: pytest.CaptureFixture
+    error_line: str = ""
+
+    @property
+    def config(self) -> Path:
+        return self.place / "tiny.yaml"
+
+    @property
+    def out(self) -> Path:
+        return self.place / "run"
+
+    def replace(self, old: str, new: str) -> None:
+        text = self.config.read_text(encoding="utf-8")
+        assert old in text
+        self.config.write_text(text.replace(old, new), encoding="utf-8")
+
+    def image(self, site: str = "BMC", index: int = 0) -> Path:
+        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" not in p.name)[index]
+
+    def mask(self, site: str = "BMC", index: int = 0) -> Path:
+        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" in p.name)[index]
+
+    def train(self, *more: str) -> int:
+        return train.main([str(self.config), "--out", str(self.out), "--quiet", "--device", "cpu", *more])
+
+    def evaluate(self, *more: str) -> int:
+        always = ("--leave-one-site-out", "--out", str(self.out), "--quiet", "--device", "cpu")
+        return evaluate.main([str(self.config), *always, *more])
+
+    def check(self) -> tuple[int, str]:
+        """Exit code and report of `python -m medfed.data check CONFIG`, whose sentences are in one line here."""
+        self.capsys.readouterr()
+        code = data.main(["check", str(self.config), "--quiet"])
+        output = self.capsys.readouterr()
+        assert output.err == ""
+        return code, " ".join(output.out.split())
+
+    def refused(self, code: int, *words: str, with_code: int = 2) -> None:
+        """The program left with one line on stderr that has these words, and trained nothing."""
+        lines = self.capsys.readouterr().err.splitlines()
+        assert code == with_code and len(lines) == 1 and lines[0].startswith("medfed."), lines
+        assert all(word in lines[0] for word in words), lines[0]
+        self.error_line = lines[0]
+
+    def refused_before_training(self, *words: str, more: tuple[str, ...] = ()) -> None:
+        """The error also names a file, key or flag, and what to do; it comes soon, and nothing is written."""
+        start = time.thread_time()
+        self.refused(self.train(*more), *words)
+        assert time.thread_time() - start < MAX_S
+        assert WHERE.search(self.error_line.partition(": ")[2]) and NEXT.search(self.error_line)
+        written = [path.name for path in self.place.rglob("*") if path.is_file() and "data" not in path.parts]
+        assert set(written) <= {"tiny.yaml", "other.yml", "run", "run.lock"}
+
+    def goes_on(self, *notices: str, more: tuple[str, ...] = ("--set", "federation.rounds=1")) -> dict:
+        """The run is done, and its summary tells each of these in a notice; the summary."""
+        assert self.train(*more) == 0, self.capsys.readouterr().err
+        summary = json.loads((self.out / "summary.json").read_text())
+        for notice in notices:
+            assert sum(notice in output for output in summary["notices"]) == 1, summary["notices"]
+        return summary
+
+
+def spoil(path: Path, voxels=lambda array: array, affine=lambda matrix: matrix) -> None:
+    """Write a NIfTI file again with other voxels or in another place."""
+    image = nib.load(path)
+    nib.save(nib.Nifti1Image(voxels(np.asarray(image.dataobj)), affine(image.affine)), path)
+
+
+def cut(path: Path, n_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:n_bytes])
+
 
 @pytest.fixture
 def user(tmp_path, small_phantom, capsys) -> User:
-    return make_user(tmp_path, small_phantom, capsys)
-
-
-@pytest.fixture
-def eyes(tmp_path, capsys) -> User:
-    return make_eyes(tmp_path, capsys)
+    """A user with three sites of four patients each, six slices a patient, to be spoilt."""
+    shutil.copytree(small_phantom, tmp_path / "data", ignore=shutil.ignore_patterns("PHANTOM.json"))
+    (tmp_path / "tiny.yaml").write_text(small_yaml(tmp_path / "data"))
+    return User(tmp_path, capsys)
 
 
 def test_a_config_that_is_not_a_text_file(user):
@@ -42,23 +126,17 @@ def test_a_config_that_is_not_a_text_file(user):
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "No such file", "has no YAML file")
 
 
-def test_results_among_the_images(eyes):
-    folder = eyes.place / "data" / "north" / "out"
-    for program in (eyes.train, eyes.evaluate):
-        eyes.refused(program("--out", str(folder)), f"{folder}: lies in ", "data.root", "choose a folder outside")
+def test_results_among_the_images(user):
+    folder = user.place / "data" / "BMC" / "out"
+    for program in (user.train, user.evaluate):
+        user.refused(program("--out", str(folder)), f"{folder}: lies in ", "data.root", "choose a folder outside")
         assert not folder.exists()
 
 
-def test_restyled_images_in_the_folder_of_the_run(eyes):
-    folder = eyes.out / "images"
-    eyes.refused(eyes.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", "must not hold im")
+def test_restyled_images_in_the_folder_of_the_run(user):
+    folder = user.out / "images"
+    user.refused(user.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", "must not hold im")
     assert not folder.exists()
-
-
-def test_two_folders_of_one_site(eyes):
-    shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
-    sentence = "data: the site names 'South' and 'south' differ only in upper and lower case"
-    eyes.refused_before_training(sentence, "remove one")
 
 
 def test_an_image_of_the_unseen_site_in_training(user):
@@ -84,7 +162,7 @@ def test_a_site_with_few_images_trains_and_shares_nothing(user):
     user.replace("min_patients: 1", "min_patients: 2")
     summary = user.goes_on("BMC: has 3 training images, fewer than training.batch_size 16; its batches hold 3")
     assert sum("BMC" in output and "shares no frequency windows" in output for output in summary["notices"]) == 1
-    ledger = user.rows("ledger.csv")
+    ledger = read_csv(user.out / "ledger.csv")
     assert {r["site"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"HK"}
     assert {r["site"] for r in ledger if r["kind"] == "train" and r["direction"] == "up"} == {"BMC", "HK"}
 
