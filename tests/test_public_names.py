@@ -34,7 +34,6 @@ EXAMPLES = (
     "medfed.transforms",
     "medfed.transforms.adain_style",
 )
-ROOT = Path(medfed.__file__).parent
 
 
 def imported_for_type_checkers(package: str) -> set[str]:
