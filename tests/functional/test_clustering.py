@@ -18,11 +18,6 @@ def gaussian(n, d=8, seed=0):
     return torch.randn(n, d, dtype=torch.float64, generator=generator(seed))
 
 
-def groups(labels):
-    """Return a partition independent of cluster numbers: the set of its sets of rows."""
-    return {frozenset((labels == number).nonzero()[:, 0].tolist()) for number in labels.unique()}
-
-
 def by_the_paper(vectors):
     """Return FINCH's partitions from the adjacency matrix of eq. 1, with its three conditions written out."""
     partitions, labels = [], torch.arange(len(vectors))
@@ -59,21 +54,6 @@ def test_finch_equals_the_paper_s_algorithm(n, seed):
     assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
 
 
-def test_a_large_set_has_several_partitions_each_coarser():
-    partitions = finch(gaussian(200))
-    assert len(partitions) >= 3 and partitions[-1].max() >= 1
-    for fine, coarse in zip(partitions, partitions[1:], strict=False):
-        assert coarse.max() < fine.max()
-        assert all(len(coarse[fine == number].unique()) == 1 for number in fine.unique())
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_up_to_three_vectors_are_one_cluster(n):
-    for seed in range(20):
-        (labels,) = finch(gaussian(n, 4, seed))
-        assert labels.dtype == torch.int64 and labels.tolist() == [0] * n
-
-
 def test_later_partitions_join_the_means_of_clusters():
     """Four pairs at 0, 20, 90 and 110 degrees (members 1 degree apart): four clusters, then two, then the end."""
     degrees = torch.tensor([0.0, 90, 20, 110, 1, 91, 21, 111], dtype=torch.float64).deg2rad()
@@ -81,25 +61,10 @@ def test_later_partitions_join_the_means_of_clusters():
     assert [labels.tolist() for labels in result] == [[0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 0, 1, 0, 1, 0, 1]]
 
 
-def test_permuting_the_vectors_changes_only_cluster_numbers():
-    vectors = gaussian(50)
-    order = torch.randperm(50, generator=generator(1))
-    for result, moved in zip(finch(vectors), finch(vectors[order]), strict=True):
-        assert groups(moved) == groups(result[order])
-        firsts = [moved.tolist().index(number) for number in range(int(moved.max()) + 1)]
-        assert firsts == sorted(firsts)
-
-
 def test_clusters_are_numbered_by_their_first_vector_whatever_scipy_returns():
     """scipy happens to return such numbers, but does not document it."""
     labels = torch.tensor([2, 0, 1, 2, 0, 3])
     assert clustering._number_by_first_member(labels).tolist() == [0, 1, 2, 0, 1, 3]
-
-
-def test_vector_lengths_do_not_change_the_first_partition():
-    vectors = gaussian(50)
-    lengths = torch.rand(50, 1, dtype=torch.float64, generator=generator(2)) * 100 + 1e-3
-    assert torch.equal(finch(vectors * lengths)[0], finch(vectors)[0])
 
 
 @pytest.mark.parametrize("lengths", [[1.0] * 4, [1e-200, 1e200, 1.0, 1e-3]])
@@ -151,22 +116,6 @@ def test_blocks_of_similarities_give_the_same(monkeypatch):
     whole = finch(vectors)
     monkeypatch.setattr(clustering, "MAX_BLOCK_ENTRIES", 7 * 50)  # seven rows at a time, then one
     assert all(torch.equal(a, b) for a, b in zip(whole, finch(vectors), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("offset", "n", "chance"),
-    [(5, 4, 0.89), (5, 5, 0.77), (5, 6, 0.64), (5, 10, 0.33), (0, 4, 4 / 5), (0, 5, 4 / 7)],
-)
-def test_the_chance_of_a_single_cluster(offset, n, chance):
-    """300 draws of n styles of 512 numbers; four standard errors, and 0.01 for what was measured over 4000.
-
-    Around 0 cosines are independent, as far as that goes, so that each of the n(n-1)/2 pairs is mutual where it is the
-    nearest of the 2n-3 pairs that share a member: n(n-1)/2/(2n-3) mutual pairs on average. Each cluster holds one. Up
-    to n = 5 there are one or two, so the chance of one is 2 - 6/5 = 4/5 at n = 4, 2 - 10/7 = 4/7 at n = 5.
-    """
-    rng = generator(n)
-    single = sum(finch(torch.randn(n, 512, generator=rng) + offset)[0].max() == 0 for _ in range(300))
-    assert abs(single / 300 - chance) < 4 * (chance * (1 - chance) / 300) ** 0.5 + 0.01
 
 
 def test_first_and_last_partition():

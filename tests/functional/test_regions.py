@@ -44,24 +44,6 @@ def test_ring_equals_scipy_binary_dilation(width):
     assert torch.equal(regions.background_ring(mask, width).bool(), expected)
 
 
-def test_a_structure_at_the_border_of_the_image_has_its_boundary_there():
-    full = torch.ones(1, 1, 6, 8)
-    assert regions.boundary(full).sum() == 2 * 6 + 2 * 8 - 4
-    assert regions.background_ring(full).sum() == 0
-
-
-def test_an_empty_mask_has_no_boundary_and_no_ring():
-    empty = torch.zeros(2, 2, 9, 9)
-    assert not regions.boundary(empty).any() and not regions.background_ring(empty).any()
-
-
-def test_boundary_interior_and_ring_do_not_overlap_and_structures_do_not_mix():
-    mask = random_blobs()
-    assert not (regions.background_ring(mask).bool() & mask.bool()).any()
-    assert not (regions.boundary(mask).bool() & ~mask.bool()).any()
-    assert torch.equal(regions.background_ring(mask)[:, :1], regions.background_ring(mask[:, :1]))
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.uint8, torch.bool])
 def test_the_dtype_of_the_mask_stays(kind):
     mask = square().to(kind)

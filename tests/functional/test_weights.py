@@ -21,12 +21,6 @@ def test_average_by_hand():
     assert torch.equal(result["w"], torch.full((2,), 3.0))
 
 
-def test_identical_sites_give_the_same_model_in_the_same_dtype():
-    w = {"w": torch.randn(5, generator=torch.Generator().manual_seed(0)), "half": torch.ones(2, dtype=torch.float16)}
-    result = average([w, w, w], torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
-    assert torch.allclose(result["w"], w["w"], rtol=1e-7) and result["half"].dtype == torch.float16
-
-
 def test_every_element_is_averaged_with_the_same_element_of_all_sites_in_any_memory_layout():
     rng = torch.Generator().manual_seed(0)
     first = torch.rand(4, 6, generator=rng, dtype=torch.float64)
