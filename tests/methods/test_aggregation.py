@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-from medfed.federation.message import State
-from medfed.functional.weights import average
 from medfed.methods.fedgma import gradient_masked_average, sign_agreement
 from medfed.methods.fednova import normalized_average
 
@@ -56,17 +54,6 @@ def test_agreement_equal_to_the_threshold_is_not_masked():
         assert result["w"] == expected
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.4])
-def test_full_agreement_or_threshold_zero_gives_exactly_the_average(threshold):
-    rng = torch.Generator().manual_seed(0)
-    start, same = torch.randn(1000, generator=rng), torch.randn(1000, generator=rng).sign()
-    signs = [same if threshold else torch.randn(1000, generator=rng).sign() for _ in range(3)]
-    moved = [{"w": start + sign * torch.rand(1000, generator=rng)} for sign in signs]
-    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    actual = gradient_masked_average({"w": start}, moved, shares, UNIFORM, PARAMETERS, threshold)["w"]
-    assert torch.equal(actual, average(moved, shares)["w"])
-
-
 @pytest.mark.parametrize(
     "combine",
     [
@@ -80,19 +67,6 @@ def test_statistics_are_averaged_and_counters_stay_integers(combine):
     assert result["n.running_mean"].item() == pytest.approx(4) and result["n.num_batches_tracked"].item() == 6
 
 
-def test_parameters_are_recognised_by_module_type_and_not_by_name():
-    """A learned weight called running_mean is averaged as a weight, a buffer with any name as a buffer."""
-    network = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1, bias=False))
-    network.register_buffer("scale", torch.zeros(1))
-    network.register_parameter("running_mean", torch.nn.Parameter(torch.zeros(1)))
-    state = State.of(network)
-    assert state.parameters == {"0.weight", "0.bias", "1.weight", "running_mean"}
-    start = {"scale": torch.zeros(1), "running_mean": torch.zeros(1)}
-    ends = [{"scale": torch.tensor([value]), "running_mean": torch.tensor([value])} for value in (1.0, 1.0, -1.0)]
-    result = gradient_masked_average(start, ends, THIRDS, UNIFORM, state.parameters, 1.0)
-    assert result["scale"].item() == pytest.approx(1 / 3) and result["running_mean"].item() == pytest.approx(1 / 9)
-
-
 def test_normalised_average_by_hand():
     """Two sites of equal share: 8 in 4 steps and 2 in 1 step is 2 a step each; the mean length is 2.5, so 5."""
     start = {"w": torch.tensor([1.0])}
@@ -104,25 +78,3 @@ def test_normalised_average_by_hand():
         start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]), PARAMETERS
     )
     assert other["w"].item() == pytest.approx(1 + 1.75 * (0.25 * 8 + 0.75 * 1)), "L = 0.25 + 1.5"
-
-
-def test_equal_lengths_give_exactly_the_average():
-    rng = torch.Generator().manual_seed(0)
-    start, *moved = ({"w": torch.randn(1000, generator=rng)} for _ in range(4))
-    shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    assert torch.equal(
-        normalized_average(start, moved, shares, torch.full((3,), 7.0), PARAMETERS)["w"], average(moved, shares)["w"]
-    )
-    lengths = torch.tensor([7.0, 7.0, 7.0 + 1e-9], dtype=torch.float64)
-    near = normalized_average(start, moved, shares, lengths, PARAMETERS)
-    assert torch.allclose(near["w"], average(moved, shares)["w"], atol=1e-6), "by the other path"
-
-
-def test_the_inputs_of_an_average_are_not_changed():
-    before = {name: entry.clone() for name, entry in START.items()}
-    normalized_average(START, THREE, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
-    gradient_masked_average(START, THREE, THIRDS, UNIFORM, PARAMETERS, 0.4)
-    double = {"w": torch.zeros(4, dtype=torch.float64)}
-    doubles = [{"w": end["w"].double()} for end in THREE]
-    normalized_average(double, doubles, THIRDS, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS)
-    assert not double["w"].any() and all(torch.equal(entry, before[name]) for name, entry in START.items())

@@ -11,14 +11,12 @@ from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData
-from medfed.federation.message import Message, digest
-from medfed.federation.settings import Cache, Training
+from medfed.federation.message import Message
+from medfed.federation.settings import Cache
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
-from medfed.methods.fisc import FISC
-from medfed.networks.parts.adain import StyleCodec, build_codec, load_codec
+from medfed.networks.parts.adain import build_codec, load_codec
 from medfed.networks.parts.style_transfer import BLANK_STD
-from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*method.k is")
@@ -93,21 +91,6 @@ def test_with_a_codec_single_styles_are_those_of_randomly_drawn_images():
     assert torch.allclose(actual["std"].double(), (maps.var(dim=(2, 3)) + EPSILON).sqrt(), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [CCST, FISC])
-def test_few_images_are_encoded_at_once_for_any_transfer_size(kind, monkeypatch):
-    """40 images are read 32 at a time; at 192 pixels, `StyleTransfer` encodes 8 of them at a time."""
-    counts, encode = [], StyleCodec.encode
-
-    def counted(codec, images):
-        assert images.shape[2:] == (192, 192)
-        counts.append(len(images))
-        return encode(codec, images[..., ::8, ::8])  # an eighth of the side, which takes much less time
-
-    monkeypatch.setattr(StyleCodec, "encode", counted)
-    shared(kind(min_patients=1, transfer_size=192), Grey("a", 0.5))
-    assert counts[:5] == [8] * 5 and set(counts[5:]) <= {1}, "the reconstruction error is computed image by image"
-
-
 def test_blank_images_do_not_contribute_to_the_style():
     with_blank, without = Grey("a", 0.3, blank=True), Grey("a", 0.3)
     without.images = without.images[1:]
@@ -156,14 +139,6 @@ def test_every_single_style_of_a_site_is_used():
     assert torch.bincount(distance.argmin(dim=1), minlength=6).min() >= 5  # 13 or so of each
 
 
-def test_a_restyled_image_depends_neither_on_its_batch_nor_on_whether_it_is_stored():
-    one, other, unstored = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(3))
-    backwards = torch.cat([other.batch([i]).image for i in reversed(range(30))])
-    assert torch.equal(one.batch(range(30)).image, backwards.flip(0))
-    unstored.store = ImageStore(Cache(None, max_gb=0))
-    assert torch.equal(one.batch(range(30)).image, unstored.batch(range(30)).image) and not unstored.store._records
-
-
 def test_with_alpha_zero_the_style_has_no_effect():
     larger = expanded(replace(MOMENTS, k=3, alpha=0.0), Grey("a", 0.5))
     images = larger.batch(range(6)).image.reshape(2, 3, *larger.batch([0]).image.shape[1:])
@@ -177,17 +152,6 @@ def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
     assert {row["round"] for row in up} == {1}
     trained = [row for row in done[0].ledger if row["kind"] == "train" and "examples; " in row["name"]]
     assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
-
-
-def test_the_weights_do_not_depend_on_where_restyled_images_are_stored(toy, tmp_path):
-    digests, toy.settings = set(), Training(batch_size=18)  # all images of a site, in three styles, in one step
-    for cache in (Cache(str(tmp_path)), Cache(None), Cache(max_gb=0)):
-        engine = toy.engine(MOMENTS)
-        for site in engine.local_sites:
-            site.cache = cache
-        (done,) = rounds_of(toy, MOMENTS, 1, engine)
-        digests.add(digest(done.state.to_bytes()))
-    assert len(digests) == 1
 
 
 def test_an_overall_vgg_style_has_4096_bytes():

@@ -2,7 +2,6 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch.func import functional_call
 from toy_runs import batch_of, local_round, rounds_of, shared_run
 
 from medfed.core.errors import UserError
@@ -71,26 +70,6 @@ def test_the_global_head_is_the_mean_of_all_known_heads(any_toy):
     assert set(COPA().broadcast(State(1, {}, memory), "a")) == {f"{HEADS}b/{name}", f"{HEADS}c/{name}"}
 
 
-def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
-    """The probabilities of the mean head are not the mean probabilities: the ensemble averages logits."""
-    start, memory = any_toy.start(COPA()).weights, heads(any_toy, "north", "south", "west")
-    actual = COPA().aggregate(State(1, start, memory), {"north": Message("train", start, {}, {"examples": 10})})
-    network, image = any_toy.network(COPA()).eval(), 3 * batch_of(any_toy).image
-
-    def logits(head: dict) -> torch.Tensor:
-        with torch.no_grad():
-            return functional_call(network, {**start, **head}, (image,))
-
-    each = torch.stack(
-        [
-            logits({n.rpartition("/")[2]: e for n, e in memory.items() if n.startswith(f"{HEADS}{site}/")})
-            for site in ("north", "south", "west")
-        ]
-    )
-    assert torch.allclose(logits(head_of(any_toy, actual)), each.mean(dim=0), atol=1e-5)
-    assert not torch.allclose(logits(head_of(any_toy, actual)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
-
-
 @pytest.mark.parametrize(
     "toy",
     [
@@ -125,15 +104,6 @@ def test_frozen_heads_give_gradients_to_the_extractor_only(any_toy):
     assert all(torch.allclose(entry, gradients[1][name], atol=1e-7) for name, entry in on_head.items())
     rest = gradients[0].keys() - on_head.keys()
     assert any(not torch.allclose(gradients[0][n], gradients[1][n]) for n in rest if gradients[0][n] is not None)
-
-
-def test_other_heads_equal_to_the_sites_own_double_the_loss(any_toy):
-    """With identical heads the loss is L + 1 * L."""
-    local = local_round(any_toy, COPA())
-    own = {f"{HEADS}b/{n}": e.detach().clone() for n, e in head_of(any_toy, local.network.state_dict()).items()}
-    batch = batch_of(any_toy)
-    actual, plain = (m.loss(local_round(any_toy, m, own), batch)[0] for m in (COPA(), FedAvg()))
-    assert torch.allclose(actual, 2 * plain)
 
 
 def test_only_weights_and_heads_are_sent(any_toy):

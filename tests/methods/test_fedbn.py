@@ -28,26 +28,6 @@ def test_only_a_network_without_batch_norm_gives_a_warning():
         ToyClassification().network(FedBN())
 
 
-def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
-    """After a round, each site starts from its own BatchNorm and the averaged other weights."""
-    toy = ToyClassification(n_images=4)
-    engine = toy.engine(FedBN())
-    done = rounds_of(toy, FedBN(), 2, engine)[-1]
-    local = batch_norm_entries(toy.network(FedAvg()))
-    sent = {row["n"] for row in done.ledger if (row["direction"], row["content"]) == ("up", "weight")}
-    assert local and engine.local_sites[0].local_keys == local and sent == {len(done.state.weights) - len(local)}
-    loaded = []
-    for site in engine.local_sites:
-        local_entries = site.local_entries()
-        site.load(done.state.weights)
-        actual = {name: entry.clone() for name, entry in site.network.state_dict().items()}
-        assert set(local_entries) == local and all(torch.equal(actual[name], local_entries[name]) for name in local)
-        loaded.append(actual)
-    one, other = loaded[:2]
-    assert all(torch.equal(one[name], other[name]) for name in one if name not in local)
-    assert any(not torch.equal(one[name], other[name]) for name in local)
-
-
 def test_a_stack_uses_the_unseen_bn_of_its_method():
     assert Stack((FedProx(), FedBN(unseen_bn="batch_stats"))).unseen_bn == "batch_stats"
     assert Stack((FedProx(), FedBN())).unseen_bn == FedAvg().unseen_bn == "average"

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn import functional
@@ -72,17 +70,6 @@ def test_a_site_continues_from_its_own_r_or_starts_from_the_initial_one(toy):
     torch.nn.init.constant_(private.mean, 9.0)
     method.on_round_start(local)
     assert (private.mean == 3.0).all()
-
-
-def test_a_prediction_is_deterministic_and_averages_many_draws(toy):
-    method = FedSR()
-    network, image = toy.network(method).eval(), torch.rand(4, 3, 32, 32)
-    with torch.no_grad():
-        actual = network(image)
-        torch.rand(5)
-        assert torch.equal(network(image), actual)
-        assert torch.allclose(actual.exp().sum(dim=1), torch.ones(4), atol=1e-5), "logarithms of probabilities"
-        assert torch.equal(toy.network(replace(method, n_samples=0)).eval()(image), toy.network(FedAvg()).eval()(image))
 
 
 def test_a_small_or_negative_scale_stays_finite(toy):

@@ -161,27 +161,8 @@ def test_without_a_common_class_the_loss_is_the_tasks_loss(any_toy):
     assert torch.equal(actual, plain) and torch.isfinite(actual)
 
 
-def test_running_statistics_change_as_in_fedavg(toy_of_classes):
-    """One step in round 2 from equal weights gives equal running statistics."""
-    clusters = {f"{CLUSTERS}1": torch.ones(1, width(toy_of_classes))}
-    actual = []
-    for method in (FPL(), FedAvg()):
-        local = local_round(toy_of_classes, method, clusters)
-        method.loss(local, batch_of(toy_of_classes))
-        method.on_round_end(local)
-        actual.append([norm.running_mean.clone() for norm in batch_norm_layers(local.network).values()])
-    assert all(torch.equal(a, b) for a, b in zip(*actual, strict=True))
-
-
 def t(*rows) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def test_an_embedding_equal_to_its_prototype_and_orthogonal_to_the_others_has_loss_zero():
-    """-log( e^50 / (e^50 + 2) ) = 2 e^-50 and a distance of 0."""
-    z, prototypes, of = t([2.0, 0, 0]), t([2.0, 0, 0], [0, 1, 0], [0, 0, 1]), torch.tensor([0, 1, 2])
-    assert float(prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.02)) == pytest.approx(0, abs=1e-12)
-    assert float(prototype_distance_loss(z, torch.tensor([0]), prototypes, of)) == 0
 
 
 def test_contrastive_loss_by_hand():
@@ -193,14 +174,6 @@ def test_contrastive_loss_by_hand():
     both = math.exp(2) + 1
     result = prototype_contrastive_loss(z, torch.tensor([0]), prototypes, of, 0.5)
     assert float(result) == pytest.approx(-math.log(both / (both + math.exp(1.2))))
-
-
-def test_distance_loss_is_to_the_mean_of_the_cluster_prototypes():
-    """Clusters (0, 0) and (4, 2): their mean is (2, 1); from (2, 4) the mean of 0 and 9."""
-    result = prototype_distance_loss(
-        t([2.0, 4]), torch.tensor([7]), t([0.0, 0], [4, 2], [9, 9]), torch.tensor([7, 7, 1])
-    )
-    assert float(result) == pytest.approx(4.5)
 
 
 def test_the_sum_over_features_is_the_papers_and_the_mean_over_images_stays():

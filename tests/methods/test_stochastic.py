@@ -55,7 +55,7 @@ def test_the_prediction_is_the_mean_softmax_over_the_fixed_draws():
     layer, head = getattr(network, NAME), network.class_layers.out
     seen = {}
     network.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
-    result = logits(network).softmax(dim=1)
+    result = logits(network).exp()
     sigma = functional.softplus(layer.spread(seen["mu"]))
     z = [seen["mu"] + sigma * e for e in layer.draws]
     each = torch.stack([functional.linear(one, head.weight, head.bias).softmax(1) for one in z])
@@ -67,17 +67,6 @@ def test_evaluation_draws_are_normal_reproducible_and_not_in_the_state_dict():
     one, other = (getattr(build(s, 200), NAME) for s in (SMALL, SMALL))
     assert torch.equal(one.draws, other.draws) and "draws" not in one.state_dict()
     assert abs(float(one.draws.mean())) < 0.06 and float(one.draws.std()) == pytest.approx(1, abs=0.05)
-
-
-def test_training_draws_follow_the_stated_distribution():
-    """sigma set to softplus(0) = 0.6931: 3 x 2000 passes of an embedding of 12; mean mu, deviation 0.69."""
-    network = build(SMALL)
-    layer = getattr(network, NAME).train()
-    torch.nn.init.zeros_(layer.spread.weight), torch.nn.init.zeros_(layer.spread.bias)
-    mu = torch.rand(3, layer.spread.in_features)
-    with torch.no_grad():
-        z = torch.stack([layer(mu, mu) for _ in range(2000)])
-    assert torch.allclose(z.mean(dim=0), mu, atol=0.08) and float((z - mu).std()) == pytest.approx(0.6931, rel=0.02)
 
 
 def test_an_evaluation_pass_that_stopped_before_the_last_layer_does_not_affect_training():

@@ -35,16 +35,6 @@ def test_the_gradient_passes_to_the_content_and_follows_the_styles_numbers():
     assert style.grad.flatten().tolist() == [4, 1, 2], "20 went to place 2, 30 to 0, 10 to 1"
 
 
-def test_ratio_one_returns_the_input_unchanged_and_zero_gives_the_partner_s_histogram():
-    features, partners = maps(3), torch.tensor([1, 2, 0])
-    ratio = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64)
-    out = mix_histograms(features, ratio, partners)
-    assert torch.equal(out[0], features[0])
-    assert torch.allclose(out[1].flatten(1).sort().values, features[2].flatten(1).sort().values, atol=1e-12)
-    half = (features[2].flatten(1).sort().values + features[0].flatten(1).sort().values) / 2
-    assert torch.allclose(out[2].flatten(1).sort().values, half, atol=1e-12)
-
-
 @pytest.mark.parametrize("ratio", [torch.ones(2), torch.full((3,), 1.5)], ids=["too few", "above one"])
 def test_wrong_ratios_and_partners_are_rejected(ratio):
     with pytest.raises(ValueError, match="ratio"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.functional.feature_style import add_style_noise, feature_mean_std, mix_styles
+from medfed.functional.feature_style import add_style_noise, mix_styles
 from medfed.functional.sampling import draw_mixing_partners
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.parts.style_layers import DSU, EFDMix, MixStyle, insert_after_stages, mix_histograms
@@ -35,13 +35,6 @@ def test_in_evaluation_with_probability_zero_or_one_image_the_input_is_returned_
 
 
 @every
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(layer):
-    one = layer(1.0).train()
-    assert torch.equal(seeded(one, maps()), seeded(one, maps()))
-    assert not torch.equal(seeded(one, maps()), one(maps()))
-
-
-@every
 def test_the_layer_acts_with_its_probability(layer):
     """400 draws at 0.3: 120 +- 4 * 9.2."""
     torch.manual_seed(0)
@@ -64,13 +57,6 @@ def test_each_layer_equals_its_function():
     ]
     for layer, result in zip(LAYERS, expected, strict=True):
         assert torch.equal(seeded(layer(1.0).train(), features), result), layer
-
-
-def test_mixed_styles_lie_between_those_of_two_images():
-    features = maps()
-    before, after = feature_mean_std(features)[1], feature_mean_std(seeded(MixStyle(1.0, 5.0).train(), features))[1]
-    assert (after >= before.amin(dim=0) - 1e-4).all() and (after <= before.amax(dim=0) + 1e-4).all()
-    assert not torch.allclose(after, before, atol=1e-3)
 
 
 def wrapped(layer, settings, stages=(1, 2)):
