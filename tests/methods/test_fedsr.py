@@ -7,18 +7,12 @@ from medfed.core.errors import UserError
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import NAME, PRIVATE, FedSR, spread_to_std
 from medfed.networks.unet import UNet
-from medfed.testing.toy import ToyClassification
 
 
-@pytest.fixture
-def toy():
-    return ToyClassification(n_images=6)
-
-
-def test_the_loss_equals_the_papers_formula(toy):
+def test_the_loss_equals_the_papers_formula(toy_of_classes):
     """Two classes with different r, and C = 2: z, mu and sigma are computed by hand with the same noise."""
     method = FedSR(l2=0.3, cmi=0.2)
-    local, batch = local_round(toy, method), batch_of(toy)
+    local, batch = local_round(toy_of_classes, method), batch_of(toy_of_classes)
     private = getattr(local.network, PRIVATE)
     with torch.no_grad():
         private.mean[1] = 0.5
@@ -26,10 +20,10 @@ def test_the_loss_equals_the_papers_formula(toy):
         private.scale.fill_(2.0)
     torch.manual_seed(7)
     total, output = method.loss(local, batch)
-    plain = toy.network(FedAvg()).train()
+    plain = toy_of_classes.network(FedAvg()).train()
     seen = {}
     plain.class_layers.flatten.register_forward_hook(lambda m, i, o: seen.update(mu=o))
-    plain(toy.task.standardise(batch.image))
+    plain(toy_of_classes.task.standardise(batch.image))
     mu, y = seen["mu"], batch.label
     sigma = functional.softplus(getattr(local.network, NAME).spread(mu))
     torch.manual_seed(7)
@@ -43,10 +37,10 @@ def test_the_loss_equals_the_papers_formula(toy):
     assert torch.allclose(output.logits, plain.class_layers.out(z), atol=1e-5)
 
 
-def test_r_and_c_stay_in_the_memory_of_their_site(toy):
+def test_r_and_c_stay_in_the_memory_of_their_site(toy_of_classes):
     method = FedSR(cmi=0.1)
-    engine = toy.engine(method)
-    done = rounds_of(toy, method, 2, engine)
+    engine = toy_of_classes.engine(method)
+    done = rounds_of(toy_of_classes, method, 2, engine)
     end = done[-1].state
     assert not any(PRIVATE in name for name in (*end.weights, *end.memory))
     assert not [row for one in done for row in one.ledger if row["content"] == "statistic"]
@@ -57,24 +51,9 @@ def test_r_and_c_stay_in_the_memory_of_their_site(toy):
     assert all(mean.abs().sum() > 0 for mean in means) and not torch.equal(means[0], means[1]), "different sites"
 
 
-def test_a_site_continues_from_its_own_r_or_starts_from_the_initial_one(toy):
-    """Sites of one process share a network, but must not use the parameters of another site."""
-    method = FedSR(cmi=0.1)
-    local = local_round(toy, method)
-    private = getattr(local.network, PRIVATE)
-    torch.nn.init.constant_(private.mean, 9.0)
-    method.on_round_start(local)
-    assert private.mean.abs().sum() == 0 and (private.spread == 1).all() and private.scale.item() == 1
-    torch.nn.init.constant_(private.mean, 3.0)
-    method.on_round_end(local)
-    torch.nn.init.constant_(private.mean, 9.0)
-    method.on_round_start(local)
-    assert (private.mean == 3.0).all()
-
-
-def test_a_small_or_negative_scale_stays_finite(toy):
+def test_a_small_or_negative_scale_stays_finite(toy_of_classes):
     method = FedSR(cmi=1.0)
-    local, batch = local_round(toy, method), batch_of(toy)
+    local, batch = local_round(toy_of_classes, method), batch_of(toy_of_classes)
     torch.nn.init.constant_(getattr(local.network, PRIVATE).scale, -0.01)
     torch.nn.init.constant_(getattr(local.network, NAME).spread.bias, -200.0)
     loss, _ = method.loss(local, batch)
@@ -83,8 +62,8 @@ def test_a_small_or_negative_scale_stays_finite(toy):
     assert all(torch.isfinite(p.grad).all() for p in local.network.parameters() if p.grad is not None)
 
 
-def test_masks_and_cmi_without_a_distribution_are_rejected(toy):
+def test_masks_and_cmi_without_a_distribution_are_rejected(toy_of_classes):
     with pytest.raises(UserError, match="'fedsr' needs one class per image"):
         FedSR().wrap_network(torch.nn.Module(), UNet())
     with pytest.raises(UserError, match="method.cmi"):
-        toy.network(FedSR(stochastic=False))
+        toy_of_classes.network(FedSR(stochastic=False))

@@ -200,13 +200,5 @@ def test_with_prototypes_of_one_class_the_loss_is_zero():
     assert float(prototype_contrastive_loss(t([1.0, 2]), torch.tensor([0]), prototypes, torch.tensor([0, 0]), 0.1)) == 0
 
 
-def test_three_sites_are_one_cluster_and_two_pairs_are_two():
-    rows = t([1.0, 0.1], [1, 0.2], [1, 0.3])
-    assert torch.allclose(cluster_prototypes(list(rows)), rows.mean(dim=0, keepdim=True))
-    pairs = t([1.0, 0.1], [1, 0.2], [-0.1, 1], [-0.2, 1])
-    assert torch.allclose(cluster_prototypes(list(pairs)), torch.stack([pairs[:2].mean(dim=0), pairs[2:].mean(dim=0)]))
-    assert cluster_prototypes([pairs[0]]).equal(pairs[:1]), "a lone site's own"
-
-
 def test_a_prototype_of_zero_is_left_out():
     assert cluster_prototypes([t(0.0, 0), t(1.0, 2)]).equal(t([1.0, 2])) and cluster_prototypes([t(0.0, 0)]) is None

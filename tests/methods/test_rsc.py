@@ -50,15 +50,6 @@ def test_the_loss_equals_that_of_features_masked_by_hand(mask):
     assert actual != torch.nn.functional.cross_entropy(logits, batch.label)
 
 
-def test_before_pooling_and_a_linear_head_the_gradient_is_equal_at_all_positions():
-    """This is why positions are ranked by features times gradient, not by the paper's mean of the gradient."""
-    local = local_round(ToyClassification(ResidualNetwork(depth=10, width=8)), RSC())
-    with capture_features(local.network, ("layer4",)) as seen:
-        logits = local.network(torch.rand(2, 3, 96, 96))
-    gradient = torch.autograd.grad(logits.sum(), seen["layer4"])[0]
-    assert gradient.shape[2:] == (3, 3) and torch.equal(gradient, gradient[..., :1, :1].expand_as(gradient))
-
-
 def place_of(toy) -> str:
     return toy.architecture.encoder_stages[-1] if toy.architecture.decoder_levels else toy.architecture.last_features
 

@@ -94,19 +94,6 @@ def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing,
         assert torch.allclose(entry, mean, atol=1e-6), name
 
 
-def test_gradients_of_another_site_are_not_used(any_toy):
-    method = SCAFFOLD()
-    memories = []
-    for spoiled in (True, False):
-        site = any_toy.engine(method).local_sites[0]
-        if spoiled:
-            for entry in site.network.parameters():
-                entry.grad = torch.full_like(entry, 100.0)
-        site.reply(Message("train", any_toy.start(method).weights, {}, {"round": 1}))
-        memories.append(controls(site.memory))
-    assert all(torch.equal(entry, memories[1][name]) for name, entry in memories[0].items())
-
-
 def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
     toy, method = ToyClassification(n_images=4), SCAFFOLD()
     engine = toy.engine(method, local_batch_norm=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from toy_runs import rounds_of, shared_run, shared_weights, updates_of
+from toy_runs import rounds_of, shared_weights, updates_of
 
 from medfed.federation.message import State, digest
 from medfed.federation.method import Method
@@ -35,13 +35,6 @@ def weights(toy, method):
 def test_a_stack_of_one_method_or_with_fedavg_is_bit_identical_to_that_method(toy, method, others):
     single, stacked = weights(toy, method), weights(toy, Stack((*others, method)))
     assert all(torch.equal(single[name], stacked[name]) for name in single)
-
-
-def test_each_method_shares_tensors_under_its_own_number(toy):
-    method = Stack((STYLES, ELCFS_TOY))
-    done = shared_run(toy, method, 2).rounds[0]
-    names = {row["name"] for row in done.ledger if (row["kind"], row["content"]) == ("share", "statistic")}
-    assert names == {"0/mean", "0/std", "1/windows"}
 
 
 @pytest.mark.parametrize("method", [STYLES, FISC(transfer="moments", min_patients=1)], ids=["ccst", "fisc"])
