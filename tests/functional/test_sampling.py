@@ -71,14 +71,6 @@ def test_ratios_have_the_moments_of_beta(concentration):
     assert abs(ratio.var() - variance) < 4 * variance * ((kurtosis - 1) / n) ** 0.5
 
 
-def test_ratios_are_distributed_as_arcsine_at_one_half():
-    """Beta(1/2, 1/2) is the only one whose distribution function is a formula: 2/pi arcsin(sqrt(x)). n^-1/2 * 1.95
-    is Kolmogorov's bound at one in a thousand."""
-    ratio = draw_mixing_partners(20_000, 0.5, generator(2))[0].sort().values
-    expected = 2 / torch.pi * ratio.sqrt().asin()
-    assert (expected - torch.linspace(0, 1, 20_000, dtype=torch.float64)).abs().max() < 1.95 * 20_000**-0.5
-
-
 def test_partners_are_a_permutation():
     assert sorted(draw_mixing_partners(50, 0.1, generator())[1].tolist()) == list(range(50))
 

@@ -114,15 +114,6 @@ def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     assert score(nothing, nothing, None) == row(*[None] * 9, "absent")
 
 
-def test_no_prediction_is_worse_than_a_missed_one():
-    """Opposite corners have the largest possible distance of two voxels; the diagonal is even longer."""
-    corner, other = PAIRS["one voxel each"]
-    scores, missed = score(corner, other, (0.5, 0.75, 3.0)), score(empty(*BOX), other, (0.5, 0.75, 3.0))
-    assert scores.dice >= missed.dice
-    for name in ("hd_mm", "hd95_mm", "assd_mm", "hd95_pooled_vx"):
-        assert getattr(scores, name) < getattr(missed, name)
-
-
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.float32, np.int64])
 def test_arrays_and_tensors_of_any_kind_score_alike_and_swapped_too(kind):
     first, second = (m.astype(kind) for m in PAIRS["random 3-D"])

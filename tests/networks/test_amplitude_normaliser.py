@@ -41,11 +41,6 @@ def test_the_result_has_the_common_amplitudes_and_the_phase_of_the_image():
     assert torch.allclose(after[..., 4:-3, :], before[..., 4:-3, :]), "other frequencies stay"
 
 
-def test_half_width_zero_sets_only_the_mean_brightness():
-    image, window = random_images(), torch.full((3, 1, 1), 0.5, dtype=torch.float64)
-    assert torch.allclose(normaliser(window)(image), image - image.mean(dim=(2, 3), keepdim=True) + 0.5)
-
-
 def test_images_pass_unchanged_before_the_window_is_set_and_stay_in_range_afterwards():
     image = random_images()
     fresh = AmplitudeNormaliser(3, 2)

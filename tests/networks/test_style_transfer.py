@@ -66,14 +66,6 @@ def test_images_are_redrawn_as_the_formula_says(alpha, channels, batches):
         torch.testing.assert_close(result, torch.cat(wanted), atol=1e-5, rtol=0)
 
 
-def test_the_test_styles_change_the_images_noticeably():
-    """The tests above can fail: alpha, style, and swapping mean and deviation all change pixels by far more."""
-    image, (mean, std) = random_images(1), styles(2)
-    half, whole, other = (by_hand(image, mean[i], std[i], alpha) for i, alpha in ((0, 0.5), (0, 1.0), (1, 1.0)))
-    for one in (by_hand(image, mean[0], std[0], 0.0), half, other, by_hand(image, std[0], mean[0], 1.0)):
-        assert (one - whole).abs().mean() > 0.01
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_with_a_transfer_size_images_are_enlarged_redrawn_and_resized_back(alpha):
     image, (mean, std) = random_images(1), styles(2)

@@ -191,13 +191,6 @@ def test_the_style_of_one_image_is_an_argument_of_the_transform():
     assert torch.equal(AdaINStyle(codec(), mean, std)(image_of()), AdaINStyle(codec(), mean[0], std[0])(image_of()))
 
 
-def test_ratio_zero_and_own_window_return_the_image():
-    image = 255 * image_of()
-    own = fourier.low_frequency_window(image[None], ALPHA)[0]
-    torch.testing.assert_close(plain(AmplitudeMix(255 * windows()[0], 0.0, ALPHA)(image)), image)
-    torch.testing.assert_close(plain(AmplitudeMix(own, 1.0, ALPHA)(image)), image)
-
-
 def test_clip_holds_the_result_in_range():
     image, window = 255 * image_of(), 510 * windows()[0]
     assert AmplitudeMix(window, 1.0, ALPHA)(image).max() > 255
