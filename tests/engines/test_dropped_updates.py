@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from toy_runs import small_toy
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
-from medfed.engines.parts.site_store import SiteStore
-from medfed.federation.message import Message, digest, failed_reply
+from medfed.federation.message import digest, failed_reply
 from medfed.federation.method import Method
-from medfed.federation.rounds import federate, requests_with_last_round
+from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.testing.small_unet import SmallUNet
@@ -76,14 +74,6 @@ def test_a_lost_update_is_as_one_that_was_not_requested(fedavg, tmp_path, never_
     assert obtained == states(toy, fedavg)
 
 
-def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, never_asked):
-    """Control of the test above."""
-    with patch.object(SiteStore, "_memory_after", lambda self, name, last: {}):
-        obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
-    never_asked(2)
-    assert obtained != states(toy, fedavg)
-
-
 def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_path):
     states(toy, fedavg, tmp_path, {(2, "south"), (3, "south"), (4, "south")})
     names = lambda site: sorted(path.name for path in (tmp_path / site).glob("*.site"))  # noqa: E731
@@ -141,27 +131,6 @@ def test_after_a_lost_update_a_site_shares_as_if_it_had_not_been_asked(local_toy
     never = local_engine(local_toy, method, lost=lost, loses_requests=True)
     expected = rounds(local_toy, method, never, settings)
     assert [results(done) for done in obtained] == [results(done) for done in expected]
-
-
-def test_validating_with_the_entries_of_a_lost_round_gives_another_score(local_toy, fedavg, tmp_path, monkeypatch):
-    """Control of the two tests above."""
-    lost = {(2, "south")}
-    obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
-    patched = "medfed.federation.rounds.requests_with_last_round"
-    monkeypatch.setattr(patched, without_last_in_validate(requests_with_last_round))
-    wrong = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "wrong", lost=lost))
-    differ = {key for key in obtained[1].history if obtained[1].history[key] != wrong[1].history[key]}
-    assert "validation_score/south" in differ and "validation_score/north" not in differ
-
-
-def without_last_in_validate(create_requests):
-    def requests(kind, state, sites, number):
-        created = create_requests(kind, state, sites, number)
-        if kind != "validate":
-            return created
-        return dict.fromkeys(created, Message(kind, state.weights, {}, {"round": number}))
-
-    return requests
 
 
 def test_a_restarted_site_validates_with_the_entries_in_its_files(local_toy, fedavg, tmp_path):

@@ -168,15 +168,6 @@ def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(t
     assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == six_rounds
 
 
-def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, six_rounds, tmp_path):
-    """Control of the tests above: the client trains without its Adam moments."""
-    rounds = rounds_of(toy, fedavg, tmp_path, 6)
-    for engine, done in rounds:
-        engine._store._memory_round |= done.state.took_part  # as if the memory of all clients were in RAM
-        last = done.state
-    assert digest(last.to_bytes()) != six_rounds
-
-
 def test_a_run_can_be_resumed_from_the_round_before_the_last(toy, fedavg, tmp_path):
     """This happens if the last checkpoint was damaged and deleted."""
     states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]

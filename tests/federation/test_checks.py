@@ -27,13 +27,6 @@ def share(**tensors):
     return Message("share", tensors=tensors)
 
 
-def test_valid_replies_are_returned_unchanged():
-    replies = {"a": update(), "b": update(2.0)}
-    expected = Expected("train", 4, WEIGHTS, frozenset({"w"}))
-    accepted, rejected, _ = check_replies(replies, replies, expected, Earlier({"a": 10}))
-    assert accepted == replies and rejected == []
-
-
 def test_a_tensor_may_have_another_first_dimension_at_each_site():
     """There is one window per image; a site may share nothing. Whether a tensor has rows, the method declares."""
     replies = {site: share(windows=torch.ones(n, 1, 25)) for site, n in (("a", 10), ("b", 3), ("d", 10))}

@@ -11,7 +11,6 @@ from medfed.federation.message import n_bytes
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
-from medfed.functional.hooks import capture_features
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.rsc import RSC
@@ -58,12 +57,3 @@ def test_only_the_layers_compute_in_bf16_and_the_loss_gets_float32(precision, in
     assert Watch.seen["inner"] >= {inner}
     assert torch.bfloat16 not in Watch.seen["inner"] or precision == "bf16"
     assert Watch.seen["outer"] == {torch.float32}
-
-
-def test_a_captured_feature_is_the_float32_tensor_through_which_the_gradient_flows():
-    network = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-    with capture_features(network, ["0"]) as features, torch.autocast("cpu", torch.bfloat16):
-        output = network(torch.ones(1, 3))
-    assert output.dtype == torch.bfloat16 and features["0"].dtype == torch.float32
-    (gradient,) = torch.autograd.grad(output.sum(), features["0"])
-    assert torch.allclose(gradient, network[1].weight.detach(), atol=0.01)
