@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pytest
-from toy_runs import changing_replies, small_toy
+from toy_runs import small_toy
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
@@ -96,20 +96,6 @@ def test_a_missing_score_is_not_part_of_the_mean(toy, fedavg):
     scores = [done.history[f"validation_score/{site}"] for site in SITES if site != "south"]
     assert done.history["validation_score"] == pytest.approx(sum(scores) / 3)
     assert warned == ["south: its score of round 1 was not received; the run continues without it"]
-
-
-def test_a_reply_that_was_not_requested_is_rejected(toy, fedavg):
-    late = {}
-
-    def with_late_reply(kind, messages, replies):
-        late.update({"south": replies["south"]} if kind == "train" and "south" in replies else {})
-        return {**replies, **late} if kind == "train" else replies
-
-    settings, engine = Federation(rounds=4, clients_per_round=2), changing_replies(built(toy, fedavg), with_late_reply)
-    rounds, warned = finish(engine, fedavg, toy.start(fedavg), settings)
-    expected, _ = finish(built(toy, fedavg), fedavg, toy.start(fedavg), settings)
-    assert digest(rounds[-1].state.to_bytes()) == digest(expected[-1].state.to_bytes())
-    assert warned and all("was not requested; the run continues without it" in text for text in warned)
 
 
 def test_a_quorum_that_no_round_could_reach_is_refused_before_the_first(toy, fedavg):
