@@ -104,6 +104,7 @@ LIMITS = [
     ({"w": 1.2, "steps": 20}, {}, True),
     ({"w": 1.2, "examples": 20}, {}, True),
     ({"w": 1.2, "steps": 5}, {}, True),
+    ({"w": 1.2, "steps": 5, "examples": 5}, {}, True),
     ({"w": 10.0, "steps": 1000, "examples": 1000}, {}, False),
     ({"w": 12.0, "steps": 1000, "examples": 1000}, {}, True),
     # received statistics widen the limit at most three times
@@ -138,8 +139,9 @@ def test_means_far_from_sites_that_agree_are_named():
 @pytest.mark.parametrize(("variance", "is_named"), [(2.4, False), (2.6, True), (1 / 2.4, False), (1 / 2.6, True)])
 def test_variances_unlike_those_of_the_other_sites_are_named(variance, is_named):
     replies = with_bad(update(**{"bn.running_var": torch.full((4,), variance)}))
+    del replies["c"]  # three sites are enough
     accepted, _, notices = check_replies(replies, replies, TRAIN, Earlier())
-    assert len(accepted) == 4 and [text.partition(":")[0] for text in notices] == ["bad"] * is_named
+    assert len(accepted) == 3 and [text.partition(":")[0] for text in notices] == ["bad"] * is_named
     few_steps = with_bad(update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), variance)}))
     assert check_replies(few_steps, few_steps, TRAIN, Earlier())[2] == []
 
@@ -189,12 +191,16 @@ def test_large_statistics_widen_the_limits_of_their_receivers_only():
 
 
 def test_what_a_site_received_is_compared_with_what_the_median_site_received():
+    """The size is the root mean square or the largest element; that of b is only one element, and negative."""
     requests = {
-        site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size])})
-        for site, size in (("a", 1.0), ("b", -60.0), ("c", 2.0), ("d", 1.0))
+        site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size**9])})
+        for site, size in (("a", 2.0), ("b", 2.0), ("c", 4.0), ("d", 2.0))
     }
+    requests["b"].tensors["mean"][1, 2] = -120.0
     assert received_ratios(requests, TRAIN) == {"a": 1.0, "b": 60.0, "c": 2.0, "d": 1.0}
     assert received_ratios({"a": requests["a"], "b": requests["b"]}, TRAIN) == {"a": 1.0, "b": 60.0}
+    zero = {site: share(size) for site, size in (("a", 0.0), ("b", 0.0), ("c", 0.5))}
+    assert received_ratios(zero, TRAIN) == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
 def test_a_site_that_decides_the_average_is_named_once():
@@ -221,9 +227,9 @@ def test_shared_counts_are_compared_and_the_largest_of_several_counts():
     counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in zip("abc", (3, 301, 3))}
     assert rejected(counts, SHARE).keys() == set()
     assert rejected(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
-    hidden = Message("share", tensors={"examples": torch.tensor([10**7])}, facts={"round": 1, "examples": 10})
-    others = {site: Message("share", tensors={"examples": torch.tensor([10])}) for site in "abc"}
-    assert rejected({**others, "bad": hidden}, replace(SHARE, largest_count=100.0)).keys() == {"bad"}
+    others = {site: update(tensors={"0/examples": torch.tensor([10])}) for site in "abc"}
+    hidden = update(tensors={"0/examples": torch.tensor([10**7])})
+    assert rejected({**others, "bad": hidden}, TRAIN)["bad"].startswith("reports 10,000,000 training images")
 
 
 def test_controls_are_compared_too():
@@ -269,14 +275,37 @@ def test_a_site_that_leaves_out_a_tensor_of_an_entry_does_not_switch_the_compari
     assert rejected(replies, TRAIN) == {"bad": f"lacks '{missing}', unlike most sites"}
 
 
+def test_tensors_that_two_of_four_sites_send_are_not_compared():
+    tensors = {"domain/bn.running_var": torch.ones(4), "change/w": torch.full((4, 4), 0.1)}
+    larger = {name: 100 * tensor for name, tensor in tensors.items()}
+    replies = {"a": update(), "b": update(0.12), "c": update(0.09, tensors=tensors), "d": update(tensors=larger)}
+    assert rejected(replies, TRAIN) == {}
+
+
+def test_an_entry_stays_at_the_sites_if_fewer_than_half_of_them_send_it():
+    without = update(0.11)
+    del without.weights["bn.running_var"]
+    expected = replace(TRAIN, local_keys=None)
+    replies = {"a": update(), "b": update(0.12), "c": without, "d": without}
+    assert rejected(replies, expected).keys() == {"c", "d"}
+    assert rejected({**replies, "b": without}, expected).keys() == {"a"}
+
+
 def test_statistics_far_from_the_median_are_named_and_of_at_least_four_sites_rejected():
     replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.06), "zero": share(0.0)}
     accepted, refused, notices = check_replies(replies, replies, SHARE, Earlier())
-    assert len(accepted) == 5 and refused == [] and [text.partition(":")[0] for text in notices] == ["large", "zero"]
+    assert len(accepted) == 5 and refused == []
+    assert [text.partition(" (root")[0] for text in notices] == [
+        "large: its share holds 'windows' more than 4 times as large as the median of the sites",
+        "zero: its share holds 'windows' less than 0.25 times as large as the median of the sites",
+    ]
     replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "bad": share(0.5)}
     assert rejected(replies, SHARE).keys() == {"bad"}
     del replies["c"]
-    assert rejected(replies, SHARE) == {}
+    accepted, refused, notices = check_replies(replies, replies, SHARE, Earlier())
+    assert len(accepted) == 3 and refused == [] and [text.partition(":")[0] for text in notices] == ["bad"]
+    zeros = {**dict.fromkeys("abc", share(0.0)), "d": share(0.5)}
+    assert len(check_replies(zeros, zeros, SHARE, Earlier())[0]) == 4, "a median of zero has no multiple"
 
 
 def test_an_update_of_an_earlier_round_is_rejected():
