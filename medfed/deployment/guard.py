@@ -86,9 +86,10 @@ class Guard:
                 f"was sent a request with the unknown value '{unknown[0]}', but only the values "
                 f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital"
             )
-        number, last = facts.get("round"), facts.get("last", 0)
-        if number is None or any(type(fact) is not int for fact in facts.values()):
-            raise Refused(f"was sent the round {number!r}; expected a whole number")
+        for name in ("round", *facts):
+            if type(facts.get(name)) is not int:
+                raise Refused(f"was sent {facts.get(name)!r} as '{name}'; expected a whole number")
+        number, last = facts["round"], facts.get("last", 0)
         if not 1 <= number <= self.agreement.rounds:
             raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {self.agreement.rounds}")
         end = number + (request.kind == Kind.VALIDATE)  # a round is validated with what its own training left

@@ -96,12 +96,12 @@ class GuardedSite:
 
     def _record(self, request: Message, reply: Message) -> None:
         """Add a request and the reply to the hospital's ledger; a refused request may have any round, or none."""
-        number = request.facts.get("round")
+        number = request.facts.get("round", 0)
         messages = {"down": request, "up": reply}
         rows = [
             row
             for direction, message in messages.items()
-            for row in message_rows(number if type(number) is int else 0, direction, {self.site.name: message})
+            for row in message_rows(number, direction, {self.site.name: message})
         ]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
 

@@ -9,7 +9,7 @@ from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import LEDGER, MODEL, GuardedSite
 from medfed.deployment.hospital_state import REPLIES, SentReply, count_releases, read_replies
-from medfed.federation.message import Message
+from medfed.federation.message import WEIGHTS_NEEDED, Message
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
@@ -49,12 +49,14 @@ def with_weight(change) -> Message:
 
 HOSTILE = {
     "another kind": (lambda: replace(request(), kind="run"), "asked to 'run', but agreed to share, train, validate"),
-    "no kind at all": (lambda: replace(request(), kind=["train"]), "was asked to"),
+    "no kind at all": (lambda: replace(request(), kind=["train"]), r"was asked to '\['train'\]', but agreed to share"),
     "a path to read": (lambda: request(path="/etc/passwd"), "value 'path', but only the values last and round are"),
     "code to run": (lambda: request(code="import os"), "was sent a request with the unknown value 'code'"),
-    "a path instead of a round": (lambda: request(round="../../x"), "expected a whole number"),
-    "no round": (lambda: replace(request(), facts={"last": 0}), "was sent the round None"),
-    "true instead of a round": (lambda: request(round=True), "expected a whole number"),
+    "a path instead of a round": (lambda: request(round="../../x"), "was sent '../../x' as 'round'; expected"),
+    "no round": (lambda: replace(request(), facts={"last": 0}), "was sent None as 'round'; expected a whole"),
+    "true instead of a round": (lambda: request(round=True), "was sent True as 'round'; expected a whole number"),
+    "text instead of the last round": (lambda: request(last="0"), "was sent '0' as 'last'; expected a whole number"),
+    "a list instead of a number": (lambda: request("share", moments=[1]), r"was sent \[1\] as 'moments'; expected"),
     "a round after the last": (lambda: request(round=4, last=3), "request of round 4, but agreed to rounds 1 to 3"),
     "a round before the first": (lambda: request(round=0), "was sent a request of round 0"),
     "a last round in the future": (lambda: request(round=2, last=2), "2 as its last .*; expected a round from 0 to 1"),
@@ -75,6 +77,10 @@ HOSTILE = {
         lambda: replace(request("validate"), tensors={"x": torch.ones(1)}),
         "a request to 'validate', which has none",
     ),
+    "statistics at the end": (
+        lambda: replace(request("end"), tensors={"x": torch.ones(1)}),
+        "a request to 'end', which has none",
+    ),
     "sharing with a method that never shares": (lambda: request("share"), "but the agreed plan never does this"),
 }
 
@@ -87,6 +93,16 @@ def test_a_request_beyond_the_agreement_never_reaches_the_site(tmp_path, never_c
     down, up = rows_of(tmp_path, "down"), rows_of(tmp_path, "up")
     assert down and [row.split(",")[3:6] for row in up] == [["failed", "fact", "why"]], "only the sentence left"
     assert not (tmp_path / REPLIES).exists()
+
+
+@pytest.mark.parametrize("kind", ["train", "share"])
+def test_refused_weights_are_not_kept_for_a_request_that_has_only_their_checksum(tmp_path, never_called, kind):
+    """A request to share the windows of ELCFS needs no weights, but the site keeps those that come with it."""
+    site = guarded_site(tmp_path, ELCFS(alpha=0.1))
+    spy = replace(with_weight(lambda *_: {"spy": torch.ones(2)}), kind=kind, weights_digest="x")
+    with pytest.raises(Refused, match=r"unknown entries \(1\).* 'spy'"):
+        site.reply(spy)
+    assert site.reply(replace(spy, weights={})) == Message(WEIGHTS_NEEDED)
 
 
 def rows_of(folder, direction: str) -> list[str]:
@@ -209,7 +225,7 @@ def test_the_end_stores_the_model_and_sends_nothing(tmp_path, never_called):
 def test_a_coordinator_may_repeat_at_most_the_round_before_the_latest(tmp_path, never_called):
     """A repeated round with other weights would reveal more about the same images."""
     site = guarded_site(tmp_path)
-    site.guard.replies = [SentReply(3, "train", "", 0, 1.0, None)]
+    site.guard.replies = [SentReply(number, "train", "", 0, 1.0, None) for number in (1, 3)]
     site.guard.check_request(request(round=2, last=1))
     with pytest.raises(Refused, match="was asked to train in round 1, but has already replied in round 3"):
         site.reply(request())

@@ -19,6 +19,7 @@ from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
+from medfed.methods.fisc import FISC
 from medfed.methods.scaffold import SCAFFOLD
 from medfed.methods.stable_fdg import StableFDG
 from medfed.testing.toy import ToySegmentation
@@ -70,13 +71,20 @@ def test_facts_count_like_tensors_with_their_names(tmp_path, replies):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("train", "diagnosis"), ("train", "score"), ("validate", "loss"), ("share", "pixels"), ("train", "live_triplets")],
+    [
+        ("train", "diagnosis"),
+        ("train", "score"),
+        ("validate", "loss"),
+        ("share", "pixels"),
+        ("validate", "live_triplets"),
+    ],
 )
 def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, kind, name):
     replies(Message(kind, facts={name: 1}))
-    site = guarded(tmp_path, ELCFS(alpha=0.1))
+    method = FISC(transfer="moments")  # `live_triplets` is one of its facts, but only of a reply to "train"
+    site = guarded(tmp_path, method)
     with pytest.raises(Refused, match=f"the fact '{name}' was about to leave, but the facts of a reply to") as error:
-        site.reply(request(kind, ELCFS(alpha=0.1)))
+        site.reply(request(kind, method))
     assert name not in error.value.sent.split(";")[0], "the name could say something, too"
     assert f",{kind},fact,{name}," not in (tmp_path / LEDGER).read_text() and not (tmp_path / REPLIES).exists()
 
@@ -133,8 +141,9 @@ def test_a_method_that_says_nothing_about_patients_is_taken_for_one_that_shares_
 
 def test_a_statistic_of_which_no_number_of_patients_is_known_counts_as_one_of_a_single_patient(tmp_path):
     guard = guarded(tmp_path, min_patients=2).guard
+    reply = Message("train", tensors={"mean": torch.zeros(3), "sum": torch.zeros(3)})
     with pytest.raises(Refused, match="'mean' has numbers that are computed from 1 patient;"):
-        guard.check_reply(request(), Message("train", tensors={"mean": torch.zeros(3)}), {})
+        guard.check_reply(request(), reply, {"sum": 5})
 
 
 def test_statistics_that_are_sent_with_weights_are_checked_too_also_after_a_restart(tmp_path, monkeypatch):

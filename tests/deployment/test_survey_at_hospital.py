@@ -45,6 +45,8 @@ def test_the_larger_minimum_counts_and_the_ledger_lists_what_left(site, tmp_path
     other = GuardedSite(site, tmp_path / "other", replace(AGREED, min_patients=10))
     (tmp_path / "other").mkdir(exist_ok=True)
     assert other.reply(survey_request()).facts == {"too_few_patients": 1}
+    site.survey.min_patients = 10
+    assert Guard(AGREED, site).survey.min_patients == 10
 
 
 def test_a_survey_is_for_the_time_before_round_1_and_holds_no_other_fact(site, tmp_path):

@@ -6,7 +6,7 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.federation.encoding import header_of, pack, unpack
-from medfed.federation.message import Kind, Message, State, failed_reply_to_error
+from medfed.federation.message import Kind, Message, State, failed_reply, failed_reply_to_error
 from medfed.functional.weights import DTYPES
 
 
@@ -65,3 +65,9 @@ def test_a_failed_reply_names_no_file_because_the_name_may_be_that_of_a_patient(
     assert reply.facts["why"].startswith("could not reply; ")
     assert capsys.readouterr().err == "data/HK/Jane Doe/IM1: the file is damaged; copy it again\n"
     assert failed_reply_to_error(UserError("HK: the loss is nan")).facts["why"] == "HK: the loss is nan"
+
+
+def test_a_failed_reply_can_be_sent_whatever_its_reason_contains():
+    """A file name that is not UTF-8 has half a character, and an error of a library may be very long."""
+    reply = failed_reply("\udcff" + 2000 * "a")
+    assert Message.from_bytes(reply.to_bytes()).facts == {"why": "?" + 999 * "a"}

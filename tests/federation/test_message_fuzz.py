@@ -94,6 +94,9 @@ def with_facts(facts: object) -> bytes:
     return joined(header, body, {"format": 1, "kind": "train", "order": [], "facts": facts})
 
 
+BOOL = {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]}
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -105,10 +108,22 @@ def with_facts(facts: object) -> bytes:
         (with_facts({"round": True}), "'round' is True, but a whole number"),
         (with_facts({"last": -1}), "'last' is -1, but a whole number"),
         (with_facts({"steps": 2**64}), "'steps' is of type int"),
+        (with_facts({"steps": -(2**64)}), "'steps' is of type int"),
         (with_facts({"note": "\ud800"}), "half a character"),
         (with_facts({"\x1b[2J": 1}), "is used as a name"),
+        (with_facts({"x": {"\x1b[2J": 1}}), "is used as a name"),
         (with_facts({"a" * 2000: 1}), "is used as a name"),
         (with_facts({"x": [[[[[[[[[1]]]]]]]]]}), "more than 8 lists"),
+        (joined({"tensors/\x1b": BOOL}, b"\2", {"format": 1, "order": ["tensors/\x1b"]}), "is used as a name"),
+        (
+            joined({"tensors/x": BOOL}, b"\2", {"format": 1, "order": ["tensors/x"]}),
+            "'x' has booleans that are neither",
+        ),
+        (joined({"tensors/x": BOOL}, b"\1", {"format": 1, "order": 2 * ["tensors/x"]}), "'order' does not list"),
+        (
+            joined({}, b"", {"format": 1, "order": [], "kind": "end", "facts": {}, "weights_digest": [1]}),
+            r"\[1\] is used as a name",
+        ),
     ],
 )
 def test_the_error_says_what_is_wrong(data, reason):
@@ -118,30 +133,32 @@ def test_the_error_says_what_is_wrong(data, reason):
 
 def test_a_header_that_would_need_much_memory_is_refused_before_it_is_parsed(monkeypatch):
     monkeypatch.setattr("medfed.federation.encoding.json.loads", None)
-    for header in (b"[" + (2**19) * b"[],", (2**24 + 1) * b" "):
+    for header in (b"[" + (2**19) * b"[],", b"[" + (2**19) * b"{},", (2**24 + 1) * b" "):
         with pytest.raises(InvalidMessage, match="at most"):
             Message.from_bytes(len(header).to_bytes(8, "little") + header)
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("content", "reason"),
     [
-        Message("train", {"w": torch.ones(2, dtype=torch.complex128)}),
-        Message("train", {"w": torch.eye(2).to_sparse()}),
-        Message("train", {"\ud800": torch.ones(1)}),
-        Message("train", facts={"loss": float("inf")}),
-        Message("train", facts={"loss": float("nan")}),
-        Message("train", facts={"tensor": torch.zeros(1)}),
-        Message("failed"),
-        Message("failed", facts={"why": 3}),
-        Message(3),
-        Message("train", facts=[]),
-        Message("train", {"w": [1.0]}),
-        Message("train", facts={3: 1}),
-        Message("share", tensors={"x": torch.zeros(0, 2**30)}),
+        (Message("train", {"w": torch.ones(2, dtype=torch.complex128)}), "'w' is torch.strided torch.complex128, but"),
+        (Message("train", {"w": torch.eye(2).to_sparse()}), "'w' is torch.sparse_coo torch.float32, but"),
+        (Message("train", {"\ud800": torch.ones(1)}), "is used as a name"),
+        (Message("train", facts={"loss": float("inf")}), "a value is neither a finite number"),
+        (Message("train", facts={"loss": float("nan")}), "a value is neither a finite number"),
+        (Message("train", facts={"tensor": torch.zeros(1)}), "'tensor' is of type Tensor"),
+        (Message("failed"), "a failed reply without its reason"),
+        (Message("failed", facts={"why": 3}), "a failed reply without its reason"),
+        (Message(3), "3 is used as a name"),
+        (Message("train", facts=[]), "values of type list, but a dict"),
+        (Message("train", {"w": [1.0]}), "'w' is of type list, but a tensor"),
+        (Message("train", facts={3: 1}), "3 is used as a name"),
+        (Message("share", tensors={"x": torch.zeros(0, 2**30)}), "'x' has the shape"),
+        (Message("share", tensors={"x": torch.zeros(17 * [1])}), "'x' has the shape"),
+        (State(2**63, {}), "'round' is 9223372036854775808, but a whole number"),
     ],
-    ids=string.ascii_letters[:13],
+    ids=string.ascii_letters[:15],
 )
-def test_a_message_that_would_be_refused_is_not_encoded(message):
-    with pytest.raises(InvalidMessage):
-        message.to_bytes()
+def test_what_would_be_refused_is_not_encoded(content, reason):
+    with pytest.raises(InvalidMessage, match=reason):
+        content.to_bytes()

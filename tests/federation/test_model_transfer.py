@@ -161,7 +161,7 @@ def test_a_repeated_request_without_weights_finds_the_stored_reply(toy, fedavg, 
 
 def guarded(folder) -> GuardedSite:
     (site,) = ToySegmentation().engine(ELCFS(alpha=0.1, min_patients=1), ("north",)).local_sites
-    return GuardedSite(site, folder, Agreement(sends=("windows",), rounds=2, replies_per_round=1))
+    return GuardedSite(site, folder, Agreement(sends=("windows",), rounds=2, replies_per_round=2))
 
 
 def test_a_hospital_asks_for_weights_without_counting_a_reply_and_lists_what_was_really_sent(tmp_path):
@@ -170,11 +170,12 @@ def test_a_hospital_asks_for_weights_without_counting_a_reply_and_lists_what_was
     short, site = replace(full, weights={}), guarded(tmp_path)
     assert site.reply(short) == Message(WEIGHTS_NEEDED)
     scores = site.reply(full)
+    assert site.reply(short).facts == scores.facts and len({reply.checksum for reply in site.guard.replies}) == 1
     assert site.reply(replace(short, facts={"round": 2})).facts == scores.facts, "the same weights on the same images"
     rows = (tmp_path / LEDGER).read_text().splitlines()
-    assert sum(",down,validate,fact,round; weights_digest,2,,67" in row for row in rows) == 3
+    assert sum(",down,validate,fact,round; weights_digest,2,,67" in row for row in rows) == 4
     assert sum(",down,validate,weight,," in row for row in rows) == 1
-    with pytest.raises(Refused, match="more than 1 times"):
+    with pytest.raises(Refused, match="more than 2 times"):
         site.reply(short)
 
 

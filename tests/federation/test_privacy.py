@@ -51,6 +51,15 @@ def test_statistics_have_their_own_clip():
     assert float((noised.tensors["windows"] - 3.0 / 60).std()) == pytest.approx(0.2, rel=0.15)
 
 
+def test_every_tensor_of_a_reply_has_its_own_noise():
+    """With equal noise, the difference of two tensors would contain no noise."""
+    zeros = torch.zeros(1000)
+    request, privacy = Message("train", {"a": zeros, "b": zeros}), Privacy(1.0, 1.0, 1.0, 1.0)
+    noised = protect(replace(request, tensors={"a": zeros}), request, privacy, KEY, {})
+    noises = torch.stack([*noised.weights.values(), *noised.tensors.values()])
+    assert torch.allclose(torch.corrcoef(noises), torch.eye(3), atol=0.2)
+
+
 def test_whole_numbers_are_not_changed_and_a_variance_is_never_negative():
     privacy = Privacy(clip=1.0, noise=5.0, statistics_clip=1.0, statistics_noise=5.0)
     noised = protect(REPLY, REQUEST, privacy, KEY, {"norm.running_var": (0.0, math.inf)})
@@ -106,6 +115,8 @@ def test_different_replies_have_different_noise_and_equal_replies_equal_noise(to
     others = [noise_of(second, start), noise_of(first, moved)]
     # The same request, but another reply.
     first.settings = replace(first.settings, learning_rate=2 * first.settings.learning_rate)
+    others.append(noise_of(first, start))
+    first.privacy = Privacy(clip=1e-6, noise=2.0)  # twice the same noise minus the noise would be the reply
     others.append(noise_of(first, start))
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([noise, other]))[0, 1])) < 0.3
