@@ -136,6 +136,10 @@ def test_replies_of_one_kind_in_a_round_are_limited_also_after_a_restart(tmp_pat
         ),
         (Message("train", weights={"head.extra": torch.ones(2)}), "'head.extra' was about to leave, but weights of"),
         (Message("train", tensors={"windows": torch.ones(300_000)}), "agrees.megabytes_per_round: is 1, but .* 1.2 MB"),
+        (
+            Message("train", weights=dict.fromkeys(request().weights, torch.ones(300_000))),
+            "agrees.megabytes_per_round: is 1, but ",
+        ),
     ],
 )
 def test_a_reply_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, reply, sentence):

@@ -113,10 +113,11 @@ def test_different_replies_have_different_noise_and_equal_replies_equal_noise(to
     noise = noise_of(first, start)
     assert torch.equal(noise, noise_of(first, start))
     others = [noise_of(second, start), noise_of(first, moved)]
+    first.privacy = replace(first.privacy, noise=2.0)  # twice the reply minus this one would contain no noise
+    others.append(noise_of(first, start))
+    first.privacy = second.privacy
     # The same request, but another reply.
     first.settings = replace(first.settings, learning_rate=2 * first.settings.learning_rate)
-    others.append(noise_of(first, start))
-    first.privacy = Privacy(clip=1e-6, noise=2.0)  # twice the same noise minus the noise would be the reply
     others.append(noise_of(first, start))
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([noise, other]))[0, 1])) < 0.3
