@@ -1,5 +1,6 @@
 """The limits of an agreement on facts, on the patients behind a statistic, and on epsilon."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -121,6 +122,8 @@ def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
     for words in ("'windows' has numbers that are computed from 1 patient", "set method.exchange to false", "harmofl"):
         assert words in str(error.value)
     assert str(error.value).endswith("decrease it if you agree")
+    (up,) = (row for row in (tmp_path / LEDGER).read_text().splitlines() if ",up," in row)
+    assert up.endswith(f",why,1,,{len(json.dumps(error.value.sent))}")
     assert "1" not in error.value.sent and "5" not in error.value.sent and "'windows'" in error.value.sent
 
 
@@ -225,8 +228,10 @@ def test_without_noise_nothing_leaves_if_there_is_a_budget(tmp_path, method, pri
     assert f",up,{kind}," not in (tmp_path / LEDGER).read_text()
 
 
-def test_validation_scores_cost_no_epsilon(tmp_path):
-    assert guarded(tmp_path, max_epsilon=0.1).reply(request("validate")).facts.keys() <= {"score"}
+def test_validation_scores_cost_no_epsilon_also_if_more_was_spent_before(tmp_path):
+    site = guarded(tmp_path, max_epsilon=0.1)
+    site.guard.replies = [SentReply(1, "train", "", 9, 0.0, None)]
+    assert site.reply(request("validate")).facts.keys() <= {"score"}
 
 
 PLANNED = [(FedAvg(), 0), (ELCFS(alpha=0.1), 1), (FedDGGA(), 14), (STYLES, 7), (SCAFFOLD(), 8)]
@@ -251,9 +256,10 @@ def test_a_reply_counts_with_the_noise_with_which_it_left_also_under_a_later_pla
     assert count_releases(read_replies(tmp_path)) == spent
     assert f"{epsilon(spent, 1e-5):.4g} of at most 9" in describe_participation(tmp_path, site.agreement)
     monkeypatch.undo()
-    site.site.rounds = 5
     sent = dry_run(site.site, ToySegmentation().start(FEDAVG), 0)
-    assert site.guard.planned_releases(sent) == spent + Releases({("noise", 100.0): 3})
+    for rounds, n_left in ((1, 0), (5, 3)):
+        site.site.rounds = rounds
+        assert site.guard.planned_releases(sent) == spent + Releases({("noise", 100.0): n_left})
     site.guard.replies = [SentReply(1, "survey", "a", 9, None, None)]
     assert site.guard.planned_releases(sent) == Releases({("noise", 100.0): 5}), "a survey is no training round"
     site.guard.replies = [*read_replies(tmp_path), SentReply(3, "train", "b", 9, 0.0, None)]

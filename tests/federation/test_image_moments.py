@@ -11,6 +11,7 @@ from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.dry_run import dry_run
 from medfed.deployment.guard import Guard
 from medfed.deployment.guarded_site import GuardedSite
+from medfed.deployment.hospital_state import SentReply
 from medfed.deployment.monai_client import MedfedClient
 from medfed.federation.image_moments import MOMENTS, constants_of, moments_request, pool
 from medfed.federation.message import Message, digest
@@ -93,6 +94,8 @@ def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
     site = toy.engine(method).local_sites[0]
     shown = dry_run(site, toy.start(method), 0)
     assert [name for reply, _ in shown if reply.kind == "share" for name in reply.tensors] == [MOMENTS, "windows"]
+    guard = Guard(Agreement(), site, [SentReply(1, MOMENTS, "", 9, None, 0.0)])
+    assert guard.planned_releases(shown)["statistics_noise", 0.0] == 2, "the moments have left, the windows have not"
     with pytest.raises(UserError, match="agrees.sends: .* 'image_moments', which are not in the list"):
         Guard(Agreement(sends=("windows",)), site).check_plan(shown, "HK.yaml")
 

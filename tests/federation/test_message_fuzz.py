@@ -120,10 +120,6 @@ BOOL = {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]}
             "'x' has booleans that are neither",
         ),
         (joined({"tensors/x": BOOL}, b"\1", {"format": 1, "order": 2 * ["tensors/x"]}), "'order' does not list"),
-        (
-            joined({}, b"", {"format": 1, "order": [], "kind": "end", "facts": {}, "weights_digest": [1]}),
-            r"\[1\] is used as a name",
-        ),
     ],
 )
 def test_the_error_says_what_is_wrong(data, reason):
