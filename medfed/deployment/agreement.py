@@ -67,8 +67,9 @@ def plan_checksum(path: Path) -> str:
 
 def check_reading(plan: Config, own_keys: Collection[str], file: str) -> None:
     """Raise UserError if a plan decides about the reading of images what only the hospital may set in its own file."""
-    table = Path(getattr(plan.data, "table", None) or "")
+    root, table = Path(plan.data.root), Path(getattr(plan.data, "table", None) or "")
     reasons = {
+        "root": (root.is_absolute() or ".." in root.parts) and f"'{root}' is a folder that the coordinator chooses",
         "dicom_salt": getattr(plan.data, "dicom_salt", None)
         and "it names the file with the secret that hides this hospital's patients, which the coordinator could then "
         "know",

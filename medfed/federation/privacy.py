@@ -40,18 +40,18 @@ class Privacy:
     Args:
         clip: maximum L2 norm of the change of a site's weights in a round, over all floating-point entries. 0 neither
             clips nor adds noise.
-        noise: standard deviation of the noise on the weights, divided by 2 * `clip`; at least 0.
+        noise: standard deviation of the noise on the weights, divided by 2 * `clip`; from 0 to a million.
         statistics_clip: maximum L2 norm of the shared statistics, which are all tensors of one message except the
             weights. 0 neither clips nor adds noise.
-        statistics_noise: standard deviation of the noise on the shared statistics, divided by 2 * `statistics_clip`; at
-            least 0.
+        statistics_noise: standard deviation of the noise on the shared statistics, divided by 2 * `statistics_clip`;
+            from 0 to a million.
         delta: the delta for which epsilon is computed, in (0, 1).
     """
 
     clip: NonNegativeFloat = 0.0
-    noise: NonNegativeFloat = 0.0
+    noise: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     statistics_clip: NonNegativeFloat = 0.0
-    statistics_noise: NonNegativeFloat = 0.0
+    statistics_noise: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def __post_init__(self) -> None:

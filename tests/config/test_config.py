@@ -106,6 +106,7 @@ def test_values_have_the_types_of_their_fields():
         ("data.bits=12", "expected 8 or 16, got 12"),
         ("data.bits=8.0", "expected a whole number, got 8.0"),
         ("data.margin=wide", "expected a number, got the text 'wide'"),
+        ("privacy.noise=1e200", "expected a number of at most 1000000"),
         ("method.ratio=1.5", "expected 'uniform' or a number of at most 1 or a list, got 1.5"),
         ("method.denominator=negative", "expected 'positive_and_negatives' or 'negatives', got the text 'negative'"),
     ],

@@ -84,6 +84,16 @@ def test_what_the_hospital_alone_may_set_is_refused_in_a_plan_and_taken_from_its
         assert getattr(read_site_file(site_file)[1].data, key) == expected
 
 
+@pytest.mark.parametrize("root", ["/etc", "images/../.."])
+def test_a_plan_may_not_choose_a_folder_outside_that_of_the_hospitals_file(tmp_path, root):
+    (tmp_path / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\n")
+    (tmp_path / "plan.yaml").write_text(PLAN.format("").replace("root: data", f"root: {root}"))
+    with pytest.raises(UserError, match="plan.yaml: data.root: .* set data.root in .*HK.yaml"):
+        read_site_file(tmp_path / "HK.yaml")
+    (tmp_path / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\ndata: {root: own}\n")
+    assert read_site_file(tmp_path / "HK.yaml")[1].data.root == str(tmp_path / "own")
+
+
 def test_a_plan_that_names_weights_for_the_hospital_to_read_is_refused(tmp_path):
     (tmp_path / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\n")
     (tmp_path / "plan.yaml").write_text(PLAN.format("").replace("name: unet", "name: unet, weights: /etc/passwd"))
