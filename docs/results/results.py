@@ -143,7 +143,7 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
     for line in own[own.kind == "method"].itertuples():
         less = [_signed(other) for other in own[(own.kind == "effort") & (own.row == line.row)].itertuples()]
         has_seeds = not pd.isna(line.seeds_low)
-        over_seeds = f"{number(line.seeds_low, 1, '+')} to {number(line.seeds_high, 1, '+')}" if has_seeds else "-"
+        over_seeds = f"{number(line.seeds_low, 2, '+')} to {number(line.seeds_high, 2, '+')}" if has_seeds else "-"
         seeds, p = (
             ", ".join(f"{value:+.1f}" for value in line.of_seeds),
             "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
