@@ -17,14 +17,20 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "results" / "results.py"
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def committed(tmp_path, monkeypatch):
+    """The script, which writes into another folder."""
     spec = importlib.util.spec_from_file_location("results", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "ROWS", {"breast_us": ("Breast", "fedavg bigaug")})
-    (tmp_path / "discussion.md").write_text("# Results\n")
     return module
+
+
+@pytest.fixture
+def script(committed, tmp_path, monkeypatch):
+    monkeypatch.setattr(committed, "ROWS", {"breast_us": ("Breast", "fedavg bigaug")})
+    (tmp_path / "discussion.md").write_text("# Results\n")
+    return committed
 
 
 def toy_run(path: Path, method: str, unseen: str, shift: float) -> None:
@@ -89,6 +95,14 @@ def test_a_seed_without_all_first_rows_is_not_in_the_table_and_a_collected_run_i
     scores.write_text("mine")
     script.main(["collect", str(tmp_path / "work")])
     assert scores.read_text() == "mine"
+
+
+@pytest.mark.parametrize("data", [pytest.param("pacs", marks=pytest.mark.slow), "breast_us", "fundus_vessel"])
+def test_the_page_has_its_text_and_the_tables_of_the_committed_runs(committed, tmp_path, data):
+    (tmp_path / "runs").symlink_to(SCRIPT.parent / "runs")
+    page = (SCRIPT.parent / "README.md").read_text()
+    assert page.startswith((SCRIPT.parent / "discussion.md").read_text())
+    assert "\n".join(committed.section(data)).strip("\n") in page
 
 
 def test_the_cell_by_hand_is_what_its_command_prints():
