@@ -208,7 +208,9 @@ def section(data: str) -> list[str]:
     runs = complete(read(data), data)
     if not runs:
         return []
-    methods = [run for run in runs if run.row.arrangement == "federated"]
+    keys = {run.key for run in runs}
+    seeds_of = {label: {seed for other, _, seed in keys if other == label} for label, *_ in keys}
+    methods = [run for run in runs if run.row.arrangement == "federated" and seeds_of[run.key[0]] == seeds_of["fedavg"]]
     comparison = compare_runs(methods)
     main = comparison.metrics[comparison.shown[0]]
     seeds = {run.key[2]: run.summary["environment"]["cuda"] or "CPU" for run in methods}
@@ -227,10 +229,12 @@ def section(data: str) -> list[str]:
     if main.name == "dice":
         text += [f"Patients whose Dice is below {FAILED} %, in %, mean over seeds, not tested:", ""]
         text += [to_markdown(_failure_table(methods, comparison.rows, comparison.sites())), ""]
-    first = [run for run in runs if run.key[2] == 1 and run.key[0] in ("fedavg", "pooled", "local")]
-    if any(run.row.arrangement != "federated" for run in first):
-        text += ["References, seed 1 only; `local` is the mean over the models of the sites that train:", ""]
-        text += [to_markdown(_score_table(compare_runs(first), main.name, "%")), ""]
+    shown = {run.key[0] for run in methods}
+    for seed in sorted({run.key[2] for run in runs if run.key[0] not in shown}):
+        part = [run for run in runs if run.key[2] == seed and run.key[0] not in shown - {"fedavg"}]
+        local = "`local` is the mean over the models of the sites that train"
+        text += [f"Rows with seed {seed} only, and FedAvg with this seed, not tested; {local}:", ""]
+        text += [to_markdown(_score_table(compare_runs(part), main.name, "%")), ""]
     text += ["Cost of a run, all sites together, mean over folds and seeds:", ""]
     rows = []
     for label in comparison.rows:
