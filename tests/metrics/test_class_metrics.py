@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from monai.metrics import compute_roc_auc
+from sklearn.metrics import auc
 
 from medfed.metrics.class_metric import MAX_PATIENTS, ClassMetric, compute_class_metric, jackknife_values
 from medfed.metrics.classes.accuracy import Accuracy
@@ -40,10 +41,6 @@ def pairs(score, positive):
     """Return the fraction of pairs of a positive and a negative image in the right order; ties count one half."""
     result = [(p > n) + (p == n) / 2 for p in score[positive] for n in score[~positive]]
     return np.mean(result)
-
-
-def area(curve):
-    return np.trapezoid(curve[1], curve[0])
 
 
 def test_accuracy_is_the_fraction_of_images_and_balanced_accuracy_the_mean_recall():
@@ -111,7 +108,7 @@ def test_the_roc_curve_by_hand():
 def test_the_area_under_the_drawn_curve_is_the_auroc(n_classes):
     probabilities, labels = random_images(60, n_classes)
     curve = macro_roc_curve(probabilities, labels)
-    assert area(curve) == pytest.approx(auroc(probabilities, labels), abs=1e-12)
+    assert auc(*curve) == pytest.approx(auroc(probabilities, labels), abs=1e-12)
     assert (curve[0][0], curve[1][0], curve[0][-1], curve[1][-1]) == (0, 0, 1, 1)
 
 

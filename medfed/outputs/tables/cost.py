@@ -74,6 +74,11 @@ def _total(values: pd.Series) -> float:
     return values.sum(skipna=False, min_count=1)
 
 
+def _mean(values: pd.Series) -> float:
+    """The mean; NaN if a value is unknown."""
+    return values.mean(skipna=False)
+
+
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
     """Mean bytes of a client by direction, and the number of clients that share before the first round.
 
@@ -105,9 +110,9 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
     names = [(row.label, row.arrangement, site, seed) for row, site, seed, _ in runs]
     table = pd.DataFrame([read_cost(folder) for *_, folder in runs], pd.MultiIndex.from_tuples(names), dtype=float)
     models = table.groupby(level=[0, 1, 2, 3], sort=False)
-    folds = models.mean(skipna=False).assign(**models[["images", "total_s"]].sum(skipna=False))
+    folds = models.agg(_mean).assign(**models[["images", "total_s"]].agg(_total))
     costs: dict[str, Cost] = {}
-    for (label, arrangement), own in folds.groupby(level=[0, 1], sort=False).mean(skipna=False).iterrows():
+    for (label, arrangement), own in folds.groupby(level=[0, 1], sort=False).agg(_mean).iterrows():
         sent = SENT.get(arrangement, "updates")
         cost = {name: None if pd.isna(value) else value for name, value in own.items()}
         costs[label] = cost | dict.fromkeys([*BYTES, "aggregate_s"] * (arrangement in SENT)) | {"sent": sent}
