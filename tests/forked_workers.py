@@ -19,6 +19,8 @@ from tqdm import tqdm
 
 import medfed.deployment.worker  # noqa: F401  what the worker imports
 
+FORKING = threading.Lock()  # the library filelock refuses to fork in two threads at once
+
 
 def _close_inherited_files(kept: tuple[int, ...]) -> None:
     """Close the sockets of other workers: while this process has one open, nobody sees that its worker was killed."""
@@ -45,7 +47,8 @@ class ForkedWorker:
 
     def __init__(self, command, pass_fds, **others) -> None:
         self.returncode: int | None = None
-        self.pid = os.fork()
+        with FORKING:
+            self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:

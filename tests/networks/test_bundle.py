@@ -163,7 +163,7 @@ REFUSED = {
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
     "no network": (None, "has the key network_def"),
     "program": (
-        {"_target_": "torch.export.unflatten", "module": {"_target_": "torch.export.load", "f": "$x"}},
+        {"_target_": "torch.export.UnflattenedModule", "export_module": {"_target_": "torch.export.load", "f": "$x"}},
         "loads a program, which medfed never runs; training can start only from a network of",
     ),
 }

@@ -36,7 +36,7 @@ from medfed.images.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.parts.bundle_config import read_config
-from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program
+from medfed.outputs.bundle.program import PROGRAM, PROGRAM_DEF, save_program
 from medfed.results.scores import COLUMNS, read_scores, table_of
 from medfed.score import main
 from medfed.scoring.bundle_model import load_bundle
@@ -204,7 +204,7 @@ def changed(key, value):
 
 MARK = "$__import__('pathlib').Path('code_has_run').touch()"
 ARGMAX = step("AsDiscreted", argmax=True)
-PROGRAM_OF_MARK = {"_target_": LOAD, "f": MARK}
+PROGRAM_OF_MARK = {**PROGRAM_DEF["export_module"], "f": MARK}
 REFUSED = {
     "preprocessing.transforms.2.mode: '\\$": changed("2.mode", MARK),
     "preprocessing.transforms.2: the transform RandFlipd is not": changed("2._target_", "RandFlipd"),
@@ -221,7 +221,7 @@ REFUSED = {
     "postprocessing.transforms.0.func: found": {"postprocessing": compose(step("Lambdad", func=MARK), ARGMAX)},
     "has no AsDiscreted": {"postprocessing": compose(INVERT)},
     "network_def: loads a program": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
-    "network_def: loads a program, and": {"network_def": {"_target_": UNFLATTEN, "module": PROGRAM_OF_MARK}},
+    "network_def: loads a program, and": {"network_def": {**PROGRAM_DEF, "export_module": PROGRAM_OF_MARK}},
     "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": MARK}},
 }
 

@@ -17,10 +17,10 @@ from torch import nn
 from medfed.core.errors import UserError
 
 PROGRAM = "models/model.pt2"
-LOAD, UNFLATTEN = "torch.export.load", "torch.export.unflatten"
 PROGRAM_DEF: dict[str, Any] = {
-    "_target_": UNFLATTEN,
-    "module": {"_target_": LOAD, "f": f"$@bundle_root + '/{PROGRAM}'"},
+    # Not `torch.export.unflatten`, which Python 3.13 finds as the module of that name, not as the function.
+    "_target_": "torch.export.UnflattenedModule",
+    "export_module": {"_target_": "torch.export.load", "f": f"$@bundle_root + '/{PROGRAM}'"},
 }
 
 TOLERANCE = 1e-5
@@ -46,7 +46,7 @@ def save_program(path: Path, network: nn.Module, channels: int, side: int) -> No
                 node.meta["nn_module_stack"] = {"": ("", "torch.nn.Module")}
             program.example_inputs = None  # the file would contain them as a pickle
             torch.export.save(program, path)
-            exported = torch.export.unflatten(torch.export.load(path)).eval()
+            exported = torch.export.UnflattenedModule(torch.export.load(path)).eval()
             exported.load_state_dict(network.state_dict())  # as MONAI does with model.pt
             for images, expected in zip(batches, outputs, strict=True):
                 torch.testing.assert_close(exported(images), expected, rtol=TOLERANCE, atol=TOLERANCE)

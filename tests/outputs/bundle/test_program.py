@@ -77,7 +77,7 @@ class ShiftedWindows(nn.Module):
 def test_a_program_creates_tensors_on_the_device_of_the_images(tmp_path):
     module = ShiftedWindows().eval()
     save_program(tmp_path / "model.pt2", module, 1, 8)
-    program = torch.export.unflatten(torch.export.load(tmp_path / "model.pt2")).eval()
+    program = torch.export.UnflattenedModule(torch.export.load(tmp_path / "model.pt2")).eval()
     images = torch.rand(3, 1, 8, 8)
     assert torch.equal(program(images), module(images))
     assert program.to("meta")(images.to("meta")).device.type == "meta"
