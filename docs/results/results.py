@@ -232,8 +232,9 @@ def section(data: str) -> list[str]:
     shown = {run.key[0] for run in methods}
     for seed in sorted({run.key[2] for run in runs if run.key[0] not in shown}):
         part = [run for run in runs if run.key[2] == seed and run.key[0] not in shown - {"fedavg"}]
-        local = "`local` is the mean over the models of the sites that train"
-        text += [f"Rows with seed {seed} only, and FedAvg with this seed, not tested; {local}:", ""]
+        has_local = any(run.row.arrangement == "local" for run in part)
+        local = "; `local` is the mean over the models of the sites that train" if has_local else ""
+        text += [f"Rows with seed {seed} only, and FedAvg with this seed, not tested{local}:", ""]
         text += [to_markdown(_score_table(compare_runs(part), main.name, "%")), ""]
     text += ["Cost of a run, all sites together, mean over folds and seeds:", ""]
     rows = []
