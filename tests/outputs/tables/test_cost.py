@@ -72,6 +72,9 @@ def test_costs_are_averaged_over_runs_and_written_in_seconds_and_bytes(tmp_path)
     assert cost_rows(costs)[1] == ["m", *numbers, "-", "-", "4.00", "updates"]
     table = pd.read_csv(io.StringIO(cost.cost_csv(costs)), index_col="method")
     assert list(table) == [*HEAD] and table.down["m"] == 9e6 and pd.isna(table.images["m"])
+    (folders[1].path / "timings.csv").unlink()
+    own = costs_by_row([(ComparisonRow("m"), "U", seed, folder) for seed, folder in enumerate(folders)])["m"]
+    assert (own["train_s"], own["total_s"], own["up"]) == (None, None, 1e6), "no mean of the runs with times only"
 
 
 def run_of(tmp_path, row: ComparisonRow, rounds: int, n_steps: int, n_images: int, n_clients: int) -> tuple:
