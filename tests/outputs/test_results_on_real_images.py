@@ -111,3 +111,10 @@ def test_the_cell_by_hand_is_what_its_command_prints():
     shown = subprocess.run(["bash", "-c", command], cwd=SCRIPT.parent, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == printed
     assert f"{float(printed.split()[2]):.1f} [" in page
+
+
+def test_the_first_page_has_the_numbers_of_the_page_of_results():
+    page = (SCRIPT.parent / "README.md").read_text()
+    table = (SCRIPT.parents[2] / "README.md").read_text().partition("| images | row |")[2].partition("\n\n")[0]
+    cells = [cell.strip() for line in table.splitlines()[2:] for cell in line.split("|")[3:-2] if cell.strip()]
+    assert len(cells) > 10 and [cell for cell in cells if f"| {cell} |" not in page] == []
