@@ -2,9 +2,7 @@
 
 import argparse
 import errno
-import importlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -77,30 +75,6 @@ print(codes, [name for name in ('torch', 'monai', 'nvflare', 'matplotlib', 'scip
     done, n = run_python(code), len(program.programs())
     assert done.stdout.splitlines()[-1] == f"{{'--help': {[0] * n}, '--no-such-flag': {[2] * n}}} []"
     assert done.stdout.count("usage: ") == done.stderr.count("usage: ") == n
-
-
-@pytest.mark.parametrize("name", program.programs())
-def test_the_help_of_every_program_ends_with_two_examples_that_the_program_accepts(name):
-    parser = importlib.import_module(f"medfed.{name}").parser()
-    lines = parser.format_help().partition("\nexamples:\n")[2].splitlines()
-    comments, commands = lines[::2], lines[1::2]
-    assert len(commands) == 2 and all(line.startswith("  # ") for line in comments)
-    for command in commands:
-        words = shlex.split(command)
-        assert words[:2] == ["medfed", name]
-        parser.parse_args(words[2:])
-
-
-@pytest.mark.parametrize("name", ["data", "coordinator"])
-def test_the_examples_of_the_commands_of_a_program_are_accepted(name):
-    parser = importlib.import_module(f"medfed.{name}").parser()
-    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for command, of_command in commands.items():
-        lines = of_command.format_help().partition("\nexamples:\n")[2].splitlines()
-        assert lines
-        for words in map(shlex.split, lines[1::2]):
-            assert words[:3] == ["medfed", name, command]
-            parser.parse_args(words[2:])
 
 
 def test_the_command_passes_the_other_arguments_to_the_program(monkeypatch):

@@ -1,8 +1,9 @@
-"""The page of the programs in the documentation, which is made from their parsers."""
+"""The help of the programs, and their page in the documentation, which is made from their parsers."""
 
 import argparse
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def parsers(parser: argparse.ArgumentParser):
     for action in parser._actions:
         for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
             yield from parsers(command)
+
+
+@pytest.mark.parametrize("name", programs())
+def test_the_help_of_every_program_and_command_ends_with_two_examples_that_it_accepts(name):
+    program = importlib.import_module(f"medfed.{name}").parser()
+    for parser in parsers(program):
+        lines = parser.format_help().partition("\nexamples:\n")[2].splitlines()
+        comments, commands = lines[::2], lines[1::2]
+        assert len(commands) == 2 and all(line.startswith("  # ") for line in comments)
+        for command in commands:
+            words = shlex.split(command)
+            assert words[:2] == ["medfed", name] and command.startswith(f"  {parser.prog}")
+            program.parse_args(words[2:])
 
 
 def test_the_page_has_every_program_command_argument_and_example(page):
