@@ -217,23 +217,6 @@ def test_every_listed_name_is_found():
             assert registry.name_of(kind, registry.resolve(kind, name)) == name
 
 
-OWN = """
-from dataclasses import dataclass
-from medfed.federation.method import Method
-from medfed.methods.fedavg import FedAvg
-@dataclass(frozen=True)
-class Mine(Method): pass
-"""
-
-
-def test_a_dotted_name_is_found_outside_the_package(rooms, monkeypatch):
-    rooms("own_for_test/one.py", OWN)
-    with registry.code_allowed():
-        one = registry.resolve("methods", "own_for_test.one.Mine")
-    assert (one.__name__, one.__module__) == ("Mine", "own_for_test.one")
-    assert registry.name_of("methods", one) == "own_for_test.one.Mine"
-
-
 @pytest.mark.parametrize(
     "name, sentence",
     [
