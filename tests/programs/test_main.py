@@ -191,23 +191,12 @@ def test_the_common_flags_become_overrides():
     assert (str(some.out), some.resume, some.quiet) == ("runs/x", True, True)
 
 
-@pytest.fixture
-def rooms(tmp_path, monkeypatch):
-    """A package folder of our own; `write(path, text)` adds a file."""
+def test_each_file_in_the_folder_of_a_kind_is_a_name_and_is_not_imported(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PACKAGE", tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(path: str, text: str) -> None:
-        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / path).write_text(text)
-
-    return write
-
-
-def test_each_file_in_the_folder_of_a_kind_is_a_name_and_is_not_imported(rooms):
-    rooms("engines/__init__.py", '"""Engines."""\n')
-    rooms("engines/post.py", '"""By post.\n\nMore."""\nraise SystemExit\n')
-    rooms("engines/parts/envelope.py", '"""Helper."""\n')
+    (tmp_path / "engines" / "parts").mkdir(parents=True)
+    (tmp_path / "engines" / "__init__.py").write_text('"""Engines."""\n')
+    (tmp_path / "engines" / "post.py").write_text('"""By post.\n\nMore."""\nraise SystemExit\n')
+    (tmp_path / "engines" / "parts" / "envelope.py").write_text('"""Helper."""\n')
     assert registry.known_names("engines") == {"post": "By post."}
 
 
@@ -234,11 +223,12 @@ def test_a_dotted_name_that_cannot_be_resolved_is_one_sentence(name, sentence):
         registry.resolve("methods", name)
 
 
-def test_a_missing_import_of_an_outside_module_is_named(rooms):
-    rooms("needy_for_test/one.py", "import absent_for_test\n")
-    sentence = "^'needy_for_test.one.Mine' cannot be imported: No module named 'absent_for_test'; it must be"
+def test_a_missing_import_of_an_outside_module_is_named(tmp_path, monkeypatch):
+    (tmp_path / "needy_for_test.py").write_text("import absent_for_test\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sentence = "^'needy_for_test.Mine' cannot be imported: No module named 'absent_for_test'; it must be"
     with registry.code_allowed(), pytest.raises(UserError, match=sentence):
-        registry.resolve("methods", "needy_for_test.one.Mine")
+        registry.resolve("methods", "needy_for_test.Mine")
 
 
 def test_suggestions_ignore_case():
