@@ -71,15 +71,6 @@ def test_a_failure_while_writing_keeps_the_old_file(tmp_path, monkeypatch, call)
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_equal_weights_give_identical_files(tmp_path):
-    contents = set()
-    for n in range(3):
-        (tmp_path / str(n)).mkdir()
-        RunFolder(tmp_path / str(n)).save_model({"b": torch.ones(3), "a": torch.zeros(2, 2)})
-        contents.add((tmp_path / str(n) / "model.safetensors").read_bytes())
-    assert len(contents) == 1
-
-
 def test_a_checkpoint_belongs_to_the_round_of_its_name_and_a_pipe_is_none(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), best_round=1)
