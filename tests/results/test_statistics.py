@@ -276,16 +276,6 @@ def test_a_metric_of_a_set_of_images_has_a_difference_but_no_test():
     assert math.isnan(own.p) and own.verdict == "not tested"
 
 
-def test_failures_are_shares_of_patients_with_the_interval_of_clopper_and_pearson():
-    runs = [dice_run("fedavg", "A", [0.9] * 5 + [0.1] * 2), dice_run("fedavg", "B", [0.9] * 4)]
-    scores = compare_runs(runs).scores
-    for site, n in (("A", 7), ("average", 11)):
-        own, exact = line(scores, "fedavg", site, "low_dice"), stats.binomtest(2, n).proportion_ci(method="exact")
-        expected = (200 / n, 100 * exact.low, 100 * exact.high)
-        assert (own["mean"], *ends(own)) == pytest.approx(expected) and own.n_patients == n
-    assert ends(line(scores, "fedavg", "B", "low_dice")) == pytest.approx((0, 100 * (1 - 0.025**0.25)))
-
-
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 13), (3, 13), (13, 13), (7, 200)])
 def test_the_interval_of_a_share_is_the_exact_one_of_scipy(k, n):
     failed = pd.DataFrame({"patient": map(str, range(n)), "value": [100.0] * k + [0.0] * (n - k)})
