@@ -255,6 +255,7 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
         (lambda config: medfed.write_report([]), "runs: expected a list of at least 1 entries"),
         (lambda config: medfed.write_report("nowhere"), "nowhere: not a folder; name a folder that medfed.train"),
         (lambda config: medfed.write_report(".", "a/b.html"), "a/b.html: expected a file whose name ends in .html"),
+        (lambda config: medfed.write_report(".", "page.txt"), "page.txt: expected a file whose name ends in .html"),
         (lambda config: medfed.write_report(".", 5), "out: expected a path, or None, got 5"),
         (lambda config: medfed.plot.scores(config), "run: expected a Run or the path of its folder, got "),
         (lambda config: medfed.plot.cases("nowhere"), "nowhere: holds no run; name the folder of a run"),

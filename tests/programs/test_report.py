@@ -72,18 +72,6 @@ def test_a_folder_that_is_no_finished_run_is_one_sentence_and_its_old_page_stays
     assert (run / "report.html").read_text() == "an older page"
 
 
-def test_a_path_that_cannot_be_written_is_refused_before_the_runs_are_read(tmp_path, capsys):
-    run = made_run(tmp_path / "run")
-    for place in ("", "page.txt", "new/page.html"):
-        assert main([str(run), "--out", str(tmp_path / place)]) == 2
-        assert "ends in .html, in a folder that exists" in capsys.readouterr().err
-    assert main([str(tmp_path / "nowhere")]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    (tmp_path / "file").touch()
-    assert main([str(tmp_path / "file")]) == 2
-    assert "not a folder" in capsys.readouterr().err
-
-
 def test_a_comparison_shows_its_finished_runs_says_which_are_missing_and_needs_one(tmp_path, capsys):
     comparison = made_comparison(tmp_path / "all")
     (comparison / "elcfs" / "unseen_A" / "seed_1" / "summary.json").unlink()
