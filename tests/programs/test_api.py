@@ -129,16 +129,6 @@ def test_the_program_and_the_function_write_the_same_bytes(run, config, tmp_path
         assert (tmp_path / "run" / name).read_bytes() == (run.folder / name).read_bytes(), name
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_resumed_on_request(run, config, tmp_path):
-    with pytest.raises(medfed.UserError, match="holds a finished run"):
-        medfed.run(config, run.folder)
-    assert medfed.run(config, run.folder, resume=True).scores.equals(run.scores)
-    with pytest.raises(medfed.UserError, match="name the folder with --out"):
-        medfed.run(config, resume=True)
-    with pytest.raises(medfed.UserError, match="holds no run"):
-        medfed.load_run(tmp_path)
-
-
 def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     """In a temporary folder, which lives as long as one of the runs does."""
     config = load_config(config, {"federation.rounds": 1})
@@ -248,6 +238,7 @@ def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_pa
         (lambda config: load_config(config, method=Training()), 'method: expected .* method={"name": "fedprox", '),
         (lambda config: load_config(config, federation=None), "federation: expected settings by name, .*, got nothing"),
         (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
+        (lambda config: medfed.run(config, resume=True), "--resume continues in a folder .*; name the folder with"),
         (lambda config: medfed.run(config, out=""), "out: expected a path, or None, got the text ''"),
         (lambda config: medfed.load_run(None), "folder: expected the path of a folder, got nothing"),
         (lambda config: medfed.write_report(None), r"runs\[0\]: expected a Run, a Comparison or a folder, got nothing"),
