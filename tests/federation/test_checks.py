@@ -72,14 +72,6 @@ def test_a_tensor_that_is_named_after_an_entry_must_have_its_shape_and_dtype(nam
     assert rejected["a"] == f"holds '{name}' as {form}, but the network's entry is (2, 3) float32"
 
 
-def test_entries_that_most_sites_do_not_send_are_not_expected():
-    local = ("norm.running_mean", "norm.num_batches_tracked")
-    replies = {site: update(drop=local) for site in "abc"}
-    assert checked(replies) == (["a", "b", "c"], {})
-    accepted, rejected = checked({**replies, "b": update()})
-    assert accepted == ["a", "c"] and "unknown entries (2)" in rejected["b"]
-
-
 @pytest.mark.parametrize("liars", ["b", "ab"], ids=["one of two", "two of three"])
 def test_the_plan_decides_which_entries_an_update_has(liars):
     """A majority of updates with entries that stay at the sites does not make them expected."""
