@@ -53,48 +53,30 @@ def test_replies_steps_and_warnings_are_received(folder):
 
 
 @pytest.mark.parametrize(
-    ("what", "sentence"),
+    ("what", "sentence", "keeps_running"),
     [
-        ("die", "its process was killed, as the operating system does when memory runs out"),
-        ("term", "its process was ended by SIGTERM"),
-        ("exit", "its process ended with exit code 3"),
+        ("die", "its process was killed, as the operating system does when memory runs out", False),
+        ("term", "its process was ended by SIGTERM", False),
+        ("exit", "its process ended with exit code 3", False),
+        ("bug", "KeyError: 'w'", False),
+        ("no start", "sites: no images here", False),  # a site that cannot be built
+        ("no", "training diverged", True),
     ],
 )
-def test_a_process_that_ends_gives_the_reason_and_is_started_again(folder, site, what, sentence):
+def test_a_failure_gives_the_reason_and_only_an_error_of_the_site_leaves_its_process_running(
+    folder, site, what, sentence, keeps_running
+):
+    """Any other process is started again: the next request must not go to a process that ends."""
     before = descriptors()
     does(folder, what)
-    with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
+    with pytest.raises(WorkerFailed, match=f"^{sentence}$") as raised:
         ask(site, b"request")
-    assert descriptors() == before
-    does(folder, "echo")
-    assert ask(site, b"request") == b"request"
-
-
-def test_an_error_of_the_site_is_reported_and_its_process_keeps_running(folder, site):
-    does(folder, "no")
-    with pytest.raises(WorkerFailed, match="^training diverged$"):
-        ask(site, b"request")
+    assert isinstance(raised.value.reported, WorkerBug) == (what == "bug")
     first = process_id(folder, "north")
-    does(folder, "echo")
-    assert ask(site, b"request") == b"request" and process_id(folder, "north") == first
-
-
-def test_a_process_with_a_bug_is_ended_and_started_again(folder, site):
-    does(folder, "bug")
-    with pytest.raises(WorkerFailed, match="^KeyError: 'w'$") as raised:
-        ask(site, b"request")
-    assert isinstance(raised.value.reported, WorkerBug) and not is_alive(process_id(folder, "north"))
-    does(folder, "echo")
-    assert ask(site, b"request") == b"request"
-
-
-def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folder, site):
-    """The next request must not go to the process that reported the error, because that process ends."""
-    does(folder, "no start")
-    with pytest.raises(WorkerFailed, match="^sites: no images here$"):
-        ask(site, b"request")
+    assert (is_alive(first), descriptors() == before) == (keeps_running, not keeps_running)
     does(folder, "echo")
     assert ask(site, b"request", timeout_s=10) == b"request"
+    assert (process_id(folder, "north") == first) == keeps_running
 
 
 @pytest.fixture
