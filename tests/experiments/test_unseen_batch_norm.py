@@ -11,7 +11,6 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.metrics.mask_metric import compute_mask_metrics
-from medfed.networks.parts.tent import with_batch_statistics
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
@@ -114,19 +113,3 @@ def test_an_unseen_site_gets_the_average_of_the_local_entries_and_else_the_globa
     assert torch.allclose(result[name], kept.mean(dim=0)) and not torch.allclose(result[name], done.state.weights[name])
     shared = [n for n in result if n not in local]
     assert shared and all(torch.equal(result[n], done.state.weights[n]) for n in shared)
-
-
-def unchanged(network):
-    """Return a function that tells whether the network still has the same entries."""
-    before = {name: entry.clone() for name, entry in network.state_dict().items()}
-    return lambda: all(torch.equal(entry, before[name]) for name, entry in network.state_dict().items())
-
-
-def test_batch_statistics_compute_what_training_mode_computes_and_learn_nothing():
-    network, images = SmallUNet(norm="batch").build(1, 1).eval(), torch.rand(3, 1, 32, 32)
-    is_unchanged, one = unchanged(network), with_batch_statistics(network)
-    result, plain = one(images), network(images)
-    assert not torch.allclose(result, plain) and is_unchanged()
-    others = torch.cat([images[:1], 1 - images[1:]])
-    assert not torch.allclose(one.eval()(others)[0], result[0]), "a prediction depends on the other images"
-    assert torch.allclose(result, network.train()(images), atol=1e-5)
