@@ -8,15 +8,12 @@ import torch
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import LEDGER, GuardedSite
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, n_bytes, weights_digest
-from medfed.federation.method import Method
 from medfed.federation.model_transfer import ReceivedWeights, WeightsSender
 from medfed.federation.privacy import Privacy
 from medfed.federation.rounds import federate
-from medfed.federation.sent import Sent
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.feddg_ga import FedDGGA
-from medfed.testing import ContractError, check_method
 from medfed.testing.toy import ToySegmentation
 
 ROUNDS = Federation(rounds=3)
@@ -185,19 +182,3 @@ def test_a_hospital_refuses_a_request_without_weights_that_names_none_but_shares
     with pytest.raises(Refused, match="weights that do not fit its network"):
         site.reply(Message("train", facts={"round": 1, "last": 0}))
     assert set(site.reply(Message("share", facts={"round": 1})).tensors) == {"windows"}
-
-
-@dataclass(frozen=True)
-class Liar(Method):
-    """Shares a weight, and says that it reads none."""
-
-    share_reads_network = False
-    sent = {"weight": Sent("one weight", "Nothing.")}
-
-    def share(self, site, network):
-        return {"weight": next(network.parameters()).detach().flatten()[:1].clone()}
-
-
-def test_the_rules_find_a_method_that_reads_the_network_though_it_says_no():
-    with pytest.raises(ContractError, match="sharing-segmentation: `share_reads_network` is False"):
-        check_method(Liar, tasks=["segmentation"])

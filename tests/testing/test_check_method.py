@@ -156,6 +156,17 @@ class KeepsStatisticsOutside(Method):
 
 
 @dataclass(frozen=True)
+class SharesAWeight(Method):
+    """Shares a weight, and says that it reads none."""
+
+    share_reads_network = False
+    sent = MEAN_IS_SENT
+
+    def share(self, site, network):
+        return {"mean": next(network.parameters()).detach().flatten()[:1].clone()}
+
+
+@dataclass(frozen=True)
 class SharesNever(Method):
     """Asks for statistics before every round, but says so with a word that does not exist."""
 
@@ -335,6 +346,7 @@ def test_wrong_arguments_are_one_sentence(arguments, sentence):
         (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .*torch.float32"),
         (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed, .*: draw random numbers from"),
         (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
+        (SharesAWeight, "sharing-segmentation: `share_reads_network` is False, but `share` returns other statistics"),
         (KeepsOutsideIfSeveral, "restart-segmentation: a run that is continued after round 1 gives other weights"),
         (KeepsStatisticsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
         (RemembersItsFirstWeights, "unchanged-segmentation: the method object changed while it trained"),
