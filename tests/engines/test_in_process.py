@@ -168,13 +168,6 @@ def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(t
     assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == six_rounds
 
 
-def test_a_run_can_be_resumed_from_the_round_before_the_last(toy, fedavg, tmp_path):
-    """This happens if the last checkpoint was damaged and deleted."""
-    states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
-    *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
-    assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
-
-
 def test_replies_threads_and_descriptors_do_not_grow_with_the_number_of_clients(toy, fedavg, tmp_path):
     counts = []
     for names in (MANY[:4], MANY):
