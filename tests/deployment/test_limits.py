@@ -177,17 +177,17 @@ def test_the_dry_run_shows_the_patients_and_refuses_what_would_be_refused(tmp_pa
 # Epsilon
 
 
-def trained(value: float, tensors=None) -> Message:
+def trained(value: float) -> Message:
     weights = {name: torch.full_like(entry, value) for name, entry in ToySegmentation().start(FedAvg()).weights.items()}
-    return Message("train", weights, tensors or {}, FACTS)
+    return Message("train", weights, {}, FACTS)
 
 
 def released(n: int, n_statistics: int = 0, noise: float = 4.0) -> Releases:
     return +Releases({("noise", noise): n, ("statistics_noise", noise): n_statistics})
 
 
-def epsilon_of(n: int, n_statistics: int = 0) -> float:
-    return epsilon(released(n, n_statistics), 1e-5)
+def epsilon_of(n: int) -> float:
+    return epsilon(released(n), 1e-5)
 
 
 def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tmp_path, replies):
@@ -204,14 +204,6 @@ def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tm
         site.reply(request(round=3))
     assert [reply.round for reply in read_replies(tmp_path)] == [1, 2]
     assert guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(3) + 0.01).reply(request(round=3)).weights
-
-
-def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies):
-    pytest.importorskip("dp_accounting")
-    replies(trained(1.0, {"change": torch.ones(2)}))
-    site = guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1, 1) - 0.01)
-    with pytest.raises(Refused, match="after 2 messages with weights or statistics"):
-        site.reply(request())
 
 
 @pytest.mark.parametrize(
