@@ -14,7 +14,6 @@ from medfed.core.errors import UserError
 from medfed.datasets.case import Case
 from medfed.datasets.splits import PARTS, Split
 from medfed.experiments.resume import check_data
-from medfed.federation.rounds import federate
 from medfed.networks.parts.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import RunFolder
 
@@ -117,15 +116,18 @@ def other_seed(finished, tmp_path_factory):
     return out
 
 
-def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+def test_a_run_interrupted_between_its_tables_and_its_checkpoint_is_resumed_to_the_same_bytes(
+    finished, tmp_path, monkeypatch, capsys
+):
     path, out = finished
-    real = federate
+    real = RunFolder.save_state
 
-    def impatient(*args):
-        yield next(real(*args))
-        raise KeyboardInterrupt
+    def impatient(folder, state):
+        if state.round == 2:
+            raise KeyboardInterrupt
+        real(folder, state)
 
-    monkeypatch.setattr("medfed.experiments.training.federate", impatient)
+    monkeypatch.setattr(RunFolder, "save_state", impatient)
     assert run(path, tmp_path / "run") == 130
     assert "stopped in round 2 of 2" in (output := capsys.readouterr().err) and "--resume" in output
     monkeypatch.undo()

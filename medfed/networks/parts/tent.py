@@ -19,7 +19,6 @@ def with_batch_statistics(network: nn.Module) -> nn.Module:
     """Return a copy for evaluation whose BatchNorm uses the statistics of the batch; no parameter has a gradient."""
     adapted = copy.deepcopy(network).requires_grad_(False).eval()
     for norm in batch_norm_layers(adapted).values():
-        norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return adapted
 
