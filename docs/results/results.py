@@ -37,10 +37,10 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
 }
 FAILED = 20  # Dice in % below which the prediction has missed the structure
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")  # training in seconds
-SHOWN = (*METRICS, "auroc")
+SHOWN, UNITS = (*METRICS, "auroc"), {"accuracy": "images", "dice": "patients"}
 AT_SOURCES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "dice": "Dice", "ece": "ECE"}
 ROLE_TITLES = {"seen": "source sites", "unseen": "unseen site"}
-DIFFERENCE = ("row", "minus", "difference [95 %, patients]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
+DIFFERENCE = ("row", "minus", "difference [95 %]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
 DIFFERENCE += ("detectable", "minus fedavg of less effort")
 MAX_TEXT = 1000  # images of a run whose scores are text; more are compressed, without those of the source sites
 
@@ -144,10 +144,8 @@ def _difference_table(differences: pd.DataFrame) -> TextTable:
         less = [_signed(other) for other in own[(own.kind == "effort") & (own.row == line.row)].itertuples()]
         has_seeds = not pd.isna(line.seeds_low)
         over_seeds = f"{number(line.seeds_low, 2, '+')} to {number(line.seeds_high, 2, '+')}" if has_seeds else "-"
-        seeds, p = (
-            ", ".join(f"{value:+.1f}" for value in line.of_seeds),
-            "-" if pd.isna(line.p_holm) else f"{line.p_holm:.2g}",
-        )
+        seeds = ", ".join(f"{value:+.1f}" for value in line.of_seeds)
+        p = "-" if pd.isna(line.p_holm) else "< 0.001" if line.p_holm < 0.001 else f"{line.p_holm:.2g}"
         end = [over_seeds, seeds, p, verdict_text(line), number(line.detectable, 1), *less, *[""] * (not less)]
         rows.append([line.row, line.minus, _signed(line), *end])
     return text_table("", DIFFERENCE, rows)
@@ -198,7 +196,7 @@ def _draw(differences: pd.DataFrame, sites: Sequence[str], title: str, path: Pat
         axis.set_yticks(range(len(places)), places)
         axis.set_ylim(len(sites) + 0.5, -0.5)
         axis.tick_params(labelsize=8)
-    figure.suptitle(f"{title}, points: line = 95 % over patients, | = one seed", fontsize=9)
+    figure.suptitle(f"{title}, points, right of 0 = better: line = 95 %, | = one seed", fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
@@ -215,7 +213,7 @@ def section(data: str) -> list[str]:
     main = comparison.metrics[comparison.shown[0]]
     seeds = {run.key[2]: run.summary["environment"]["cuda"] or "CPU" for run in methods}
     devices = ", ".join(f"seed {seed} on {device}" for seed, device in sorted(seeds.items()))
-    text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over patients.", ""]
+    text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over {UNITS[main.name]}.", ""]
     blocks = comparison.scores[comparison.scores.metric.isin(SHOWN) & (comparison.scores.site == AVERAGE)]
     for metric, unit in dict.fromkeys(zip(blocks.metric, blocks.unit)):
         text += [] if metric == main.name else [f"{comparison.metrics[metric].label} ({unit}), not tested:", ""]
@@ -226,7 +224,7 @@ def section(data: str) -> list[str]:
     _draw(own, comparison.sites(), f"{ROWS[data][0]}, {main.label}", HERE / f"differences_{data}.png")
     text += ["At the source sites (test images) and at the unseen site, mean over folds and seeds (%), not tested:", ""]
     text += [to_markdown(_source_table(methods, comparison.rows)), ""]
-    if main.name == "dice":
+    if main.name == "dice" and any(run.values[run.values.metric == "dice"].value.lt(FAILED).any() for run in methods):
         text += [f"Patients whose Dice is below {FAILED} %, in %, mean over seeds, not tested:", ""]
         text += [to_markdown(_failure_table(methods, comparison.rows, comparison.sites())), ""]
     shown = {run.key[0] for run in methods}

@@ -53,5 +53,6 @@ def _decided(differences: list[Any], metric: Metric, n_named: int) -> str:
         parts.insert(0, "no method is better than its reference")
     visible = [d.detectable for d in differences if d.verdict == UNDECIDED and d.detectable == d.detectable]
     if visible:
-        parts.append(f"a difference below about {number(max(visible), metric.decimals)} may well be missed")
+        limit = number(max(visible), metric.decimals)
+        parts.append(f"in rows that are not decided, a difference below about {limit} may well be missed")
     return "; ".join(parts)
