@@ -37,7 +37,8 @@ ROWS = {  # titles, and rows that a seed needs at each site before it is in the 
 }
 FAILED = 20  # Dice in % below which the prediction has missed the structure
 METRICS, COSTS = ("accuracy", "dice", "hd95"), ("n_steps", "n_images", "train")  # training in seconds
-SHOWN, UNITS = (*METRICS, "auroc"), {"accuracy": "images", "dice": "patients"}
+SHOWN = (*METRICS, "auroc")
+SAMPLES = {"accuracy": "images", "dice": "patients"}  # over which the intervals are
 AT_SOURCES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "dice": "Dice", "ece": "ECE"}
 ROLE_TITLES = {"seen": "source sites", "unseen": "unseen site"}
 DIFFERENCE = ("row", "minus", "difference [95 %]", "95 % over seeds", "each seed", "p (Holm)", "verdict")
@@ -213,7 +214,7 @@ def section(data: str) -> list[str]:
     main = comparison.metrics[comparison.shown[0]]
     seeds = {run.key[2]: run.summary["environment"]["cuda"] or "CPU" for run in methods}
     devices = ", ".join(f"seed {seed} on {device}" for seed, device in sorted(seeds.items()))
-    text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over {UNITS[main.name]}.", ""]
+    text = [f"## {ROWS[data][0]}", "", f"{main.label} (%); {devices}. In brackets: 95 % over {SAMPLES[main.name]}.", ""]
     blocks = comparison.scores[comparison.scores.metric.isin(SHOWN) & (comparison.scores.site == AVERAGE)]
     for metric, unit in dict.fromkeys(zip(blocks.metric, blocks.unit)):
         text += [] if metric == main.name else [f"{comparison.metrics[metric].label} ({unit}), not tested:", ""]
